@@ -1,0 +1,1 @@
+"""kbroker: an event-streaming broker that speaks Apache Kafka's wire protocol."""

@@ -1,0 +1,1 @@
+"""Bytes to messages and back. No I/O, no asyncio, nothing of ours above it."""

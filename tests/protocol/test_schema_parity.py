@@ -1,0 +1,110 @@
+"""Holds every declared message against Kafka's own definitions, read out of the kafka-clients jar."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kbroker.protocol.schema import Scalar, Versions
+
+from .test_messages import MESSAGES
+
+pytestmark = pytest.mark.java
+
+# Declared narrower than the jar's range on purpose: the top version there is not released (latestVersionUnstable).
+UNSTABLE = {"InitProducerIdRequest": "0-5", "InitProducerIdResponse": "0-5"}
+
+
+def strip_comments(text):
+    return "\n".join(re.sub(r"^\s*//.*$", "", line) for line in text.splitlines())
+
+
+@pytest.fixture(scope="session")
+def definitions(kafka_libs):
+    found = {}
+    for pattern in ("kafka-clients-*.jar", "kafka-group-coordinator-[0-9]*.jar"):
+        for jar in Path(kafka_libs).glob(pattern):
+            with zipfile.ZipFile(jar) as archive:
+                for name in archive.namelist():
+                    if name.startswith("common/message/") and name.endswith(".json"):
+                        found[Path(name).stem] = json.loads(strip_comments(archive.read(name).decode()))
+    return found
+
+
+def snake(name):
+    name = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
+    return re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name).lower()
+
+
+def kafka_default(field):
+    kind, value = field["type"], field.get("default")
+    if kind.startswith("[]"):
+        return None if value == "null" else []
+    if value == "null":
+        return None
+    if kind == "bool":
+        return str(value).lower() == "true"
+    if kind == "string":
+        return value or ""
+    if kind == "bytes":
+        return b""
+    if kind == "uuid":
+        return bytes(16)
+    if kind in ("records",) or kind[0].isupper():
+        return None
+    if kind == "float64":
+        return float(value or 0)
+    return int(str(value or 0), 0)
+
+
+def clip(text, limits):
+    versions = Versions.parse(text)
+    return range(max(versions.low, limits.low), min(versions.high, limits.high) + 1)
+
+
+def compare(cls, fields, common, limits, path):
+    assert [s.name for s in cls.SPECS] == [snake(field["name"]) for field in fields], path
+    for spec, field in zip(cls.SPECS, fields, strict=True):
+        where = f"{path}.{spec.name}"
+        kind = field["type"].removeprefix("[]")
+        same = {
+            "versions": (clip_spec(spec.versions, limits), clip(field["versions"], limits)),
+            "nullable": (clip_spec(spec.nullable, limits), clip(field.get("nullableVersions", "none"), limits)),
+            "tag": (spec.tag, field.get("tag")),
+            "tagged": (clip_spec(spec.tagged, limits), clip(field.get("taggedVersions", "none"), limits)),
+            "array": (spec.array, field["type"].startswith("[]")),
+            "default": (spec.default_value(), kafka_default(field)),
+        }
+        for what, (ours, theirs) in same.items():
+            assert list(ours) == list(theirs) if isinstance(ours, range) else ours == theirs, (
+                where,
+                what,
+                ours,
+                theirs,
+            )
+        if "flexibleVersions" in field:
+            assert spec.flexible == Versions.parse(field["flexibleVersions"]), where
+        if isinstance(spec.kind, Scalar):
+            assert spec.kind.name == kind, where
+        else:
+            compare(spec.kind, field.get("fields") or common[kind], common, limits, where)
+
+
+def clip_spec(versions, limits):
+    return range(max(versions.low, limits.low), min(versions.high, limits.high) + 1)
+
+
+@pytest.mark.parametrize("cls", MESSAGES, ids=lambda c: c.__name__)
+def test_declaration_equals_kafkas_definition(cls, definitions):
+    theirs = definitions[cls.__name__]
+    assert Versions.parse(UNSTABLE.get(cls.__name__, theirs["validVersions"])) == cls.VERSIONS
+    if cls.KEY >= 0:
+        assert theirs["apiKey"] == cls.KEY
+    flexible = Versions.parse(theirs.get("flexibleVersions", "none"))
+    assert clip_spec(cls.FLEXIBLE, cls.VERSIONS) == clip_spec(flexible, cls.VERSIONS)
+    common = {s["name"]: s["fields"] for s in theirs.get("commonStructs", [])}
+    compare(cls, theirs["fields"], common, cls.VERSIONS, cls.__name__)
