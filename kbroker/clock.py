@@ -1,0 +1,29 @@
+"""The time, as everything below the server receives it: a seam, so that tests and embedders can advance it.
+
+Owns the two clocks' meaning and the real clock. Never sleeps.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall-clock time for what is stored, monotonic time for what is waited for; both in ms."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the epoch."""
+
+    def monotonic_ms(self) -> float:
+        """Return milliseconds that never go back."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> float:
+        return time.monotonic() * 1000

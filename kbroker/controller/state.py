@@ -1,0 +1,81 @@
+"""The cluster as a value: brokers, topics, partitions, configs.
+
+Owns `ClusterState` and what it is made of. Never decides (decide.py) and never stores (a MetadataStore does); handlers
+read one immutable state for the length of a request. A topic id is 16 bytes; a leader of -1 means none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who has a partition: replicas in order of preference, the in-sync ones, the leader and its epoch."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic: its id, its partitions by index, and the configs set on it (not the defaults)."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[PartitionState, ...]
+    configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    """Where clients reach a broker."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Everything the cluster agrees on. `version` grows by one with every change.
+
+    `broker_configs` holds dynamic broker configs by node id, "" being the cluster-wide default; `group_configs` those of
+    groups by group id.
+    """
+
+    cluster_id: str
+    version: int = 0
+    brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    topic_names: Mapping[bytes, str] = field(default_factory=dict)
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def partition(self, topic: str, index: int) -> PartitionState | None:
+        """Return a partition's state, or None when the topic or the index does not exist."""
+        state = self.topics.get(topic)
+        return state.partitions[index] if state is not None and 0 <= index < len(state.partitions) else None
+
+    def with_topic(self, topic: TopicState) -> ClusterState:
+        """Return the state with `topic` added or replaced."""
+        return replace(
+            self,
+            version=self.version + 1,
+            topics={**self.topics, topic.name: topic},
+            topic_names={**self.topic_names, topic.topic_id: topic.name},
+        )
+
+    def without_topic(self, name: str) -> ClusterState:
+        """Return the state without the topic `name`, which must exist."""
+        topics, names = dict(self.topics), dict(self.topic_names)
+        del names[topics.pop(name).topic_id]
+        return replace(self, version=self.version + 1, topics=topics, topic_names=names)

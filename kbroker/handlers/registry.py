@@ -1,0 +1,102 @@
+"""Which function serves which API, and in which versions.
+
+Owns the registry that `@handles` fills and that ApiVersions is derived from: what is not registered is not advertised.
+Never calls a handler: dispatch.py does.
+
+A handler is `def api(ctx, request) -> response`, run on the event loop, or a coroutine function (or one that returns an
+awaitable) where an answer may have to wait. `ctx.version` is the request's version; a handler looks at it only where
+*behaviour* differs between versions. It may return None for "no answer at all" (Produce with acks=0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kbroker.handlers.services import Services
+from kbroker.protocol.schema import Versions
+
+
+class RequestContext:
+    """What a handler may know of the request besides its body. One object serves a connection; fields change a request.
+
+    `client_host` is Kafka's form of a peer address ("/127.0.0.1"). `listener` names the listener it came by.
+    """
+
+    __slots__ = ("client_host", "client_id", "client_software", "listener", "local_address", "services", "version")
+
+    def __init__(self, services: Services, client_host: str, listener: str, local_address: tuple[str, int]) -> None:
+        self.services = services
+        self.client_host = client_host
+        self.client_id: str | None = None
+        self.client_software: tuple[str, str] = ("", "")
+        self.listener = listener
+        self.local_address = local_address
+        self.version = 0
+
+
+_Request = TypeVar("_Request")
+_Answer = TypeVar("_Answer")
+Handler = Callable[[RequestContext, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One served API: its request and response classes, the versions served, and the function.
+
+    `on_error` builds the answer to a whole-request failure (an ApiError), as each API has its own place for it.
+    """
+
+    key: int
+    name: str
+    request: type[Any]
+    response: type[Any]
+    versions: Versions
+    handler: Handler
+    on_error: Callable[[Any, int, str | None], Any]
+
+
+APIS: dict[int, Api] = {}
+
+
+def handles(
+    request: type[_Request],
+    response: type[_Answer],
+    versions: str,
+    on_error: Callable[[_Request, int, str | None], _Answer] | None = None,
+) -> Callable[
+    [Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer] | None]],
+    Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer] | None],
+]:
+    """Register a function for an API in `versions` ("3-13").
+
+    `on_error(request, code, message)` makes the answer for an ApiError; without it the response's `error_code` field is
+    set (and `error_message`, where there is one).
+    """
+
+    def default_error(_request: Any, code: int, message: str | None) -> Any:
+        answer: Any = response()
+        answer.error_code = code
+        if hasattr(answer, "error_message"):
+            answer.error_message = message
+        return answer
+
+    def register(
+        function: Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer] | None],
+    ) -> Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer] | None]:
+        key: int = request.KEY  # type: ignore[attr-defined]
+        if key in APIS:
+            raise ValueError(f"{request.__name__} is already served")
+        APIS[key] = Api(
+            key=key,
+            name=request.__name__.removesuffix("Request"),
+            request=request,
+            response=response,
+            versions=Versions.parse(versions),
+            handler=function,
+            on_error=on_error or default_error,
+        )
+        return function
+
+    return register

@@ -1,0 +1,31 @@
+"""What handlers work with: the parts that the composition root (broker.py) puts together.
+
+Owns nothing but the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kbroker.clock import Clock
+
+if TYPE_CHECKING:
+    from kbroker.config.server_config import BrokerConfig
+    from kbroker.controller.controller import Controller
+    from kbroker.group_coordinator.coordinator import GroupCoordinator
+    from kbroker.replicas import Replicas
+    from kbroker.txn.producer_ids import ProducerIds
+
+
+@dataclass(slots=True)
+class Services:
+    """The broker's parts, by role. `metadata` is read through `controller.state`."""
+
+    node_id: int
+    config: BrokerConfig
+    clock: Clock
+    controller: Controller
+    replicas: Replicas
+    groups: GroupCoordinator
+    producer_ids: ProducerIds
