@@ -1,0 +1,211 @@
+"""Changing configs while the broker runs: the arithmetic of a change and whether the outcome is allowed.
+
+Owns the four operations of IncrementalAlterConfigs and the validation of topic, group and broker configs, with Kafka's
+messages. Never stores anything: every function returns the new configs (text by key) or raises InvalidConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Final
+
+from kbroker.config.model import ConfigKey, ConfigType, InvalidConfig, Mode, Value
+from kbroker.config.server_config import BrokerConfig
+from kbroker.config.table import BROKER, GROUP, TOPIC, broker_key, listener_base
+from kbroker.config.values import parse, parse_all, to_text
+from kbroker.protocol.errors import ErrorCode
+
+MAX_VALUE_CHARS: Final = 32_767
+# Pairs of (lower, upper) group keys, and for each the broker keys that bound it.
+_GROUP_KINDS: Final = ("consumer", "share", "streams")
+_THREAD_KEYS: Final = (
+    "num.io.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
+)
+_CLUSTER_LEVEL_LISTENER_KEYS: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")
+
+
+class Op(IntEnum):
+    """What IncrementalAlterConfigs does to one key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def apply_ops(
+    keys: Mapping[str, ConfigKey], current: Mapping[str, str], ops: Iterable[tuple[str, Op, str | None]]
+) -> dict[str, str]:
+    """Return `current` after `ops` of (key, operation, text); appending to an unset list starts at its default."""
+    configs = dict(current)
+    for name, op, text in ops:
+        if op is Op.DELETE or text is None:
+            configs.pop(name, None)
+            continue
+        if op is Op.SET:
+            configs[name] = text
+            continue
+        key = keys.get(name)
+        if key is None or key.type is not ConfigType.LIST:
+            raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
+        old = current.get(name, to_text(key.default) or "")
+        items = [item for item in old.split(",") if item]
+        for item in _java_split(text):
+            if op is Op.APPEND and item not in items:
+                items.append(item)
+            elif op is Op.SUBTRACT and item in items:
+                items.remove(item)
+        configs[name] = ",".join(items)
+    for name, text in configs.items():
+        if len(text) > MAX_VALUE_CHARS and current.get(name) != text:
+            raise InvalidConfig(
+                "The configuration value cannot be added because it exceeds the maximum value size of "
+                f"{MAX_VALUE_CHARS} bytes."
+            )
+    return configs
+
+
+def _java_split(text: str) -> list[str]:
+    """Split at commas as Java's String.split does: empty strings at the end fall away."""
+    items = text.split(",")
+    while len(items) > 1 and not items[-1]:
+        items.pop()
+    return items
+
+
+def validate_topic(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str, Value]:
+    """Check a topic's own configs and return the value of every topic key under them."""
+    for name in configs:
+        if name not in TOPIC:
+            raise InvalidConfig(f"Unknown topic config name: {name}")
+    values = parse_all(TOPIC, configs, config.topic_defaults())
+    low, high = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+    assert isinstance(low, int) and isinstance(high, int)  # noqa: PT018 - one statement for the type checker
+    if low > high:
+        raise InvalidConfig(
+            f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+        )
+    if values["remote.storage.enable"]:
+        raise InvalidConfig(
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
+        )
+    return values
+
+
+def validate_group(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str, Value]:
+    """Check a group's own configs and return the value of every group key under them."""
+    for name in configs:
+        if name not in GROUP:
+            raise InvalidConfig(f"Unknown group config name: {name}")
+    values = parse_all(GROUP, configs, config.group_defaults())
+    for name, low, high in _group_bounds(configs):
+        value = values[name]
+        assert isinstance(value, int)
+        if low is not None and value < config.get_int(low):
+            raise InvalidConfig(f"{name} must be greater than or equal to {low}")
+        if high is not None and value > config.get_int(high):
+            raise InvalidConfig(f"{name} must be less than or equal to {high}")
+    for kind in _GROUP_KINDS:
+        session, heartbeat = values[f"{kind}.session.timeout.ms"], values[f"{kind}.heartbeat.interval.ms"]
+        assert isinstance(session, int) and isinstance(heartbeat, int)  # noqa: PT018 - as above
+        if session <= heartbeat:
+            raise InvalidConfig(f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms")
+    return values
+
+
+def _group_bounds(configs: Mapping[str, str]) -> list[tuple[str, str | None, str | None]]:
+    """Return group keys with the broker keys that bound them, in the order in which Kafka checks them."""
+    bounds: list[tuple[str, str | None, str | None]] = []
+    for kind in _GROUP_KINDS:
+        names = [f"{kind}.heartbeat.interval.ms", f"{kind}.session.timeout.ms"]
+        if kind == "share":
+            names += ["share.record.lock.duration.ms", "share.delivery.count.limit", "share.partition.max.record.locks"]
+        pairs = [(name, f"min.{name.partition('.')[2]}", f"max.{name.partition('.')[2]}") for name in names]
+        bounds += [(name, f"group.{kind}.{low}", f"group.{kind}.{high}") for name, low, high in pairs]
+        if kind == "streams":
+            bounds.append(("streams.num.standby.replicas", None, "group.streams.max.standby.replicas"))
+        # An interval that comes from the broker's own configuration is not held against the broker's bounds.
+        if (name := f"{kind}.assignment.interval.ms") in configs:
+            low, high = f"group.{kind}.min.assignment.interval.ms", f"group.{kind}.max.assignment.interval.ms"
+            bounds.append((name, low, high))
+    return bounds
+
+
+def apply_broker_ops(current: Mapping[str, str], ops: Iterable[tuple[str, Op, str | None]]) -> dict[str, str]:
+    """Return a broker's dynamic configs after `ops`; the wording differs from that of the other resources."""
+    ops = list(ops)
+    for name, op, _ in ops:
+        if op not in (Op.APPEND, Op.SUBTRACT):
+            continue
+        key = BROKER.get(name)
+        if key is None:
+            raise InvalidConfig(f"Unknown config name: {name}")
+        if key.type is not ConfigType.LIST:
+            verb = "append" if op is Op.APPEND else "subtract"
+            raise InvalidConfig(f"Config value {verb} is not allowed for config key: {name}")
+    return apply_ops(BROKER, current, ops)
+
+
+def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
+    """Check dynamic broker configs, those of one broker (`per_broker`) or the cluster-wide defaults.
+
+    Raises InvalidConfig with code INVALID_REQUEST, as Kafka's brokers do for their own resources.
+    """
+    try:
+        _validate_broker(config, configs, per_broker=per_broker)
+    except InvalidConfig as error:
+        raise InvalidConfig(error.text, ErrorCode.INVALID_REQUEST) from None
+
+
+def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
+    keys = {name: broker_key(name) for name in configs}
+    _refuse(
+        [name for name in configs if name in BROKER and BROKER[name].mode is Mode.READ_ONLY],
+        "Cannot update these configs dynamically",
+    )
+    _refuse(
+        [name for name in configs if name in BROKER and name.startswith("ssl.") and name != "ssl.client.auth"],
+        "These security configs can be dynamically updated only per-listener using the listener prefix",
+    )
+    for name in BROKER:
+        for configured, key in keys.items():
+            if key is not None and key.name == name:
+                parse(key, configs[configured])
+    if not per_broker:
+        _refuse(
+            [name for name, key in keys.items() if key is not None and _only_per_broker(name, key)],
+            "Cannot update these configs at default cluster level, broker id must be specified",
+        )
+    for name in _THREAD_KEYS:
+        if name in configs:
+            _check_thread_count(name, int(configs[name]), config.get_int(name))
+
+
+def _only_per_broker(name: str, key: ConfigKey) -> bool:
+    if listener_base(name) is not None:
+        return key.name not in _CLUSTER_LEVEL_LISTENER_KEYS
+    return key.mode is Mode.PER_BROKER
+
+
+def _refuse(names: list[str], message: str) -> None:
+    if names:
+        raise InvalidConfig(f"{message}: [{', '.join(names)}]")
+
+
+def _check_thread_count(name: str, new: int, old: int) -> None:
+    """Refuse to more than double or halve a number of threads at once."""
+    failed = f"Dynamic thread count update validation failed for {name}={new}"
+    if new < old // 2:
+        problem = f"{failed}, value should be at least half the current value {old}"
+    elif new > old * 2:
+        problem = f"{failed}, value should not be greater than double the current value {old}"
+    else:
+        return
+    # Kafka passes the failure on as if it were a value; clients see this sentence.
+    cause = f"org.apache.kafka.common.config.ConfigException: {problem}"
+    raise InvalidConfig(f"Invalid value {cause} for configuration Invalid dynamic configuration")

@@ -1,0 +1,99 @@
+"""What DescribeConfigs tells of a topic, a broker or a group: values, sources and synonyms.
+
+Owns that view. Never builds protocol messages; a handler copies the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kbroker.config.model import ConfigKey, ConfigSource, ConfigType, Mode, Value
+from kbroker.config.server_config import BrokerConfig
+from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, listener_base
+from kbroker.config.values import parse_all, to_text
+
+Synonym = tuple[str, str | None, ConfigSource]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One config as DescribeConfigs shows it. `synonyms` are (key, text, source), strongest first."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+    type: ConfigType
+    doc: str | None
+    synonyms: list[Synonym] = field(default_factory=list)
+
+
+def describe_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
+    """Describe a topic that has set `configs` (text by key)."""
+    values = parse_all(TOPIC, {name: text for name, text in configs.items() if name in TOPIC}, config.topic_defaults())
+    described = []
+    for name, key in TOPIC.items():
+        if key.internal and name not in configs:
+            continue
+        synonyms = config.synonyms(key.synonyms[0].name) if key.synonyms else []
+        described.append(_own(key, values[name], name in configs, ConfigSource.DYNAMIC_TOPIC_CONFIG, synonyms))
+    return described
+
+
+def describe_group(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
+    """Describe a group that has set `configs` (text by key)."""
+    values = parse_all(GROUP, {name: text for name, text in configs.items() if name in GROUP}, config.group_defaults())
+    described = []
+    for name, key in GROUP.items():
+        if key.synonyms:
+            synonyms = config.synonyms(key.synonyms[0].name)
+        else:
+            synonyms = [(name, to_text(key.default), ConfigSource.DEFAULT_CONFIG)]
+        described.append(_own(key, values[name], name in configs, ConfigSource.GROUP_CONFIG, synonyms))
+    return described
+
+
+def _own(key: ConfigKey, value: Value, is_set: bool, own: ConfigSource, synonyms: list[Synonym]) -> Described:
+    text = to_text(value)
+    if is_set:
+        synonyms = [(key.name, text, own), *synonyms]
+    source = synonyms[0][2] if synonyms else ConfigSource.DEFAULT_CONFIG
+    return Described(key.name, text, source, False, False, key.type, key.doc, synonyms)
+
+
+def describe_broker(config: BrokerConfig) -> list[Described]:
+    """Describe this broker: every key, and the settings that are no keys of ours."""
+    names = [name for name, key in BROKER.items() if not key.internal and name not in DYNAMIC_ONLY]
+    settings = {**config.static, **config.dynamic_default, **config.dynamic_broker}
+    names += [name for name in settings if name not in BROKER or BROKER[name].internal or name in DYNAMIC_ONLY]
+    return [_broker_entry(config, name, settings.get(name), config.synonyms(name)) for name in names]
+
+
+def describe_broker_default(config: BrokerConfig) -> list[Described]:
+    """Describe the cluster-wide dynamic broker configs that are set."""
+    wanted = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    return [
+        _broker_entry(config, name, text, [each for each in config.synonyms(name) if each[2] is wanted], as_set=True)
+        for name, text in config.dynamic_default.items()
+    ]
+
+
+def _broker_entry(
+    config: BrokerConfig, name: str, text: str | None, synonyms: list[Synonym], *, as_set: bool = False
+) -> Described:
+    key = broker_key(name)
+    # What is not known may be a secret.
+    sensitive = key is None or key.sensitive
+    if not as_set and name in BROKER:
+        text = to_text(config[name])
+    if sensitive:
+        text = None
+        synonyms = [(each, None, source) for each, _, source in synonyms]
+    source = synonyms[0][2] if synonyms else ConfigSource.DEFAULT_CONFIG
+    read_only = name not in BROKER or BROKER[name].mode is Mode.READ_ONLY
+    doc = key.doc if key is not None and listener_base(name) is None else None
+    return Described(
+        name, text, source, read_only, sensitive, key.type if key is not None else ConfigType.UNKNOWN, doc, synonyms
+    )

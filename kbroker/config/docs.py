@@ -1,0 +1,66 @@
+"""The page docs/configuration.md, rendered from the table of keys.
+
+Owns its layout; `python -m kbroker.config.docs` prints the page. Never holds text about a single key.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+
+from kbroker.config.model import ConfigKey, Mode
+from kbroker.config.table import BROKER_SECTIONS, GROUP, TOPIC
+from kbroker.config.values import to_text
+
+_INTRO = """\
+# Configuration
+
+This page is generated from the table of keys (`make docs`); do not edit it by hand.
+
+Keys have Apache Kafka's names, types, defaults and limits. A broker takes them from, weakest first: the defaults
+below, a `server.properties` file, environment variables named as in the `apache/kafka` image (`KAFKA_` and the key in
+upper case, `.` as `_`, `_` as `__`, `-` as `___`), and `--set key=value`. An unknown key is a warning that names the
+nearest key, an error under `--strict`; a bad value stops the start with one line.
+
+**Effect** says whether a value changes what this version does. Where it says "accepted", the value is checked and
+described, so that existing files and tools work, and changes nothing yet. **Dynamic** says how a key can change while
+the broker runs: for one broker only (`per-broker`), also for the whole cluster (`cluster-wide`), or not at all.
+"""
+
+
+def render() -> str:
+    """Return the whole page."""
+    parts = [_INTRO]
+    parts.append(
+        "## Topic configs\n\nSet per topic; a topic that does not set one takes the first broker config that is set.\n"
+    )
+    parts.append(_table(TOPIC.values(), "Broker configs", _synonyms))
+    parts.append("## Broker configs\n")
+    for section in BROKER_SECTIONS:
+        title = (section.__doc__ or "").partition("\n")[0].rstrip(".")
+        parts.append(f"### {title}\n")
+        parts.append(
+            _table(section.KEYS, "Dynamic", lambda key: key.mode.value if key.mode is not Mode.READ_ONLY else "")
+        )
+    parts.append("## Group configs\n\nSet per group; a group that does not set one takes the broker config.\n")
+    parts.append(_table(GROUP.values(), "Broker config", _synonyms))
+    return "\n".join(parts)
+
+
+def _synonyms(key: ConfigKey) -> str:
+    return ", ".join(f"`{synonym.name}`" for synonym in key.synonyms)
+
+
+def _table(keys: Iterable[ConfigKey], last: str, describe_last: Callable[[ConfigKey], str]) -> str:
+    lines = [f"| Key | Type | Default | Allowed | Effect | {last} | Meaning |", "|---|---|---|---|---|---|---|"]
+    for key in keys:
+        default = "" if key.default is None else f"`{to_text(key.default)}`" if to_text(key.default) else "empty"
+        allowed = f"`{key.validator.text}`" if key.validator is not None and key.validator.text else ""
+        effect = "yes" if key.effect else "accepted"
+        cells = [f"`{key.name}`", key.type.name.lower(), default, allowed, effect, describe_last(key), key.doc]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

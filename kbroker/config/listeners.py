@@ -1,0 +1,108 @@
+"""Listener addresses: listeners, advertised.listeners and their security protocols.
+
+Owns their syntax and the rules between them. Never opens a socket nor resolves a name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.config.model import ConfigError
+
+_ENDPOINT: Final = re.compile(
+    r"(?P<name>[^:/]+)://(?:\[(?P<v6>[0-9A-Fa-f:.%\w]*)\]|(?P<host>[^:\[\]/]*)):(?P<port>-?\d+)"
+)
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address of a listener. An empty host means every interface; port 0 means any free port."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Where the broker listens, and what clients are told to connect to, by listener name.
+
+    A listener without an advertised address is reached at its own host and the port it got.
+    """
+
+    bind: tuple[Endpoint, ...]
+    advertised: Mapping[str, Endpoint]
+
+
+def parse_endpoint(key: str, text: str) -> Endpoint:
+    """Parse NAME://host:port; `key` is the config key, for the message of a ConfigError."""
+    found = _ENDPOINT.fullmatch(text.strip())
+    if found is None or not 0 <= int(found["port"]) <= 65535:
+        raise ConfigError(f"{key}: {text!r} is not an address like PLAINTEXT://host:9092, with a port from 0 to 65535")
+    host = found["v6"] if found["v6"] is not None else found["host"]
+    return Endpoint(found["name"].upper(), host, int(found["port"]))
+
+
+def parse_protocol_map(text: str) -> dict[str, str]:
+    """Parse listener.security.protocol.map into protocol by listener name, both in upper case."""
+    protocols = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, protocol = (part.strip().upper() for part in item.rpartition(":"))
+        if not colon or not name or protocol not in _PROTOCOLS:
+            allowed = ", ".join(_PROTOCOLS)
+            raise ConfigError(
+                f"listener.security.protocol.map: {item!r} is not NAME:PROTOCOL, with a protocol of {allowed}"
+            )
+        protocols[name] = protocol
+    return protocols
+
+
+def resolve(
+    listeners: Iterable[str], advertised: Iterable[str] | None, protocol_map: str, controller_names: Iterable[str]
+) -> Listeners:
+    """Put the keys about listeners together; listeners of a KRaft controller are left out.
+
+    Raises ConfigError for duplicates, for protocols that this version does not serve and for unknown names.
+    """
+    protocols = parse_protocol_map(protocol_map)
+    controllers = {name.upper() for name in controller_names}
+    bind = [parse_endpoint("listeners", text) for text in listeners]
+    names = [endpoint.name for endpoint in bind]
+    for endpoint in bind:
+        if names.count(endpoint.name) > 1:
+            raise ConfigError(f"listeners: the name {endpoint.name} stands more than once; each listener needs its own")
+        ports = [other.name for other in bind if other.port == endpoint.port != 0 and other.host == endpoint.host]
+        if len(ports) > 1:
+            raise ConfigError(f"listeners: {' and '.join(ports)} have the same port {endpoint.port}")
+    bind = [endpoint for endpoint in bind if endpoint.name not in controllers]
+    if not bind:
+        raise ConfigError("listeners: there is no listener for clients, only those of controller.listener.names")
+    for endpoint in bind:
+        _require_plaintext(endpoint, protocols)
+    known = {endpoint.name for endpoint in bind}
+    told: dict[str, Endpoint] = {}
+    for text in advertised or ():
+        endpoint = parse_endpoint("advertised.listeners", text)
+        if endpoint.name in controllers:
+            continue
+        if endpoint.name not in known:
+            allowed = ", ".join(sorted(known))
+            raise ConfigError(f"advertised.listeners: {endpoint.name} is no listener; listeners has {allowed}")
+        if endpoint.host == "0.0.0.0":
+            raise ConfigError("advertised.listeners: clients cannot connect to 0.0.0.0; name a host they can reach")
+        told[endpoint.name] = endpoint
+    return Listeners(tuple(bind), told)
+
+
+def _require_plaintext(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:
+    protocol = protocols.get(endpoint.name)
+    if protocol is None:
+        raise ConfigError(
+            f"listeners: {endpoint.name} is missing in listener.security.protocol.map; add {endpoint.name}:PLAINTEXT"
+        )
+    if protocol != "PLAINTEXT":
+        raise ConfigError(f"listeners: {endpoint.name} asks for {protocol}; only PLAINTEXT can be served yet")

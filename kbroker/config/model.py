@@ -1,0 +1,156 @@
+"""What a config key is: its type, default, limits, and where a value can come from.
+
+Owns the vocabulary of this package. Never knows a particular key (the table modules do) nor parses a value (values.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Final
+
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+Value = bool | int | float | str | tuple[str, ...] | None
+
+HOUR_MS: Final = 3_600_000
+MINUTE_MS: Final = 60_000
+
+
+class ConfigType(IntEnum):
+    """The type of a value, numbered as DescribeConfigs v3 and later numbers it."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, numbered as DescribeConfigs numbers it."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
+
+
+class Mode(Enum):
+    """How a broker key can change while the broker runs, in Kafka's words."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+class ConfigError(Exception):
+    """The broker cannot start with this configuration; the message is one line for its operator."""
+
+
+class InvalidConfig(ApiError):  # noqa: N818 - named after the code it carries
+    """A client asked for a config that cannot be; the message is the one Kafka sends."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_CONFIG) -> None:
+        super().__init__(code, message)
+        self.text: str = message
+
+
+Check = Callable[[str, Value], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Validator:
+    """A limit on values: `check` raises InvalidConfig, `text` says what is allowed."""
+
+    text: str
+    check: Check
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A broker key that gives a topic key its default; its value times `factor` is the topic key's."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One declared key. `effect` is False where a value is accepted and shown but changes nothing yet."""
+
+    name: str
+    type: ConfigType
+    default: Value
+    validator: Validator | None
+    doc: str
+    mode: Mode = Mode.READ_ONLY
+    effect: bool = True
+    internal: bool = False
+    synonyms: tuple[Synonym, ...] = ()
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the value is a secret, never to be shown."""
+        return self.type is ConfigType.PASSWORD
+
+
+def key(
+    name: str,
+    type_: ConfigType,
+    default: Value,
+    validator: Validator | None,
+    mode: Mode,
+    doc: str,
+    *,
+    internal: bool = False,
+) -> ConfigKey:
+    """Declare a broker key that has an effect."""
+    return ConfigKey(name, type_, default, validator, doc, mode, True, internal)
+
+
+def accepted(
+    name: str,
+    type_: ConfigType,
+    default: Value,
+    validator: Validator | None,
+    mode: Mode,
+    doc: str,
+    *,
+    internal: bool = False,
+) -> ConfigKey:
+    """Declare a broker key that is accepted, validated and described, and has no effect yet."""
+    return ConfigKey(name, type_, default, validator, doc, mode, False, internal)
+
+
+def topic(
+    name: str,
+    type_: ConfigType,
+    default: Value,
+    validator: Validator | None,
+    doc: str,
+    *synonyms: Synonym,
+    effect: bool = True,
+    internal: bool = False,
+) -> ConfigKey:
+    """Declare a topic key; the first of `synonyms` that is set in the broker's config gives its default."""
+    return ConfigKey(name, type_, default, validator, doc, Mode.CLUSTER_WIDE, effect, internal, synonyms)
+
+
+def group(
+    name: str, type_: ConfigType, default: Value, validator: Validator | None, synonym: str | None, doc: str
+) -> ConfigKey:
+    """Declare a group key; `synonym` is the broker key that gives its default."""
+    synonyms = (Synonym(synonym),) if synonym else ()
+    return ConfigKey(name, type_, default, validator, doc, Mode.CLUSTER_WIDE, False, False, synonyms)

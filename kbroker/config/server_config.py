@@ -1,0 +1,285 @@
+"""The configuration of one broker: what it was started with, and what was changed since.
+
+Owns `BrokerConfig`: defaults < properties file < environment < command line, and on top of them the dynamic configs
+that the controller hands in. Never decides whether a client may change a config (alter.py) and never describes one
+(describe.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from kbroker.config import listeners as listener_rules
+from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
+from kbroker.config.sources import parse_properties, settings_from_environment
+from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms
+from kbroker.config.values import parse, to_text
+
+# Keys of older Kafka versions that many files still carry: no typing mistakes, so no guess at a nearer name.
+_GONE: Final = frozenset(
+    [
+        "advertised.host.name",
+        "advertised.port",
+        "auto.include.jmx.reporter",
+        "broker.id.generation.enable",
+        "controlled.shutdown.max.retries",
+        "controlled.shutdown.retry.backoff.ms",
+        "host.name",
+        "inter.broker.protocol.version",
+        "leader.imbalance.per.broker.percentage",
+        "log.message.downconversion.enable",
+        "log.message.format.version",
+        "log.message.timestamp.difference.max.ms",
+        "offsets.commit.required.acks",
+        "port",
+        "reserved.broker.max.id",
+    ]
+)
+_GONE_PREFIXES: Final = ("zookeeper.", "password.encoder.")
+
+
+class BrokerConfig:
+    """Every broker key's value by name: `config["log.dirs"]`, or typed: `config.get_int("num.partitions")`.
+
+    `warnings` has one line for each setting that was ignored. Dynamic configs come in by `set_dynamic`, so a value may
+    change between two reads; whoever must not see that reads once.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None, *, strict: bool = False) -> None:
+        """Check `settings` (text by key); raise ConfigError for a bad value, and under `strict` for an unknown key."""
+        self.warnings: list[str] = []
+        self.static: dict[str, str] = dict(settings or {})
+        self.dynamic_default: dict[str, str] = {}
+        self.dynamic_broker: dict[str, str] = {}
+        self._values: dict[str, Value] = {}
+        self._check_names(strict)
+        self._recompute()
+        self._check_together()
+        self.listeners = self._resolve_listeners()
+
+    @classmethod
+    def load(
+        cls,
+        file: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        overrides: Iterable[str] = (),
+        *,
+        settings: Mapping[str, str] | None = None,
+        strict: bool = False,
+    ) -> BrokerConfig:
+        """Build a configuration from its sources, weakest first.
+
+        `settings` are a command's own defaults, `file` a server.properties, `environment` the process's variables,
+        `overrides` texts like "num.partitions=3".
+        """
+        merged = dict(settings or {})
+        if file is not None:
+            try:
+                merged.update(parse_properties(file.read_text(encoding="utf-8")))
+            except OSError as error:
+                raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+            except UnicodeDecodeError:
+                raise ConfigError(f"{file} is not UTF-8 text") from None
+        merged.update(settings_from_environment(environment or {}))
+        for text in overrides:
+            name, equals, value = text.partition("=")
+            if not equals or not name.strip():
+                raise ConfigError(f"{text!r} is not of the form key=value")
+            merged[name.strip()] = value.strip()
+        return cls(merged, strict=strict)
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def get_int(self, name: str) -> int:
+        """Return an integer key that has a value."""
+        value = self._values[name]
+        assert isinstance(value, int), name
+        return value
+
+    def get_optional_int(self, name: str) -> int | None:
+        """Return an integer key that may be unset."""
+        value = self._values[name]
+        assert value is None or isinstance(value, int), name
+        return value
+
+    def get_bool(self, name: str) -> bool:
+        """Return a boolean key."""
+        value = self._values[name]
+        assert isinstance(value, bool), name
+        return value
+
+    def get_float(self, name: str) -> float:
+        """Return a floating-point key."""
+        value = self._values[name]
+        assert isinstance(value, float), name
+        return value
+
+    def get_str(self, name: str) -> str:
+        """Return a string key that has a value."""
+        value = self._values[name]
+        assert isinstance(value, str), name
+        return value
+
+    def get_optional_str(self, name: str) -> str | None:
+        """Return a string key that may be unset."""
+        value = self._values[name]
+        assert value is None or isinstance(value, str), name
+        return value
+
+    def get_list(self, name: str) -> tuple[str, ...]:
+        """Return a list key; an unset one is empty."""
+        value = self._values[name] or ()
+        assert isinstance(value, tuple), name
+        return value
+
+    @property
+    def node_id(self) -> int:
+        """Number of this broker: node.id, or broker.id where only that is set."""
+        if "node.id" not in self.static and self.get_int("broker.id") >= 0:
+            return self.get_int("broker.id")
+        return self.get_int("node.id")
+
+    @property
+    def log_dirs(self) -> tuple[str, ...]:
+        """Directories of the log: log.dirs, or log.dir where that is unset."""
+        return self.get_list("log.dirs") or self.get_list("log.dir")
+
+    def source(self, name: str) -> ConfigSource:
+        """Return where the value of a broker key comes from."""
+        if name in self.dynamic_broker:
+            return ConfigSource.DYNAMIC_BROKER_CONFIG
+        if name in self.dynamic_default:
+            return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        return ConfigSource.STATIC_BROKER_CONFIG if name in self.static else ConfigSource.DEFAULT_CONFIG
+
+    def synonyms(self, name: str) -> list[tuple[str, str | None, ConfigSource]]:
+        """Return (key, text, source) of everything that could give `name` its value, strongest first.
+
+        Empty when only a synonym and not `name` itself has a value, as in Kafka's DescribeConfigs.
+        """
+        names = broker_synonyms(name)
+        found: list[tuple[str, str | None, ConfigSource]] = []
+        for settings, source in (
+            (self.dynamic_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (self.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            (self.static, ConfigSource.STATIC_BROKER_CONFIG),
+        ):
+            found += [(each, settings[each], source) for each in names if each in settings]
+        for each in names:
+            key = BROKER.get(each)
+            if key is not None and key.default is not None and each not in DYNAMIC_ONLY:
+                found.append((each, to_text(key.default), ConfigSource.DEFAULT_CONFIG))
+        while found and found[0][0] != name:
+            del found[0]
+        return found
+
+    def topic_defaults(self) -> dict[str, Value]:
+        """Return the value that each topic key has in a topic that does not set it."""
+        values = {name: self._topic_default(name) for name in TOPIC}
+        retention = values["retention.ms"]
+        # The keys in minutes and hours have no lower bound: every negative time means unlimited, which is written -1.
+        if isinstance(retention, int) and retention < 0:
+            values["retention.ms"] = -1
+        return values
+
+    def _topic_default(self, name: str) -> Value:
+        key = TOPIC[name]
+        for synonym in key.synonyms:
+            value = self._values[synonym.name]
+            if value is not None:
+                return value * synonym.factor if isinstance(value, int) and synonym.factor != 1 else value
+        return key.default
+
+    def group_defaults(self) -> dict[str, Value]:
+        """Return the value that each group key has in a group that does not set it."""
+        return {
+            name: self._values[key.synonyms[0].name] if key.synonyms else key.default for name, key in GROUP.items()
+        }
+
+    def set_dynamic(self, cluster_wide: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:
+        """Take over the dynamic configs (text by key) and return the keys whose values changed.
+
+        Values that do not parse are left out: a wrong one may be stored since before this version knew the key.
+        """
+        before = dict(self._values)
+        self.dynamic_default = dict(cluster_wide)
+        self.dynamic_broker = dict(this_broker)
+        self._recompute()
+        return frozenset(name for name, value in self._values.items() if before.get(name) != value)
+
+    def _recompute(self) -> None:
+        values = {name: key.default for name, key in BROKER.items()}
+        for name, text in self.static.items():
+            key = BROKER.get(name)
+            if key is None:
+                continue
+            try:
+                values[name] = parse(key, text)
+            except InvalidConfig as error:
+                allowed = f" (allowed: {key.validator.text})" if key.validator and key.validator.text else ""
+                raise ConfigError(f"{error.text}{allowed}") from None
+        for settings in (self.dynamic_default, self.dynamic_broker):
+            for name, text in settings.items():
+                key = BROKER.get(name)
+                if key is None or key.mode is Mode.READ_ONLY:
+                    continue
+                try:
+                    values[name] = parse(key, text)
+                except InvalidConfig as error:
+                    self.warnings.append(f"dynamic config ignored: {error.text}")
+        self._values = values
+
+    def _check_names(self, strict: bool) -> None:
+        """Sort out the settings that are no keys of ours."""
+        if self.static.get("zookeeper.connect"):
+            raise ConfigError("zookeeper.connect is set, but clusters do not exist yet: remove it to run a single node")
+        complaints = []
+        for name in sorted(self.static):
+            if broker_key(name) is not None and name not in DYNAMIC_ONLY:
+                continue
+            if name in DYNAMIC_ONLY:
+                complaints.append(f"{name} can only be set dynamically and is ignored here")
+            elif name in _GONE or name.startswith(_GONE_PREFIXES):
+                self.warnings.append(f"{name} has no effect: Apache Kafka 4 no longer has it either")
+            else:
+                near = difflib.get_close_matches(name, BROKER, 1, 0.75)
+                complaints.append(f"unknown config {name}" + (f"; did you mean {near[0]}?" if near else ""))
+        if complaints and strict:
+            raise ConfigError("; ".join(complaints))
+        self.warnings += complaints
+
+    def _check_together(self) -> None:
+        """Check what keys demand of each other."""
+        broker_id, node_id = self.get_int("broker.id"), self.get_int("node.id")
+        if "broker.id" in self.static and "node.id" in self.static and broker_id != node_id:
+            raise ConfigError(
+                f"node.id is {node_id} and broker.id is {broker_id}; set one of them, or both to the same number"
+            )
+        defaults = self.topic_defaults()
+        if _number(defaults["segment.ms"]) < 1:
+            raise ConfigError("log.roll.ms must be at least 1")
+        if _number(defaults["segment.jitter.ms"]) < 0:
+            raise ConfigError("log.roll.jitter.ms must be at least 0")
+        if _number(defaults["retention.ms"]) == 0:
+            raise ConfigError("log.retention.ms must be at least 1, or -1 to keep everything")
+        if _number(defaults["min.compaction.lag.ms"]) > _number(defaults["max.compaction.lag.ms"]):
+            raise ConfigError(
+                "log.cleaner.min.compaction.lag.ms must not be greater than log.cleaner.max.compaction.lag.ms"
+            )
+
+    def _resolve_listeners(self) -> listener_rules.Listeners:
+        return listener_rules.resolve(
+            self.get_list("listeners"),
+            self.get_list("advertised.listeners") or None,
+            self.get_str("listener.security.protocol.map"),
+            self.get_list("controller.listener.names"),
+        )
+
+
+def _number(value: Value) -> float:
+    assert isinstance(value, (int, float))
+    return value

@@ -1,0 +1,123 @@
+"""Where a broker's settings are written: properties files and environment variables.
+
+Owns the syntax of Java properties files and the naming of the apache/kafka image's variables. Never knows which keys
+exist.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kbroker.config.model import ConfigError
+
+_BLANKS: Final = " \t\f"
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_LINE: Final = re.compile(r"\r\n|\r|\n")
+
+# Variables of the image that configure its JVM, its scripts and its logging instead of the broker.
+_NOT_SETTINGS: Final = frozenset(
+    f"KAFKA_{name}"
+    for name in [
+        "VERSION",
+        "HOME",
+        "USER",
+        "GROUP",
+        "HEAP_OPTS",
+        "OPTS",
+        "LOG4J_OPTS",
+        "LOG4J_ROOT_LOGLEVEL",
+        "LOG4J_LOGGERS",
+        "TOOLS_LOG4J_LOGLEVEL",
+        "JVM_PERFORMANCE_OPTS",
+        "GC_LOG_OPTS",
+        "JMX_OPTS",
+        "JMX_HOSTNAME",
+        "JMX_PORT",
+        "BOOTSTRAP_SERVERS",
+        "CLUSTER_ID",
+        "DEBUG",
+    ]
+)
+_NOT_SETTINGS_PREFIXES: Final = ("KAFKA_LOG4J_", "KAFKA_JMX_")
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Parse a Java properties file. A key that stands twice has its last value."""
+    found: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        key, value = _split(line)
+        try:
+            found[_unescape(key)] = _unescape(value)
+        except ValueError as error:
+            raise ConfigError(f"line {number} of the properties file: {error}") from None
+    return found
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line number and content of each entry, with continuation lines joined and comments left out."""
+    pending, start = "", 0
+    for number, raw in enumerate(_LINE.split(text), 1):
+        line = raw.lstrip(_BLANKS)
+        if not pending:
+            if not line or line[0] in "#!":
+                continue
+            start = number
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            pending += line[:-1]
+            continue
+        yield start, pending + line
+        pending = ""
+    if pending:
+        yield start, pending
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Split an entry at its first unescaped '=', ':' or blank."""
+    index = 0
+    while index < len(line) and line[index] not in "=:" + _BLANKS:
+        index += 2 if line[index] == "\\" else 1
+    key, rest = line[:index], line[index:].lstrip(_BLANKS)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANKS)
+    return key, rest
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    index = 0
+    while index < len(text):
+        char = text[index]
+        index += 1
+        if char != "\\":
+            out.append(char)
+            continue
+        escaped = text[index : index + 1]
+        index += 1
+        if escaped == "u":
+            digits = text[index : index + 4]
+            if re.fullmatch(r"[0-9a-fA-F]{4}", digits) is None:
+                raise ValueError(rf"\u must be followed by four hexadecimal digits, not by {digits!r}")
+            out.append(chr(int(digits, 16)))
+            index += 4
+        else:
+            out.append(_ESCAPES.get(escaped, escaped))
+    return "".join(out)
+
+
+def settings_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that KAFKA_* variables name as the apache/kafka image names them.
+
+    After the prefix, "_" stands for ".", "__" for "_" and "___" for "-".
+    """
+    found = {}
+    for name, value in environment.items():
+        if not name.startswith("KAFKA_") or name in _NOT_SETTINGS or name.startswith(_NOT_SETTINGS_PREFIXES):
+            continue
+        key = name.removeprefix("KAFKA_").lower().replace("_", ".").replace("...", "-").replace("..", "_")
+        found[key] = value
+    return found

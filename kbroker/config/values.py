@@ -1,0 +1,82 @@
+"""Text to typed value and back, by key, as Kafka does it.
+
+Owns parsing, checking and the canonical text of values. Never knows where a text came from. Raises InvalidConfig with
+the message that Kafka sends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from kbroker.config.model import ConfigKey, ConfigType, Value
+from kbroker.config.validators import invalid, java_double
+
+_INTEGER: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
+_DOUBLE: Final = re.compile(r"[-+]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fFdD]?)", re.ASCII)
+_COMMA: Final = re.compile(r"[ \t\n\x0b\f\r]*,[ \t\n\x0b\f\r]*")
+_BITS: Final = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
+# What Java's String.trim takes off: every control character and the space.
+_JAVA_BLANK: Final = "".join(map(chr, range(0x21)))
+
+
+def parse(key: ConfigKey, text: str | None) -> Value:
+    """Return the typed value of `text` for `key`, checked against the key's limits."""
+    value = None if text is None else _convert(key, text)
+    if isinstance(value, tuple) and key.validator is not None:
+        value = tuple(dict.fromkeys(value))
+    if key.validator is not None:
+        key.validator.check(key.name, value)
+    return value
+
+
+def _convert(key: ConfigKey, text: str) -> Value:
+    trimmed = text.strip(_JAVA_BLANK)
+    match key.type:
+        case ConfigType.BOOLEAN:
+            if trimmed.lower() not in ("true", "false"):
+                raise invalid(key.name, text, "Expected value to be either true or false")
+            return trimmed.lower() == "true"
+        case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
+            half = 1 << (_BITS[key.type] - 1)
+            if _INTEGER.fullmatch(trimmed) is None or not -half <= int(trimmed) < half:
+                raise invalid(key.name, text, f"Not a number of type {key.type.name}")
+            return int(trimmed)
+        case ConfigType.DOUBLE:
+            if _DOUBLE.fullmatch(trimmed) is None:
+                raise invalid(key.name, text, "Not a number of type DOUBLE")
+            return float(trimmed.rstrip("fFdD")) if not trimmed.endswith("Infinity") else float(trimmed)
+        case ConfigType.LIST:
+            return tuple(_COMMA.split(trimmed)) if trimmed else ()
+        case _:
+            return trimmed
+
+
+def to_text(value: Value) -> str | None:
+    """Return the canonical text of a value as DescribeConfigs prints it; None for no value."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return java_double(value)
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+def parse_all(
+    keys: Mapping[str, ConfigKey], texts: Mapping[str, str], defaults: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Return the value of every key: from `texts`, else from `defaults`, else the key's own default.
+
+    Goes through `keys` in their order, so the first wrong value in that order is the one reported.
+    """
+    values: dict[str, Value] = {}
+    for name, key in keys.items():
+        if name in texts:
+            values[name] = parse(key, texts[name])
+        else:
+            values[name] = defaults.get(name, key.default)
+    return values

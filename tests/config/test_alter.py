@@ -1,0 +1,153 @@
+"""Changes of configs: the four operations, and what Kafka refuses with which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.config.alter import Op, apply_broker_ops, apply_ops, validate_broker, validate_group, validate_topic
+from kbroker.config.model import InvalidConfig
+from kbroker.config.server_config import BrokerConfig
+from kbroker.config.table import TOPIC
+from kbroker.protocol.errors import ErrorCode
+
+CONFIG = BrokerConfig()
+
+
+def test_operations() -> None:
+    current = {"retention.ms": "1", "cleanup.policy": "compact"}
+    ops: list[tuple[str, Op, str | None]] = [
+        ("retention.ms", Op.DELETE, None),
+        ("cleanup.policy", Op.APPEND, "delete,compact"),
+        ("segment.ms", Op.SET, "5"),
+    ]
+    assert apply_ops(TOPIC, current, ops) == {"cleanup.policy": "compact,delete", "segment.ms": "5"}
+    assert apply_ops(TOPIC, {}, [("cleanup.policy", Op.APPEND, "compact")]) == {"cleanup.policy": "delete,compact"}
+    assert apply_ops(TOPIC, current, [("cleanup.policy", Op.SUBTRACT, "compact")])["cleanup.policy"] == ""
+    assert current == {"retention.ms": "1", "cleanup.policy": "compact"}
+
+
+def test_appending_to_a_key_that_is_no_list_is_refused() -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        apply_ops(TOPIC, {}, [("retention.ms", Op.APPEND, "1")])
+    assert caught.value.text == "Can't APPEND to key retention.ms because its type is not LIST."
+
+
+def test_a_value_that_cannot_be_stored_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="exceeds the maximum value size of 32767 bytes"):
+        apply_ops(TOPIC, {}, [("cleanup.policy", Op.SET, "x" * 32768)])
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ({"nope": "1"}, "Unknown topic config name: nope"),
+        ({"retention.ms": "x"}, "Invalid value x for configuration retention.ms: Not a number of type LONG"),
+        (
+            {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"},
+            "conflict topic config setting min.compaction.lag.ms (9) > max.compaction.lag.ms (8)",
+        ),
+        (
+            {"remote.storage.enable": "true"},
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage.",
+        ),
+        # Of several wrong values, the one that Kafka declares first is reported.
+        (
+            {"retention.ms": "x", "segment.bytes": "y"},
+            "Invalid value y for configuration segment.bytes: Not a number of type INT",
+        ),
+    ],
+)
+def test_topic_validation(configs: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        validate_topic(CONFIG, configs)
+    assert caught.value.text == message
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_topic_values_fill_up_from_the_broker() -> None:
+    values = validate_topic(BrokerConfig({"message.max.bytes": "77"}), {"retention.ms": "5"})
+    assert (values["max.message.bytes"], values["retention.ms"]) == (77, 5)
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ({"nope": "1"}, "Unknown group config name: nope"),
+        (
+            {"consumer.session.timeout.ms": "1000"},
+            "consumer.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms",
+        ),
+        (
+            {"share.delivery.count.limit": "11"},
+            "share.delivery.count.limit must be less than or equal to group.share.max.delivery.count.limit",
+        ),
+        (
+            {"streams.num.standby.replicas": "3"},
+            "streams.num.standby.replicas must be less than or equal to group.streams.max.standby.replicas",
+        ),
+        (
+            {"share.auto.offset.reset": "soon"},
+            "Invalid value soon for configuration share.auto.offset.reset: Invalid value `soon` for configuration "
+            "share.auto.offset.reset. The value must be either 'earliest', 'latest' or of the format "
+            "'by_duration:<PnDTnHnMn.nS>'.",
+        ),
+    ],
+)
+def test_group_validation(configs: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        validate_group(CONFIG, configs)
+    assert caught.value.text == message
+
+
+def test_group_configs_that_are_fine() -> None:
+    configs = {"consumer.session.timeout.ms": "50000", "share.auto.offset.reset": "by_duration:PT1H"}
+    assert validate_group(CONFIG, configs)["consumer.session.timeout.ms"] == 50000
+
+
+@pytest.mark.parametrize(
+    ("configs", "per_broker", "message"),
+    [
+        ({"num.partitions": "2"}, True, "Cannot update these configs dynamically: [num.partitions]"),
+        (
+            {"ssl.keystore.type": "PEM"},
+            True,
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            "[ssl.keystore.type]",
+        ),
+        (
+            {"listener.name.inside.ssl.keystore.type": "PEM"},
+            False,
+            "Cannot update these configs at default cluster level, broker id must be specified: "
+            "[listener.name.inside.ssl.keystore.type]",
+        ),
+        (
+            {"message.max.bytes": "x"},
+            False,
+            "Invalid value x for configuration message.max.bytes: Not a number of type INT",
+        ),
+        (
+            {"num.io.threads": "100"},
+            False,
+            "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count update validation "
+            "failed for num.io.threads=100, value should not be greater than double the current value 8 for configuration "
+            "Invalid dynamic configuration",
+        ),
+    ],
+)
+def test_broker_validation(configs: dict[str, str], per_broker: bool, message: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        validate_broker(CONFIG, configs, per_broker=per_broker)
+    assert caught.value.text == message
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_broker_operations() -> None:
+    assert apply_broker_ops({}, [("log.cleanup.policy", Op.APPEND, "compact")]) == {
+        "log.cleanup.policy": "delete,compact"
+    }
+    with pytest.raises(InvalidConfig, match="Config value append is not allowed for config key: message"):
+        apply_broker_ops({}, [("message.max.bytes", Op.APPEND, "1")])
+    with pytest.raises(InvalidConfig, match="Unknown config name: my"):
+        apply_broker_ops({}, [("my.own", Op.SUBTRACT, "1")])
+    validate_broker(CONFIG, {"message.max.bytes": "1000", "my.own": "anything"}, per_broker=False)
