@@ -1,0 +1,1 @@
+"""Who leads what: the cluster's state, decisions over it, and where it is stored."""

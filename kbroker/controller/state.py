@@ -48,8 +48,8 @@ class BrokerEndpoint:
 class ClusterState:
     """Everything the cluster agrees on. `version` grows by one with every change.
 
-    `broker_configs` holds dynamic broker configs by node id, "" being the cluster-wide default; `group_configs` those of
-    groups by group id.
+    `broker_configs` holds dynamic broker configs by node id, "" being the cluster-wide default; `group_configs` those
+    of groups by group id.
     """
 
     cluster_id: str

@@ -24,16 +24,25 @@ class RequestContext:
     `client_host` is Kafka's form of a peer address ("/127.0.0.1"). `listener` names the listener it came by.
     """
 
-    __slots__ = ("client_host", "client_id", "client_software", "listener", "local_address", "services", "version")
+    __slots__ = (
+        "client_host", "client_id", "client_software", "listener", "local_address", "raw_client_id", "services",
+        "version",
+    )  # fmt: skip
 
     def __init__(self, services: Services, client_host: str, listener: str, local_address: tuple[str, int]) -> None:
         self.services = services
         self.client_host = client_host
         self.client_id: str | None = None
+        self.raw_client_id: bytes | None = None
         self.client_software: tuple[str, str] = ("", "")
         self.listener = listener
         self.local_address = local_address
         self.version = 0
+
+    def set_client_id(self, raw: memoryview | None) -> None:
+        """Take over the client id of a request header; it seldom changes within a connection."""
+        self.raw_client_id = None if raw is None else bytes(raw)
+        self.client_id = None if self.raw_client_id is None else self.raw_client_id.decode(errors="replace")
 
 
 _Request = TypeVar("_Request")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kbroker.config.server_config import BrokerConfig
     from kbroker.controller.controller import Controller
     from kbroker.group_coordinator.coordinator import GroupCoordinator
+    from kbroker.handlers.fetch_session import FetchSessions
     from kbroker.replicas import Replicas
     from kbroker.txn.producer_ids import ProducerIds
 
@@ -29,3 +30,5 @@ class Services:
     replicas: Replicas
     groups: GroupCoordinator
     producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
+    fetch_max_bytes: int

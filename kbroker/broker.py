@@ -1,0 +1,288 @@
+"""The composition root: one broker, put together and started.
+
+Owns the parts' order of birth and death, and the periodic work. Siblings that may not know each other meet here: the
+group coordinator gets a Writer over the hosted partitions, the replicas get their topic configs from the controller's
+state. Never reads a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+
+from kbroker import handlers
+from kbroker.clock import Clock, SystemClock
+from kbroker.config.model import ConfigError
+from kbroker.config.server_config import BrokerConfig
+from kbroker.config.table import TOPIC
+from kbroker.config.values import parse_all, to_text
+from kbroker.controller.controller import Controller, InternalTopic, TopicDefaults
+from kbroker.controller.embedded import EmbeddedStore
+from kbroker.controller.state import BrokerEndpoint, ClusterState, TopicState
+from kbroker.dispatch import Dispatcher
+from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.coordinator import GroupCoordinator
+from kbroker.handlers.fetch_session import FetchSessions
+from kbroker.handlers.services import Services
+from kbroker.log.appends import COORDINATOR
+from kbroker.log.log_config import LogConfig
+from kbroker.log.log_manager import LogManager
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.replicas import Replicas, TopicSettings
+from kbroker.server import Server, ServerLimits
+from kbroker.txn.producer_ids import ProducerIds
+
+log = logging.getLogger(__name__)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+_TICK_SECONDS = 0.5
+_READ_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker serves: a listener's host and the port it got."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class OffsetsWriter:
+    """The group coordinator's way to `__consumer_offsets`."""
+
+    def __init__(self, controller: Controller, replicas: Replicas) -> None:
+        self._controller = controller
+        self._replicas = replicas
+
+    def partition_count(self) -> int:
+        """Return how many partitions the topic has; 0 when it does not exist."""
+        topic = self._controller.state.topics.get(OFFSETS_TOPIC)
+        return len(topic.partitions) if topic else 0
+
+    def append(self, partition: int, batch: bytes, now_ms: int) -> int:
+        """Append a batch of records; return the offset behind it."""
+        info = self._replicas.leader(OFFSETS_TOPIC, partition).append(batch, -1, now_ms, COORDINATOR)
+        return info.last_offset + 1
+
+    def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
+        """Return None when everything below `offset` is committed; on one node it always is."""
+        if self._replicas.leader(OFFSETS_TOPIC, partition).log.high_watermark < offset:
+            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        return None
+
+    def read(self, partition: int) -> Iterator[memoryview]:
+        """Yield the partition's batches from its start to its high watermark, in chunks."""
+        partition_log = self._replicas.leader(OFFSETS_TOPIC, partition).log
+        offset = partition_log.log_start_offset
+        while offset < partition_log.high_watermark:
+            piece = partition_log.read(offset, _READ_BYTES, partition_log.high_watermark, min_one=True)
+            if not len(piece):
+                return
+            view = piece.view()
+            yield view
+            offset = _next_offset(view)
+
+    def ensure_topic(self) -> None:
+        """Create the topic if it does not exist."""
+        if OFFSETS_TOPIC not in self._controller.state.topics:
+            self._controller.auto_create(OFFSETS_TOPIC)
+
+
+def _next_offset(view: memoryview) -> int:
+    from kbroker.protocol.records import iter_batches
+
+    last = 0
+    for _, header in iter_batches(view):
+        last = header.last_offset + 1
+    return last
+
+
+class BrokerNode:
+    """One running broker inside an event loop. `start` may fail with ConfigError, LogDirError or OSError."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.node_id = config.node_id
+        self.addresses: list[Address] = []
+        self._tick: asyncio.TimerHandle | None = None
+        self._started = False
+
+    @property
+    def cluster_id(self) -> str:
+        return self.logs.cluster_id
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(str(a) for a in self.addresses)
+
+    async def start(self) -> None:
+        """Load what is on disk, then serve."""
+        config = self.config
+        handlers.load_all()
+        if len(config.log_dirs) != 1:
+            raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; this broker keeps one")
+        self.logs = LogManager(config.log_dirs[0], node_id=self.node_id)
+        try:
+            self._load()
+            await self._listen()
+        except BaseException:
+            self._release(clean=True)
+            raise
+        self._schedule_tick()
+        self._started = True
+        log.info("[KafkaServer id=%d] started", self.node_id)
+
+    async def stop(self) -> None:
+        """Answer what is parked, end the connections, flush the logs."""
+        if not self._started:
+            return
+        self._started = False
+        if self._tick is not None:
+            self._tick.cancel()
+        self.groups.close()
+        self.replicas.close()
+        await self.server.close()
+        self._release(clean=True)
+        log.info("[KafkaServer id=%d] stopped", self.node_id)
+
+    def _load(self) -> None:
+        config = self.config
+        self.store = EmbeddedStore(self.logs.directory)
+        self.controller = Controller(self.store, self.logs.cluster_id, _topic_defaults(config))
+        if self.logs.unclean:
+            self.controller.bump_leader_epochs()
+        state = self.controller.state
+        self._take_configs(state)
+        self.logs.load(lambda topic: self._settings(state.topics.get(topic)).log, self.clock.now_ms())
+        self.replicas = Replicas(self.node_id, self.logs, self._settings)
+        self.replicas.load(state)
+        self.groups = GroupCoordinator(_group_config(config), OffsetsWriter(self.controller, self.replicas), self.clock)
+        self.replicas.on_topics_deleted = self.groups.on_topics_deleted
+        self.controller.subscribe(self.replicas.apply)
+        self.controller.subscribe(self._lead_groups)
+        self.controller.subscribe(self._follow_configs)
+        self.services = Services(
+            node_id=self.node_id,
+            config=config,
+            clock=self.clock,
+            controller=self.controller,
+            replicas=self.replicas,
+            groups=self.groups,
+            producer_ids=ProducerIds(self.controller.allocate_producer_ids),
+            fetch_sessions=FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots")),
+            fetch_max_bytes=config.get_int("fetch.max.bytes"),
+        )
+        self._lead_groups(ClusterState(state.cluster_id), state)
+
+    async def _listen(self) -> None:
+        config = self.config
+        self.server = Server(self.services, Dispatcher(), _limits(config))
+        for listener in config.listeners.bind:
+            port = await self.server.listen(listener.name, listener.host, listener.port)
+            advertised = config.listeners.advertised.get(listener.name)
+            host = advertised.host if advertised else listener.host or "127.0.0.1"
+            self.addresses.append(Address(host, advertised.port if advertised and advertised.port else port))
+        first = self.addresses[0]
+        rack = config.get_optional_str("broker.rack")
+        self.controller.register_broker(BrokerEndpoint(self.node_id, first.host, first.port, rack))
+
+    def _lead_groups(self, old: ClusterState, new: ClusterState) -> None:
+        """Load the groups of a partition of the offsets topic once this broker leads it."""
+        before, now = old.topics.get(OFFSETS_TOPIC), new.topics.get(OFFSETS_TOPIC)
+        if now is None:
+            for index in range(len(before.partitions) if before else 0):
+                self.groups.resign(index)
+            return
+        for index, partition in enumerate(now.partitions):
+            known = before.partitions[index] if before and index < len(before.partitions) else None
+            if partition.leader == self.node_id and (known is None or known.leader_epoch != partition.leader_epoch):
+                self.groups.on_leadership(index, partition.leader_epoch)
+
+    def _take_configs(self, state: ClusterState) -> bool:
+        own = state.broker_configs.get(str(self.node_id), {})
+        return bool(self.config.set_dynamic(state.broker_configs.get("", {}), own))
+
+    def _follow_configs(self, old: ClusterState, new: ClusterState) -> None:
+        """Let changed broker configs reach the topics whose defaults they are."""
+        if old.broker_configs is not new.broker_configs and self._take_configs(new):
+            self.replicas.reconfigure(new)
+
+    def _settings(self, topic: TopicState | None) -> TopicSettings:
+        own = {k: v for k, v in topic.configs.items() if k in TOPIC} if topic else {}
+        values = parse_all(TOPIC, own, self.config.topic_defaults())
+        texts = {name: to_text(value) for name, value in values.items()}
+        log_config = LogConfig.from_map({name: text for name, text in texts.items() if text is not None})
+        return TopicSettings(log_config, full_validation=values["record.validation"] == "full")
+
+    def _schedule_tick(self) -> None:
+        self._tick = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._on_tick)
+
+    def _on_tick(self) -> None:
+        try:
+            self.logs.tick(self.clock.now_ms())
+        except Exception:
+            log.exception("periodic work on the logs failed")
+        self._schedule_tick()
+
+    def _release(self, *, clean: bool) -> None:
+        store = getattr(self, "store", None)
+        if store is not None:
+            store.close()
+        self.logs.close(clean=clean)
+
+
+def _topic_defaults(config: BrokerConfig) -> TopicDefaults:
+    offsets = InternalTopic(
+        config.get_int("offsets.topic.num.partitions"),
+        min(config.get_int("offsets.topic.replication.factor"), 1),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.get_int("offsets.topic.segment.bytes")),
+        },
+    )
+    return TopicDefaults(
+        config.get_int("num.partitions"), config.get_int("default.replication.factor"), {OFFSETS_TOPIC: offsets}
+    )
+
+
+def _group_config(config: BrokerConfig) -> GroupConfig:
+    return GroupConfig(
+        min_session_timeout_ms=config.get_int("group.min.session.timeout.ms"),
+        max_session_timeout_ms=config.get_int("group.max.session.timeout.ms"),
+        initial_rebalance_delay_ms=config.get_int("group.initial.rebalance.delay.ms"),
+        max_size=config.get_int("group.max.size"),
+        offsets_retention_ms=config.get_int("offsets.retention.minutes") * 60_000,
+        offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
+        offset_metadata_max_bytes=config.get_int("offset.metadata.max.bytes"),
+    )
+
+
+def _limits(config: BrokerConfig) -> ServerLimits:
+    return ServerLimits(
+        max_request_bytes=config.get_int("socket.request.max.bytes"),
+        max_connections=config.get_int("max.connections"),
+        max_connections_per_ip=config.get_int("max.connections.per.ip"),
+        per_ip_overrides=_per_ip(config),
+        max_idle_ms=config.get_int("connections.max.idle.ms"),
+        send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
+        receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
+        backlog=config.get_int("socket.listen.backlog.size"),
+    )
+
+
+def _per_ip(config: BrokerConfig) -> dict[str, int]:
+    """Parse max.connections.per.ip.overrides: "host:count,..."."""
+    found = {}
+    for item in filter(None, (part.strip() for part in config.get_str("max.connections.per.ip.overrides").split(","))):
+        host, colon, count = item.rpartition(":")
+        if not colon or not count.isdigit():
+            raise ConfigError(f"max.connections.per.ip.overrides: {item!r} is not HOST:COUNT")
+        found[host] = int(count)
+    return found

@@ -1,0 +1,73 @@
+"""The `kbroker` command: its verbs, and how errors reach people.
+
+Owns the entry point. An expected failure is one line on stderr and exit 1; `--debug` shows the traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+VERBS = {
+    "start": "Start a broker.",
+    "topic": "Create, list, describe, alter and delete topics.",
+    "produce": "Write lines of standard input to a topic.",
+    "consume": "Print the records of topics.",
+    "group": "List, describe, reset and delete consumer groups.",
+}
+
+
+class _Lazy(click.Group):
+    """Imports a verb's module when the verb is used: `kbroker start` need not load a Kafka client."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in VERBS:
+            return None
+        module = import_module(f"kbroker.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.version_option(package_name="kbroker", prog_name="kbroker")
+def cli(debug: bool) -> None:
+    """An event-streaming broker that speaks Apache Kafka's wire protocol."""
+
+
+def main(args: list[str] | None = None) -> Any:
+    """Run the command line; ends the process."""
+    arguments = sys.argv[1:] if args is None else args
+    try:
+        cli.main(args=arguments, prog_name="kbroker", standalone_mode=False)
+    except click.exceptions.Exit as err:
+        sys.exit(err.exit_code)
+    except click.UsageError as err:
+        err.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    except Exception as err:
+        if "--debug" in arguments:
+            raise
+        click.echo(f"kbroker: {_one_line(err)}", err=True)
+        sys.exit(1)
+
+
+def _one_line(err: Exception) -> str:
+    if isinstance(err, click.ClickException):
+        return err.format_message()
+    text = " ".join(str(err).split())
+    return text or type(err).__name__

@@ -1,0 +1,128 @@
+"""`kbroker start`: run a broker until SIGTERM or SIGINT.
+
+Owns the process around a broker: logging, signals, the ready file. The first lines printed say how to reach it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from kbroker.broker import BrokerNode
+from kbroker.config.model import ConfigError
+from kbroker.config.server_config import BrokerConfig
+from kbroker.loops import new_event_loop
+
+LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
+
+
+def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
+    """Turn the options that stand for a key into settings."""
+    found = []
+    if listen is not None:
+        host, colon, port = listen.rpartition(":")
+        if not colon or not port.isdigit():
+            raise ConfigError(f"--listen takes HOST:PORT, not {listen!r}")
+        found.append(f"listeners=PLAINTEXT://{host}:{port}")
+    if data_dir is not None:
+        found.append(f"log.dirs={data_dir}")
+    return found
+
+
+@click.command("start")
+@click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="A server.properties file.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one key; wins over everything else.")
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
+@click.option("--data-dir", metavar="DIR", help="Where the data lies.")
+@click.option("--memory", is_flag=True, help="Keep no data after the stop.")
+@click.option("--ready-file", metavar="FILE", help="Write JSON with the address there once the broker serves.")
+@click.option("--strict", is_flag=True, help="Refuse unknown keys.")
+@click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="INFO", show_default=True)
+def command(
+    config_file: str | None,
+    settings: tuple[str, ...],
+    listen: str | None,
+    data_dir: str | None,
+    memory: bool,
+    ready_file: str | None,
+    strict: bool,
+    log_level: str,
+) -> None:
+    """Start a broker.
+
+    Settings come from the config file, then KAFKA_* environment variables, then --set.
+    """
+    logging.basicConfig(
+        level=log_level.upper(), format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", stream=sys.stderr
+    )
+    if memory and data_dir is not None:
+        raise click.UsageError("--memory and --data-dir exclude each other")
+    private = tempfile.mkdtemp(prefix="kbroker-") if memory else None
+    try:
+        config = BrokerConfig.load(
+            file=None if config_file is None else Path(config_file),
+            environment=os.environ,
+            overrides=[*settings, *_shortcuts(listen, private or data_dir)],
+            strict=strict,
+        )
+        for warning in config.warnings:
+            logging.getLogger("kbroker").warning("%s", warning)
+        loop = new_event_loop()
+        try:
+            loop.run_until_complete(_serve(config, ready_file))
+        finally:
+            loop.close()
+    finally:
+        if private is not None:
+            shutil.rmtree(private, ignore_errors=True)
+
+
+async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
+    node = BrokerNode(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await node.start()
+    try:
+        _announce(node)
+        if ready_file is not None:
+            _write_ready_file(node, ready_file)
+        await stop.wait()
+    finally:
+        await node.stop()
+
+
+def _announce(node: BrokerNode) -> None:
+    where = node.bootstrap_servers
+    click.echo(
+        f"kbroker serves at {where}\n\n"
+        f"  kbroker topic create hello --bootstrap {where}\n"
+        f"  echo 'hello, world' | kbroker produce hello --bootstrap {where}\n"
+        f"  kbroker consume hello --from-beginning --count 1 --bootstrap {where}\n"
+    )
+    sys.stdout.flush()
+
+
+def _write_ready_file(node: BrokerNode, path: str) -> None:
+    """Write the file whole or not at all: whoever waits for it may read it at once."""
+    content = {
+        "bootstrap_servers": node.bootstrap_servers,
+        "node_id": node.node_id,
+        "cluster_id": node.cluster_id,
+        "pid": os.getpid(),
+        "data_dir": node.logs.directory,
+    }
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(content) + "\n")
+    temporary.replace(target)

@@ -1,0 +1,299 @@
+"""Keeps the cluster's state: decides (decide.py), stores (a MetadataStore), publishes.
+
+Owns the current `ClusterState` and its listeners. A change is stored before it is applied, so what a client was told
+survives a crash. Never touches logs: who must act on a change subscribes to it.
+
+Stored, on Apache Kafka 3.9's paths:
+
+    /brokers/topics/<t>                      {"version": 3, "topic_id": "...", "partitions": {"0": [1]}}
+    /brokers/topics/<t>/partitions/<p>/state {"version": 1, "leader": 1, "leader_epoch": 0, "isr": [1], ...}
+    /config/{topics,brokers,groups}/<name>   {"version": 1, "config": {...}}
+    /kbroker/producer_ids                    {"next": 0}
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kbroker.controller import decide
+from kbroker.controller.state import BrokerEndpoint, ClusterState, PartitionState, TopicState
+from kbroker.controller.store import Change, Delete, MetadataStore, Put
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.wire import new_uuid, parse_uuid, uuid_text
+
+log = logging.getLogger(__name__)
+
+Listener = Callable[[ClusterState, ClusterState], None]
+TOPICS = "/brokers/topics"
+CONFIG = "/config"
+PRODUCER_IDS = "/kbroker/producer_ids"
+DEFAULT_ENTITY = "<default>"
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """How an internal topic is created when it is first needed."""
+
+    num_partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What a topic gets where the request says -1."""
+
+    num_partitions: int
+    replication_factor: int
+    internal: Mapping[str, InternalTopic]
+
+
+class Controller:
+    """The controller of a cluster, and every broker's view of it."""
+
+    def __init__(self, store: MetadataStore, cluster_id: str, defaults: TopicDefaults) -> None:
+        self._store = store
+        self._defaults = defaults
+        self._listeners: list[Listener] = []
+        self.state = _load(store, cluster_id)
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call `listener(old, new)` after every change."""
+        self._listeners.append(listener)
+
+    def register_broker(self, endpoint: BrokerEndpoint) -> None:
+        """Make a live broker known."""
+        self._publish(
+            replace(
+                self.state,
+                version=self.state.version + 1,
+                brokers={**self.state.brokers, endpoint.node_id: endpoint},
+            )
+        )
+
+    # --- topics
+
+    def plan_topic(
+        self,
+        name: str,
+        num_partitions: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> TopicState:
+        """Return the topic that a request asks for, nothing stored. Raises ApiError as Kafka refuses it.
+
+        -1 means the broker's default; `assignments` (partition -> replicas) excludes both numbers.
+        """
+        self.check_new_name(name)
+        partitions = self._plan_partitions(num_partitions, replication_factor, assignments)
+        return TopicState(name, new_uuid(), partitions, dict(configs or {}))
+
+    def check_new_name(self, name: str) -> None:
+        """Raise ApiError when no topic of this name can be created."""
+        if name in self.state.topics:
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        decide.check_topic_name(name)
+        other = decide.collision(name, self.state.topics)
+        if other is not None:
+            text = f"Topic '{name}' collides with existing topic: {other}"
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+
+    def auto_create(self, name: str) -> None:
+        """Create a topic that a client asked for, with the broker's defaults or as an internal topic needs it."""
+        internal = self._defaults.internal.get(name)
+        if internal is None:
+            self.put_topics([self.plan_topic(name, -1, -1)])
+        else:
+            plan = self.plan_topic(name, internal.num_partitions, internal.replication_factor, None, internal.configs)
+            self.put_topics([plan])
+
+    def _plan_partitions(
+        self, num_partitions: int, replication_factor: int, assignments: Mapping[int, Sequence[int]] | None
+    ) -> tuple[PartitionState, ...]:
+        if assignments:
+            for what, value in (("replication factor", replication_factor), ("numPartitions", num_partitions)):
+                if value != -1:
+                    text = f"A manual partition assignment was specified, but {what} was not set to -1."
+                    raise ApiError(ErrorCode.INVALID_REQUEST, text)
+            if sorted(assignments) != list(range(len(assignments))):
+                for replicas in assignments.values():
+                    decide.check_assignment(self.state, replicas, None)
+                raise ApiError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+                )
+            return decide.manual(self.state, [assignments[i] for i in sorted(assignments)], None)
+        if replication_factor < -1 or replication_factor == 0:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        if num_partitions < -1 or num_partitions == 0:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+            )
+        count = self._defaults.num_partitions if num_partitions == -1 else num_partitions
+        factor = self._defaults.replication_factor if replication_factor == -1 else replication_factor
+        return decide.place(self.state, 0, count, factor)
+
+    def plan_growth(self, name: str, count: int, assignments: Sequence[Sequence[int]] | None) -> TopicState:
+        """Return the topic with `count` partitions in all, nothing stored. Raises ApiError as Kafka refuses it."""
+        topic = self.state.topics.get(name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        current = len(topic.partitions)
+        if count == current:
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
+        if count < current:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The topic {name} currently has {current} partition(s); {count} would not be an increase.",
+            )
+        additional = count - current
+        factor = len(topic.partitions[0].replicas)
+        if assignments is None:
+            added = decide.place(self.state, current, additional, factor)
+        elif len(assignments) != additional:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {additional} additional partition(s), but only {len(assignments)} assignment(s) "
+                "were specified.",
+            )
+        else:
+            added = decide.manual(self.state, assignments, factor)
+        return replace(topic, partitions=topic.partitions + added)
+
+    def put_topics(self, topics: Iterable[TopicState]) -> None:
+        """Store new or grown topics, then publish them."""
+        changes: list[Change] = []
+        state = self.state
+        for topic in topics:
+            known = state.topics.get(topic.name)
+            changes += _topic_changes(topic, len(known.partitions) if known else 0)
+            state = state.with_topic(topic)
+        if changes:
+            self._store.write(changes)
+            self._publish(state)
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Forget topics that exist, with their configs."""
+        changes: list[Change] = []
+        state = self.state
+        for name in names:
+            changes += [Delete(f"{TOPICS}/{name}"), Delete(f"{CONFIG}/topics/{name}")]
+            state = state.without_topic(name)
+        if changes:
+            self._store.write(changes)
+            self._publish(state)
+
+    def bump_leader_epochs(self) -> None:
+        """Begin a new leader epoch everywhere: after a crash, what was not on disk may be gone from the logs."""
+        changes: list[Change] = []
+        topics = dict(self.state.topics)
+        for name, topic in topics.items():
+            grown = tuple(replace(p, leader_epoch=p.leader_epoch + 1) for p in topic.partitions)
+            topics[name] = replace(topic, partitions=grown)
+            changes += [_partition_change(name, i, p) for i, p in enumerate(grown)]
+        if changes:
+            self._store.write(changes)
+            self._publish(replace(self.state, version=self.state.version + 1, topics=topics))
+
+    # --- configs
+
+    def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default) or group."""
+        path = f"{CONFIG}/{kind}/{name or DEFAULT_ENTITY}"
+        self._store.write([Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)])
+        state = self.state
+        if kind == "topics":
+            self._publish(state.with_topic(replace(state.topics[name], configs=dict(configs))))
+            return
+        held: dict[str, Mapping[str, str]] = dict(state.broker_configs if kind == "brokers" else state.group_configs)
+        held.pop(name, None)
+        if configs:
+            held[name] = dict(configs)
+        version = state.version + 1
+        if kind == "brokers":
+            self._publish(replace(state, version=version, broker_configs=held))
+        else:
+            self._publish(replace(state, version=version, group_configs=held))
+
+    # --- producer ids
+
+    def allocate_producer_ids(self, count: int) -> int:
+        """Reserve `count` producer ids for ever; return the first."""
+        node = self._store.get(PRODUCER_IDS)
+        first = int(node.value["next"]) if node else 0
+        self._store.write([Put(PRODUCER_IDS, {"next": first + count}, node.version if node else 0)])
+        return first
+
+    def _publish(self, state: ClusterState) -> None:
+        old, self.state = self.state, state
+        for listener in self._listeners:
+            listener(old, state)
+
+
+def _partition_change(topic: str, index: int, partition: PartitionState) -> Put:
+    value: dict[str, Any] = {
+        "version": 1,
+        "controller_epoch": 1,
+        "leader": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "isr": list(partition.isr),
+    }
+    return Put(f"{TOPICS}/{topic}/partitions/{index}/state", value)
+
+
+def _topic_changes(topic: TopicState, known: int) -> list[Change]:
+    replicas = {str(i): list(p.replicas) for i, p in enumerate(topic.partitions)}
+    changes: list[Change] = [
+        Put(
+            f"{TOPICS}/{topic.name}",
+            {"version": 3, "topic_id": uuid_text(topic.topic_id), "partitions": replicas},
+        )
+    ]
+    changes += [_partition_change(topic.name, i, p) for i, p in enumerate(topic.partitions) if i >= known]
+    if topic.configs and not known:
+        changes.append(Put(f"{CONFIG}/topics/{topic.name}", {"version": 1, "config": dict(topic.configs)}))
+    return changes
+
+
+def _configs(store: MetadataStore, kind: str) -> dict[str, dict[str, str]]:
+    found = {}
+    for name in store.children(f"{CONFIG}/{kind}"):
+        node = store.get(f"{CONFIG}/{kind}/{name}")
+        if node is not None:
+            found["" if name == DEFAULT_ENTITY else name] = dict(node.value["config"])
+    return found
+
+
+def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
+    configs = _configs(store, "topics")
+    topics: dict[str, TopicState] = {}
+    for name in store.children(TOPICS):
+        node = store.get(f"{TOPICS}/{name}")
+        if node is None:
+            continue
+        partitions = []
+        for index in range(len(node.value["partitions"])):
+            state = store.get(f"{TOPICS}/{name}/partitions/{index}/state")
+            value: Mapping[str, Any] = state.value if state else {"leader": -1, "leader_epoch": 0, "isr": []}
+            partitions.append(
+                PartitionState(
+                    replicas=tuple(node.value["partitions"][str(index)]),
+                    isr=tuple(value["isr"]),
+                    leader=value["leader"],
+                    leader_epoch=value["leader_epoch"],
+                )
+            )
+        topics[name] = TopicState(name, parse_uuid(node.value["topic_id"]), tuple(partitions), configs.get(name, {}))
+    return ClusterState(
+        cluster_id=cluster_id,
+        topics=topics,
+        topic_names={t.topic_id: t.name for t in topics.values()},
+        broker_configs=_configs(store, "brokers"),
+        group_configs=_configs(store, "groups"),
+    )

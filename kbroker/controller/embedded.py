@@ -1,0 +1,175 @@
+"""The metadata store of a single node: a journal and a snapshot in the data directory.
+
+Owns `__metadata.journal` and `__metadata.snapshot`. Never interprets a value.
+
+    journal    one line a batch: crc32c (8 hex digits), space, JSON [["put", path, value] | ["delete", path], ...]
+    snapshot   the same line, with one "load" entry: {path: [version, value]}
+
+A batch is durable (fsync) before `write` returns. A torn last line, as a crash leaves it, was never acknowledged and is
+cut off at the next start; a bad line before the last means that the disk lost something, and stops the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import crc32c
+
+from kbroker.controller.store import ANY_VERSION, Change, Node, Put, VersionConflict
+
+JOURNAL = "__metadata.journal"
+SNAPSHOT = "__metadata.snapshot"
+_COMPACT_BYTES = 4 * 1024 * 1024
+
+
+class CorruptMetadata(Exception):  # noqa: N818
+    """The stored metadata cannot be read; the message names the file."""
+
+
+class EmbeddedStore:
+    """A MetadataStore in two files of `directory`."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._nodes: dict[str, Node] = {}
+        self._children: dict[str, set[str]] = {}
+        self._load_snapshot()
+        self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT, 0o644)
+        self._size = self._replay_journal()
+        os.ftruncate(self._fd, self._size)
+        _sync_directory(directory)
+
+    def get(self, path: str) -> Node | None:
+        """Return what stands at `path`."""
+        return self._nodes.get(path)
+
+    def children(self, path: str) -> list[str]:
+        """Return the names directly below `path`, sorted."""
+        return sorted(self._children.get(path, ()))
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Journal and apply `changes`. Raises VersionConflict, or OSError with nothing applied."""
+        for change in changes:
+            if isinstance(change, Put) and change.version != ANY_VERSION:
+                node = self._nodes.get(change.path)
+                if (node.version if node else 0) != change.version:
+                    raise VersionConflict(change.path)
+        entries: list[list[Any]] = [
+            ["put", c.path, dict(c.value)] if isinstance(c, Put) else ["delete", c.path] for c in changes
+        ]
+        line = _line(entries)
+        try:
+            written = os.pwrite(self._fd, line, self._size)
+            if written != len(line):
+                raise OSError("the metadata journal was written in part")
+            os.fdatasync(self._fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+            raise
+        self._size += len(line)
+        self._apply(entries)
+        if self._size > _COMPACT_BYTES:
+            self._compact()
+
+    def close(self) -> None:
+        """Close the journal."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _load_snapshot(self) -> None:
+        try:
+            with open(self._path(SNAPSHOT), "rb") as file:
+                entries = _parse(file.read().rstrip(b"\n"))
+        except FileNotFoundError:
+            return
+        if entries is None:
+            raise CorruptMetadata(f"{self._path(SNAPSHOT)} is damaged")
+        for path, (version, value) in entries[0][1].items():
+            self._set(path, Node(value, version))
+
+    def _replay_journal(self) -> int:
+        """Apply every whole line; return where the next one goes."""
+        with open(self._path(JOURNAL), "rb") as file:
+            lines = file.read().split(b"\n")
+        position = 0
+        for i, line in enumerate(lines[:-1]):
+            entries = _parse(line)
+            if entries is None:
+                if i < len(lines) - 2 or lines[-1]:
+                    raise CorruptMetadata(f"{self._path(JOURNAL)} is damaged at byte {position}")
+                break
+            self._apply(entries)
+            position += len(line) + 1
+        return position
+
+    def _apply(self, entries: list[list[Any]]) -> None:
+        for entry in entries:
+            if entry[0] == "put":
+                old = self._nodes.get(entry[1])
+                self._set(entry[1], Node(entry[2], old.version + 1 if old else 1))
+            else:
+                self._remove(entry[1])
+
+    def _set(self, path: str, node: Node) -> None:
+        self._nodes[path] = node
+        while path:
+            parent, _, name = path.rpartition("/")
+            names = self._children.setdefault(parent, set())
+            if name in names:
+                break
+            names.add(name)
+            path = parent
+
+    def _remove(self, path: str) -> None:
+        for name in list(self._children.get(path, ())):
+            self._remove(f"{path}/{name}")
+        self._nodes.pop(path, None)
+        self._children.pop(path, None)
+        parent, _, name = path.rpartition("/")
+        self._children.get(parent, set()).discard(name)
+
+    def _compact(self) -> None:
+        """Write a snapshot, then empty the journal; a crash between the two replays the journal onto the snapshot."""
+        temporary = self._path(SNAPSHOT + ".tmp")
+        with open(temporary, "wb") as file:
+            file.write(_line([["load", {p: [n.version, dict(n.value)] for p, n in self._nodes.items()}]]))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._path(SNAPSHOT))
+        _sync_directory(self._directory)
+        os.ftruncate(self._fd, 0)
+        os.fdatasync(self._fd)
+        self._size = 0
+
+
+def _line(entries: list[list[Any]]) -> bytes:
+    body = json.dumps(entries, separators=(",", ":"), ensure_ascii=True).encode()
+    return b"%08x %s\n" % (crc32c.crc32c(body), body)
+
+
+def _parse(line: bytes) -> list[Any] | None:
+    """Return a line's entries, None when it is not whole."""
+    try:
+        if int(line[:8], 16) != crc32c.crc32c(line[9:]):
+            return None
+        entries: list[Any] = json.loads(line[9:])
+    except ValueError:
+        return None
+    return entries
+
+
+def _sync_directory(directory: str) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,149 @@
+"""A broker inside a Python process: `with Broker() as broker: broker.bootstrap_servers`.
+
+Owns a thread with an event loop of its own, so that blocking clients and asyncio clients work in the same test. Several
+may run in one process. Without `data_dir` the data lies in a private temporary directory that goes with the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from kbroker.broker import BrokerNode
+from kbroker.clock import Clock
+from kbroker.config.server_config import BrokerConfig
+from kbroker.loops import new_event_loop
+
+_STOP_SECONDS = 30.0
+
+TEST_DEFAULTS = {
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""What an embedded broker has unless its config says otherwise: a group's first rebalance need not wait in a test."""
+
+
+class Broker:
+    """An embedded broker.
+
+    `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError or OSError as the command line
+    would report them. A broker starts once.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        data_dir: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._settings = {**TEST_DEFAULTS, **{k: str(v) for k, v in (config or {}).items()}}
+        self._settings.setdefault("listeners", f"PLAINTEXT://{host}:{port}")
+        self._private = data_dir is None
+        self._data_dir = data_dir
+        self._clock = clock
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._node: BrokerNode | None = None
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+
+    @property
+    def node(self) -> BrokerNode:
+        """The running broker; its state belongs to its own loop."""
+        if self._node is None:
+            raise RuntimeError("the broker is not running")
+        return self._node
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients connect to: "host:port"."""
+        return self.node.bootstrap_servers
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster, 22 characters."""
+        return self.node.cluster_id
+
+    @property
+    def data_dir(self) -> str:
+        """Where the data lies."""
+        return self.node.logs.directory
+
+    def start(self) -> Self:
+        """Serve; returns when clients can connect."""
+        if self._thread is not None:
+            raise RuntimeError("a broker starts once")
+        directory = tempfile.mkdtemp(prefix="kbroker-") if self._data_dir is None else self._data_dir
+        self._data_dir = directory
+        try:
+            config = BrokerConfig({**self._settings, "log.dirs": directory})
+        except BaseException:
+            self._remove_private()
+            raise
+        self._thread = threading.Thread(target=self._run, args=(config,), name="kbroker", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            self._thread.join()
+            self._remove_private()
+            raise self._error
+        return self
+
+    def stop(self) -> None:
+        """Stop cleanly; does nothing when the broker does not run."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or not thread.is_alive():
+            return
+        loop.call_soon_threadsafe(self._stop.set)
+        thread.join(_STOP_SECONDS)
+        if thread.is_alive():
+            raise RuntimeError(f"the broker did not stop within {_STOP_SECONDS:.0f} s")
+        self._remove_private()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    def _run(self, config: BrokerConfig) -> None:
+        loop = self._loop = new_event_loop()
+        try:
+            loop.run_until_complete(self._serve(config))
+        except BaseException as err:  # noqa: BLE001 - handed to the thread that waits in start()
+            self._error = err
+        finally:
+            loop.close()
+            self._ready.set()
+
+    async def _serve(self, config: BrokerConfig) -> None:
+        self._stop = asyncio.Event()
+        node = BrokerNode(config, self._clock)
+        await node.start()
+        self._node = node
+        self._ready.set()
+        await self._stop.wait()
+        await node.stop()
+
+    def _remove_private(self) -> None:
+        if self._private and self._data_dir is not None:
+            shutil.rmtree(self._data_dir, ignore_errors=True)

@@ -1,0 +1,35 @@
+"""ApiVersions (key 18), versions 0-4: what this broker serves, derived from the registry of handlers.
+
+Produce is advertised from version 0 although 0-2 are refused: older librdkafka decides on compression by it
+(KAFKA-18659). No features are finalized until the broker has those they stand for.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kbroker.handlers.registry import APIS, RequestContext, handles
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_PRODUCE, _API_VERSIONS = 0, 18
+_FIRST_SOFTWARE_VERSION = 3
+
+
+def _advertised(key: int) -> ApiVersion:
+    versions = APIS[key].versions
+    return ApiVersion(key, 0 if key == _PRODUCE else versions.low, versions.high)
+
+
+@handles(ApiVersionsRequest, ApiVersionsResponse, "0-4")
+def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
+    """Answer with all APIs; `request` is None for a version that this broker does not know (KIP-511)."""
+    if request is None:
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_advertised(_API_VERSIONS)])
+    if ctx.version >= _FIRST_SOFTWARE_VERSION:
+        name, version = request.client_software_name, request.client_software_version
+        if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        ctx.client_software = (name, version)
+    return ApiVersionsResponse(api_keys=[_advertised(key) for key in sorted(APIS)])

@@ -1,0 +1,81 @@
+"""What AlterConfigs and IncrementalAlterConfigs have in common: checking a resource, storing its configs.
+
+Owns the order of checks (ConfigAdminManager, then the controller's validator). Never knows the request's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kbroker.config.alter import validate_broker, validate_group, validate_topic
+from kbroker.controller.decide import check_topic_name
+from kbroker.handlers.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
+from kbroker.handlers.registry import RequestContext
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups"}
+
+
+def check_request(entries: Sequence[tuple[str, str | None]], *, resource_type: int) -> None:
+    """Check what can be said without knowing the resource: duplicate keys, null values, the type."""
+    names = [name for name, _ in entries]
+    if len(set(names)) != len(names):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [name for name, value in entries if value is None]
+    if nulls:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+    if resource_type not in KINDS and resource_type != CLIENT_METRICS:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+    if resource_type == CLIENT_METRICS:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscriptions are not kept by this broker.")
+
+
+def current_configs(ctx: RequestContext, resource_type: int, name: str) -> Mapping[str, str]:
+    """Return what is set on a resource; raises ApiError when there is no such resource."""
+    state = ctx.services.controller.state
+    if resource_type == TOPIC:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        if name not in state.topics:
+            check_topic_name(name)
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return state.topics[name].configs
+    if resource_type == GROUP:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        return state.group_configs.get(name, {})
+    if name:
+        _check_node(ctx, name)
+    return state.broker_configs.get(name, {})
+
+
+def _check_node(ctx: RequestContext, name: str) -> None:
+    try:
+        asked = int(name)
+    except ValueError:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
+    if asked != ctx.services.node_id:
+        text = f"Unexpected broker id, expected {ctx.services.node_id}, but received {name}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
+def change(
+    ctx: RequestContext,
+    resource_type: int,
+    name: str,
+    compute: Callable[[Mapping[str, str]], dict[str, str]],
+    *,
+    validate_only: bool,
+) -> None:
+    """Compute a resource's new configs from its old ones, check them, and store them unless `validate_only`."""
+    config = ctx.services.config
+    current = current_configs(ctx, resource_type, name)
+    configs = compute(current)
+    if resource_type == TOPIC:
+        validate_topic(config, configs)
+    elif resource_type == GROUP:
+        validate_group(config, configs)
+    else:
+        validate_broker(config, configs, per_broker=bool(name))
+    if not validate_only and configs != dict(current):
+        ctx.services.controller.set_configs(KINDS[resource_type], name, configs)

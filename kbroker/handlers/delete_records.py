@@ -1,0 +1,66 @@
+"""DeleteRecords (key 21), versions 0-2: move the log start offset up (KIP-107). Offset -1 means the high watermark."""
+
+from __future__ import annotations
+
+from kbroker.controller.decide import INTERNAL_TOPICS
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.log.partition_log import ReadError
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+_HIGH_WATERMARK = -1
+
+
+def _on_error(request: DeleteRecordsRequest, code: int, _message: str | None) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(t.name, [_result(p.partition_index, code) for p in t.partitions])
+            for t in request.topics
+        ]
+    )
+
+
+def _result(index: int, code: int, low_watermark: int = -1) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=code)
+
+
+@handles(DeleteRecordsRequest, DeleteRecordsResponse, "0-2", _on_error)
+def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Delete partition by partition; a partition named twice counts once, with its last offset."""
+    topics: dict[str, dict[int, int]] = {}
+    for topic in request.topics:
+        topics.setdefault(topic.name, {}).update({p.partition_index: p.offset for p in topic.partitions})
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(name, [_delete(ctx, name, index, offset) for index, offset in offsets.items()])
+            for name, offsets in topics.items()
+        ]
+    )
+
+
+def _delete(ctx: RequestContext, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
+    partition = ctx.services.replicas.get((topic, index))
+    if partition is None:
+        return _result(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic in INTERNAL_TOPICS:
+        return _result(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    if not partition.leading:
+        return _result(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    log = partition.log
+    if "delete" not in log.config.cleanup_policy and "compact" in log.config.cleanup_policy:
+        return _result(index, ErrorCode.POLICY_VIOLATION)
+    if offset == _HIGH_WATERMARK:
+        offset = log.high_watermark
+    if offset < 0:
+        return _result(index, ErrorCode.OFFSET_OUT_OF_RANGE)
+    try:
+        log.advance_log_start(offset)
+    except ReadError as err:
+        return _result(index, err.code)
+    partition.poke()
+    return _result(index, ErrorCode.NONE, log.log_start_offset)

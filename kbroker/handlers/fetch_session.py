@@ -1,0 +1,151 @@
+"""Fetch sessions (KIP-227): what a consumer fetches is remembered, so that requests and answers carry changes only.
+
+Owns the cache of sessions and their rules (FetchManager, FetchSession of Apache Kafka): epochs, eviction, which
+partitions an incremental answer must contain. Never reads a log.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+_MAX_EPOCH = 0x7FFFFFFF
+_STALE_MS = 120_000
+_FIRST_ID_VERSION = 13
+
+Key = tuple[str, bytes, int]
+"""Topic name ("" when the client speaks in ids), topic id, partition."""
+
+
+def next_epoch(epoch: int) -> int:
+    """Return the epoch of the following request: it wraps to 1."""
+    return 1 if epoch == _MAX_EPOCH else epoch + 1
+
+
+@dataclass(slots=True)
+class CachedPartition:
+    """What a session remembers of a partition: the request's wishes, and what was last answered."""
+
+    wanted: FetchPartition
+    high_watermark: int = -1
+    log_start_offset: int = -1
+
+    def must_answer(self, data: PartitionData) -> bool:
+        """Take over what is answered; return whether an incremental answer has to contain it."""
+        changed = (
+            data.error_code != 0
+            or bool(data.records)
+            or self.high_watermark != data.high_watermark
+            or self.log_start_offset != data.log_start_offset
+            or data.diverging_epoch is not None
+            or data.preferred_read_replica >= 0
+        )
+        self.high_watermark = data.high_watermark if data.error_code == 0 else -1
+        self.log_start_offset = data.log_start_offset
+        return changed
+
+
+class Session:
+    """One consumer's session. The order of `partitions` is the order of fetching."""
+
+    __slots__ = ("epoch", "id", "last_used_ms", "partitions", "size", "uses_topic_ids")
+
+    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: float) -> None:
+        self.id = session_id
+        self.epoch = next_epoch(INITIAL_EPOCH)
+        self.uses_topic_ids = uses_topic_ids
+        self.partitions: dict[Key, CachedPartition] = {}
+        self.last_used_ms = now_ms
+        self.size = 0
+
+    def update(self, request: FetchRequest) -> None:
+        """Take over an incremental request's additions, changes and removals."""
+        for key, wanted in wanted_of(request):
+            cached = self.partitions.get(key)
+            if cached is None:
+                self.partitions[key] = CachedPartition(wanted)
+            else:
+                cached.wanted = wanted
+        for topic in request.forgotten_topics_data:
+            for index in topic.partitions:
+                self.partitions.pop((topic.topic, topic.topic_id, index), None)
+
+    def move_to_end(self, key: Key) -> None:
+        """Let a partition that returned data wait behind the others, so that none starves."""
+        self.partitions[key] = self.partitions.pop(key)
+
+
+class FetchSessions:
+    """The sessions of one broker, at most `slots` of them (max.incremental.fetch.session.cache.slots)."""
+
+    def __init__(self, slots: int, seed: int | None = None) -> None:
+        self._slots = slots
+        self._sessions: dict[int, Session] = {}
+        self._random = random.Random(seed)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, request: FetchRequest, version: int, now_ms: float) -> Session | None:
+        """Return the session that an incremental request belongs to; None for a full request.
+
+        Raises ApiError: unknown session, wrong epoch, topic ids mixed with names.
+        """
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            return None
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != (version >= _FIRST_ID_VERSION):
+            raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.update(request)
+        if not session.partitions:
+            del self._sessions[session.id]
+            return None
+        session.last_used_ms = now_ms
+        session.size = len(session.partitions)
+        session.epoch = next_epoch(session.epoch)
+        return session
+
+    def create(self, answered: list[tuple[Key, FetchPartition, PartitionData]], version: int, now_ms: float) -> int:
+        """Open a session for what a full request fetched; return its id, 0 when there is no room for it."""
+        if len(self._sessions) >= self._slots and not self._evict(len(answered), now_ms):
+            return 0
+        session_id = self._random.randrange(1, 0x7FFFFFFF)
+        while session_id in self._sessions:
+            session_id = self._random.randrange(1, 0x7FFFFFFF)
+        session = Session(session_id, version >= _FIRST_ID_VERSION, now_ms)
+        for key, wanted, data in answered:
+            session.partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
+        session.size = len(session.partitions)
+        self._sessions[session_id] = session
+        return session_id
+
+    def _evict(self, size: int, now_ms: float) -> bool:
+        """Make room: the longest unused session if it is stale, else the smallest if it is smaller than the new one."""
+        if not self._sessions:
+            return False
+        victim = min(self._sessions.values(), key=lambda s: s.last_used_ms)
+        if now_ms - victim.last_used_ms <= _STALE_MS:
+            victim = min(self._sessions.values(), key=lambda s: (s.size, s.id))
+            if victim.size > size:
+                return False
+        del self._sessions[victim.id]
+        return True
+
+
+def wanted_of(request: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
+    """Yield a request's partitions with their keys."""
+    for topic in request.topics:
+        name, topic_id = topic.topic, topic.topic_id
+        for wanted in topic.partitions:
+            yield (name, topic_id, wanted.partition), wanted

@@ -1,0 +1,72 @@
+"""IncrementalAlterConfigs (key 44), versions 0-1: set, delete, append to and subtract from configs (KIP-339)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kbroker.config.alter import Op, apply_broker_ops, apply_ops
+from kbroker.config.table import GROUP as GROUP_KEYS
+from kbroker.config.table import TOPIC as TOPIC_KEYS
+from kbroker.handlers.config_changes import change, check_request
+from kbroker.handlers.describe_configs import BROKER, TOPIC
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+_OPERATIONS = frozenset(int(op) for op in Op)
+
+
+def _on_error(
+    request: IncrementalAlterConfigsRequest, code: int, message: str | None
+) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(responses=[_answer(r, code, message) for r in request.resources])
+
+
+def _answer(resource: AlterConfigsResource, code: int, message: str | None) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+@handles(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, "0-1", _on_error)
+def incremental_alter_configs(
+    ctx: RequestContext, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """Change each resource by itself."""
+    seen = Counter((r.resource_type, r.resource_name) for r in request.resources)
+    answers = []
+    for resource in request.resources:
+        try:
+            if seen[resource.resource_type, resource.resource_name] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            _alter(ctx, resource, request.validate_only)
+        except ApiError as err:
+            answers.append(_answer(resource, err.code, err.message or DEFAULT_MESSAGES.get(err.code)))
+        else:
+            answers.append(_answer(resource, 0, None))
+    return IncrementalAlterConfigsResponse(responses=answers)
+
+
+def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
+    kind = resource.resource_type
+    entries = [(c.name, "" if c.config_operation == Op.DELETE else c.value) for c in resource.configs]
+    check_request(entries, resource_type=kind)
+    ops = []
+    for config in resource.configs:
+        if config.config_operation not in _OPERATIONS:
+            text = f"Unknown operations type {config.config_operation}"
+            raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        ops.append((config.name, Op(config.config_operation), config.value))
+    if kind == BROKER:
+        change(ctx, kind, resource.resource_name, lambda old: apply_broker_ops(old, ops), validate_only=validate_only)
+        return
+    keys = TOPIC_KEYS if kind == TOPIC else GROUP_KEYS
+    change(ctx, kind, resource.resource_name, lambda old: apply_ops(keys, old, ops), validate_only=validate_only)

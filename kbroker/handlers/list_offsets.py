@@ -1,0 +1,97 @@
+"""ListOffsets (key 2), versions 1-11: the offset that a timestamp, or one of the special timestamps, points to.
+
+-1 latest (the last stable offset for read_committed)   -2 earliest   -3 the largest timestamp (v7+)
+-4 earliest local (v8+)   -5 latest tiered (v9+)   -6 earliest pending upload (v11+): this broker tiers nothing
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_READ_COMMITTED = 1
+_CONSUMER = -1
+
+
+def _on_error(request: ListOffsetsRequest, code: int, _message: str | None) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=t.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=p.partition_index, error_code=code)
+                    for p in t.partitions
+                ],
+            )
+            for t in request.topics
+        ]
+    )
+
+
+@handles(ListOffsetsRequest, ListOffsetsResponse, "1-11", _on_error)
+def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Look each partition up."""
+    asked = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+    topics: dict[str, list[ListOffsetsPartitionResponse]] = {}
+    for topic in request.topics:
+        answers = topics.setdefault(topic.name, [])
+        for wanted in topic.partitions:
+            if asked[topic.name, wanted.partition_index] > 1:
+                if not any(a.partition_index == wanted.partition_index for a in answers):
+                    answers.append(_answer(wanted, ErrorCode.INVALID_REQUEST))
+            else:
+                answers.append(_one(ctx, request, topic.name, wanted))
+    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name, found) for name, found in topics.items()])
+
+
+def _answer(wanted: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code)
+
+
+def _one(
+    ctx: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    timestamp = wanted.timestamp
+    if timestamp < 0 and (timestamp < EARLIEST_PENDING_UPLOAD or ctx.version < _SINCE.get(timestamp, 0)):
+        return _answer(wanted, ErrorCode.UNSUPPORTED_VERSION)
+    partition = ctx.services.replicas.get((topic, wanted.partition_index))
+    if partition is None:
+        return _answer(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    code = partition.check_leader_epoch(wanted.current_leader_epoch)
+    if code:
+        return _answer(wanted, code)
+    log = partition.log
+    if request.replica_id != _CONSUMER:
+        visible_end = log.log_end_offset
+    else:
+        visible_end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
+    answer = _answer(wanted, ErrorCode.NONE)
+    if timestamp == LATEST:
+        answer.offset, answer.leader_epoch = visible_end, partition.leader_epoch
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset = log.log_start_offset
+        epoch = log.leader_epochs.epoch_at(log.log_start_offset)
+        answer.leader_epoch = -1 if epoch is None else epoch
+    elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        answer.offset = -1
+    else:
+        _by_timestamp(log, timestamp, visible_end, answer)
+    return answer
+
+
+def _by_timestamp(log: PartitionLog, timestamp: int, visible_end: int, answer: ListOffsetsPartitionResponse) -> None:
+    found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if found is not None and found[0] < visible_end:
+        answer.offset, answer.timestamp, answer.leader_epoch = found

@@ -1,0 +1,49 @@
+"""OffsetForLeaderEpoch (key 23), versions 2-4: where a leader epoch ended (KIP-101, KIP-320)."""
+
+from __future__ import annotations
+
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+def _on_error(request: OffsetForLeaderEpochRequest, code: int, _message: str | None) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=t.topic,
+                partitions=[EpochEndOffset(error_code=code, partition=p.partition) for p in t.partitions],
+            )
+            for t in request.topics
+        ]
+    )
+
+
+@handles(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, "2-4", _on_error)
+def offset_for_leader_epoch(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    """Look each partition up."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(topic=t.topic, partitions=[_one(ctx, t.topic, p) for p in t.partitions])
+            for t in request.topics
+        ]
+    )
+
+
+def _one(ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition = ctx.services.replicas.get((topic, wanted.partition))
+    if partition is None:
+        return EpochEndOffset(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partition=wanted.partition)
+    code = partition.check_leader_epoch(wanted.current_leader_epoch)
+    if code:
+        return EpochEndOffset(error_code=code, partition=wanted.partition)
+    end = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+    if end is None:
+        return EpochEndOffset(partition=wanted.partition)
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=end[0], end_offset=end[1])

@@ -1,0 +1,189 @@
+"""The partitions that this broker hosts: leadership, the high watermark, and who waits for it.
+
+Owns `Partition` (a log plus its part in the cluster) and the table of them. Never parses requests and never decides who
+leads: it follows the controller's published state. Every mutable thing here belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from kbroker.controller.state import ClusterState, TopicState
+from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
+from kbroker.log.log_config import LogConfig
+from kbroker.log.log_manager import LogManager
+from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.wire import Buffer
+
+log = logging.getLogger(__name__)
+
+_UNSET = -1
+
+
+class Waiter(Protocol):
+    """Somebody who waits for a partition to move: a delayed Fetch."""
+
+    def poke(self) -> None:
+        """The partition's visible end, its leadership or its existence changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What a topic's effective configs come to for its hosted partitions."""
+
+    log: LogConfig
+    full_validation: bool
+
+
+class Partition:
+    """One hosted partition. `leader_epoch` is -1 and `leading` False until the controller says otherwise."""
+
+    __slots__ = (
+        "full_validation",
+        "index",
+        "isr",
+        "leader_epoch",
+        "leading",
+        "log",
+        "min_isr",
+        "topic",
+        "topic_id",
+        "waiters",
+    )
+
+    def __init__(self, topic: str, topic_id: bytes, index: int, partition_log: PartitionLog) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.log = partition_log
+        self.leader_epoch = _UNSET
+        self.leading = False
+        self.isr: tuple[int, ...] = ()
+        self.min_isr = 1
+        self.full_validation = False
+        self.waiters: set[Waiter] = set()
+
+    def append(self, records: Buffer, acks: int, now_ms: int, origin: AppendOrigin = CLIENT) -> AppendInfo:
+        """Append as leader and move the high watermark. Raises AppendError with Kafka's code.
+
+        acks=-1 needs min.insync.replicas in-sync replicas before anything is written.
+        """
+        if not self.leading:
+            raise AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if acks == -1 and len(self.isr) < self.min_isr:
+            raise AppendError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        info = self.log.append_as_leader(
+            records, self.leader_epoch, now_ms, origin=origin, full_validation=self.full_validation
+        )
+        if len(self.isr) == 1:
+            self.log.set_high_watermark(self.log.log_end_offset)
+            if self.waiters:
+                self.poke()
+        return info
+
+    def poke(self) -> None:
+        """Tell everyone who waits."""
+        for waiter in tuple(self.waiters):
+            waiter.poke()
+
+    def check_leader_epoch(self, epoch: int) -> ErrorCode:
+        """Compare a client's idea of the leader epoch (-1: none) with ours (KIP-320)."""
+        if not self.leading:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if epoch < 0 or epoch == self.leader_epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+class Replicas:
+    """All hosted partitions of one broker."""
+
+    def __init__(self, node_id: int, logs: LogManager, settings: Callable[[TopicState], TopicSettings]) -> None:
+        self.node_id = node_id
+        self.logs = logs
+        self._settings = settings
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self.get = self._partitions.get
+        self.on_topics_deleted: Callable[[list[str]], None] = lambda _names: None
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def leader(self, topic: str, index: int) -> Partition:
+        """Return a partition that this broker leads; raises ApiError."""
+        partition = self.get((topic, index))
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not partition.leading:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    def apply(self, old: ClusterState, new: ClusterState) -> None:
+        """Follow a change of the cluster: create, reconfigure, lead, delete."""
+        if old.topics is new.topics:
+            return
+        deleted = []
+        for name, topic in old.topics.items():
+            successor = new.topics.get(name)
+            if successor is None or successor.topic_id != topic.topic_id:
+                self._drop(topic)
+                deleted.append(name)
+        for name, topic in new.topics.items():
+            if old.topics.get(name) is not topic:
+                self._host(topic)
+        if deleted:
+            self.on_topics_deleted(deleted)
+
+    def load(self, state: ClusterState) -> None:
+        """Host everything that the cluster assigns to this broker, at its start."""
+        for topic in state.topics.values():
+            self._host(topic)
+
+    def close(self) -> None:
+        """Stop leading; whoever waits is told."""
+        for partition in self._partitions.values():
+            partition.leading = False
+            partition.poke()
+
+    def reconfigure(self, state: ClusterState) -> None:
+        """Take over changed defaults in every topic."""
+        for topic in state.topics.values():
+            self._host(topic)
+
+    def _host(self, topic: TopicState) -> None:
+        settings = self._settings(topic)
+        config = settings.log
+        for index, state in enumerate(topic.partitions):
+            if self.node_id not in state.replicas:
+                continue
+            partition = self.get((topic.name, index))
+            if partition is None:
+                partition_log = self.logs.get_or_create(topic.name, index, topic.topic_id, config)
+                partition = Partition(topic.name, topic.topic_id, index, partition_log)
+                self._partitions[topic.name, index] = partition
+            elif partition.log.config is not config:
+                partition.log.update_config(config)
+            partition.isr = state.isr
+            partition.min_isr = min(config.min_insync_replicas, len(state.replicas))
+            partition.full_validation = settings.full_validation
+            if partition.leader_epoch != state.leader_epoch:
+                partition.leader_epoch = state.leader_epoch
+                partition.leading = state.leader == self.node_id
+                if partition.leading:
+                    partition.log.leader_epochs.assign(state.leader_epoch, partition.log.log_end_offset)
+                    if len(partition.isr) == 1:
+                        partition.log.set_high_watermark(partition.log.log_end_offset)
+                partition.poke()
+
+    def _drop(self, topic: TopicState) -> None:
+        for index in range(len(topic.partitions)):
+            partition = self._partitions.pop((topic.name, index), None)
+            if partition is None:
+                continue
+            partition.leading = False
+            self.logs.delete(topic.name, index)
+            partition.poke()

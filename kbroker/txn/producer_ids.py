@@ -1,0 +1,27 @@
+"""Producer ids, handed out from blocks that the controller reserves for ever (KIP-730).
+
+Owns the current block. Never reuses an id: what is left of a block is lost with a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+BLOCK = 1000
+
+
+class ProducerIds:
+    """One broker's supply. `reserve(count)` returns the first id of a fresh block."""
+
+    def __init__(self, reserve: Callable[[int], int]) -> None:
+        self._reserve = reserve
+        self._next = 0
+        self._end = 0
+
+    def next(self) -> int:
+        """Return an id that no producer has had."""
+        if self._next == self._end:
+            self._next = self._reserve(BLOCK)
+            self._end = self._next + BLOCK
+        self._next += 1
+        return self._next - 1
