@@ -130,8 +130,8 @@ def test_group_configs_that_are_fine() -> None:
             {"num.io.threads": "100"},
             False,
             "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count update validation "
-            "failed for num.io.threads=100, value should not be greater than double the current value 8 for configuration "
-            "Invalid dynamic configuration",
+            "failed for num.io.threads=100, value should not be greater than double the current value 8 for "
+            "configuration Invalid dynamic configuration",
         ),
     ],
 )

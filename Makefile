@@ -1,0 +1,55 @@
+# Everything a developer runs. Each target makes the virtualenv that it needs; python3 must be 3.11 or newer.
+#
+#   make run      a broker on 127.0.0.1:9092 with its data in ./data
+#   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven
+#   make check    linters, types, import rules, freshness of generated pages
+#   make bench    the measured claims
+#   make docs     regenerate generated pages
+#   make fmt      format the sources
+#   make clean    remove what these targets made (never ./data)
+
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST_ARGS ?=
+
+.PHONY: run test check bench docs fmt clean
+
+run: .venv-run/.stamp
+	.venv-run/bin/kbroker start --listen 127.0.0.1:9092 --data-dir ./data
+
+test: .venv/.stamp
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: .venv/.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy compat_tests conftest.py
+	$(BIN)/lint-imports
+	$(BIN)/python -m kbroker.config.docs | diff -u docs/configuration.md - || (echo "docs/configuration.md is stale: run make docs"; exit 1)
+
+bench: .venv/.stamp
+	$(BIN)/python -m benchmarks
+
+docs: .venv/.stamp
+	$(BIN)/python -m kbroker.config.docs > docs/configuration.md.new
+	mv docs/configuration.md.new docs/configuration.md
+
+fmt: .venv/.stamp
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+
+# Base dependencies only: what a user gets.
+.venv-run/.stamp: pyproject.toml
+	$(PYTHON) -m venv .venv-run
+	.venv-run/bin/pip install --quiet --editable .
+	touch $@
+
+.venv/.stamp: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[test,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .venv-run .parts .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

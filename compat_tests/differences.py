@@ -1,0 +1,13 @@
+"""Where kbroker answers otherwise than Apache Kafka 4.3.0, each with the reason why that is right.
+
+Owns the only list of them. A difference that is not here fails its scenario, and so does an entry that no longer
+occurs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from compat_tests.harness.compare import Difference
+
+DECLARED: Final[tuple[Difference, ...]] = ()

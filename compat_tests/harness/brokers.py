@@ -1,0 +1,218 @@
+"""Both brokers as processes: Apache Kafka 4.3.0 and kbroker, on loopback, each with a private data directory.
+
+Owns starting, waiting until ready, and stopping by process id. The settings of both are the same (`COMMON`); what only
+one of them needs stands with it. Never talks Kafka's protocol.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+HERE: Final = Path(__file__).parent
+START_TIMEOUT_S: Final = 60
+STOP_TIMEOUT_S: Final = 30
+CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
+
+# One broker, groups that form at once, few internal partitions: what makes tests fast, on both sides alike.
+COMMON: Final[Mapping[str, str]] = {
+    "node.id": "1",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "log.initial.task.delay.ms": "1000",
+    "log.retention.check.interval.ms": "1000",
+    "log.segment.delete.delay.ms": "1000",
+}
+
+
+class BrokerFailed(Exception):  # noqa: N818 - what happened
+    """A broker did not start, or ended by itself."""
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class BrokerProcess(ABC):
+    """A broker in a process of its own; a context manager that starts and stops it."""
+
+    name: str
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self.settings = {**COMMON, **(settings or {})}
+        self.data_dir = directory / "data"
+        self.log_file = directory / "broker.log"
+        self.bootstrap = ""
+        self._log_begin = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """Prepare the directory and return the command that runs the broker in the foreground."""
+
+    @abstractmethod
+    def _ready(self) -> bool:
+        """Whether the broker answers clients; sets `bootstrap`."""
+
+    def start(self) -> Self:
+        """Start the broker and wait until it answers."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        command = self._command()
+        # Settings must come from here only, not from whoever runs the tests.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
+        with open(self.log_file, "ab") as log:
+            self._log_begin = log.tell()
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, env=environment
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._ready():
+            if self._process.poll() is not None:
+                raise BrokerFailed(f"{self.name} ended with {self._process.returncode}:\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                self.stop()
+                raise BrokerFailed(f"{self.name} was not ready after {START_TIMEOUT_S} s:\n{self.log_tail()}")
+            time.sleep(0.02)
+        return self
+
+    def stop(self) -> int:
+        """End the broker in good order, by force when it does not; return its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(STOP_TIMEOUT_S)
+        return process.returncode
+
+    def kill(self) -> None:
+        """End the broker at once, as a crash would."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(STOP_TIMEOUT_S)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        assert self._process is not None, f"{self.name} is not running"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def log_tail(self, lines: int = 40) -> str:
+        """Return the end of what the broker printed."""
+        text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class ApacheKafka(BrokerProcess):
+    """Apache Kafka 4.3.0 as a KRaft node that is broker and controller in one."""
+
+    name = "apache"
+
+    def __init__(self, libs: Path, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory, settings)
+        self._libs = libs
+        self._port = 0
+
+    def _java(self, *arguments: str) -> list[str]:
+        return [
+            "java",
+            "-Xmx512M",
+            "-Xms128M",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{self._libs}/*",
+            *arguments,
+        ]
+
+    def _command(self) -> list[str]:
+        self._port, controller = free_port(), free_port()
+        properties = self.directory / "server.properties"
+        settings = {
+            **self.settings,
+            "process.roles": "broker,controller",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "log.dirs": str(self.data_dir),
+        }
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        if not (self.data_dir / "meta.properties").exists():
+            command = self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
+            done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+            if done.returncode:
+                raise BrokerFailed(f"formatting Apache Kafka's storage failed:\n{done.stdout}{done.stderr}")
+        return self._java(f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "kafka.Kafka", str(properties))
+
+    def _ready(self) -> bool:
+        self.bootstrap = f"127.0.0.1:{self._port}"
+        with open(self.log_file, "rb") as log:
+            log.seek(self._log_begin)
+            return b"Kafka Server started" in log.read()
+
+
+class KBroker(BrokerProcess):
+    """kbroker from this checkout, in the interpreter that runs the tests."""
+
+    name = "kbroker"
+
+    def _command(self) -> list[str]:
+        self.ready_file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "kbroker", "start", "--ready-file", str(self.ready_file)]
+        command += ["--listen", "127.0.0.1:0", "--data-dir", str(self.data_dir)]
+        for key, value in self.settings.items():
+            command += ["--set", f"{key}={value}"]
+        return command
+
+    @property
+    def ready_file(self) -> Path:
+        """Where the broker says that it is ready, and how it is reached."""
+        return self.directory / "ready.json"
+
+    def _ready(self) -> bool:
+        try:
+            told = json.loads(self.ready_file.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return False
+        self.bootstrap = told["bootstrap_servers"]
+        return True

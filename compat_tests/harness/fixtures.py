@@ -1,0 +1,106 @@
+"""Fixtures: each broker once per session, and the runner that puts a scenario to both.
+
+Owns when brokers start and stop. KBROKER_COMPAT_ONLY=apache (or kbroker) runs one side alone, for work on scenarios. A
+pytest plugin, loaded by the root conftest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from compat_tests import differences
+from compat_tests.harness import report
+from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
+from compat_tests.harness.compare import compare, normalise
+from compat_tests.harness.compare import report as describe
+from compat_tests.harness.scenarios import Scenario
+
+SIDES: Final = ("apache", "kbroker")
+SCENARIO_TIMEOUT_S: Final = 180
+
+SideBySide = Callable[[Scenario], None]
+
+
+def wanted_sides() -> tuple[str, ...]:
+    """Return the sides to run: both, unless KBROKER_COMPAT_ONLY names one."""
+    only = os.environ.get("KBROKER_COMPAT_ONLY")
+    if not only:
+        return SIDES
+    assert only in SIDES, f"KBROKER_COMPAT_ONLY must be one of {SIDES}, not {only!r}"
+    return (only,)
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """Apache Kafka 4.3.0, running."""
+    with ApacheKafka(kafka_libs, tmp_path_factory.mktemp("apache")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kbroker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KBroker]:
+    """Kbroker in a process of its own, running; it must also end in good order."""
+    broker = KBroker(tmp_path_factory.mktemp("kbroker")).start()
+    try:
+        yield broker
+        assert broker.running, f"kbroker ended by itself:\n{broker.log_tail()}"
+    finally:
+        status = broker.stop()
+    assert status == 0, f"kbroker ended with {status}:\n{broker.log_tail()}"
+
+
+@pytest.fixture(scope="session")
+def brokers(request: pytest.FixtureRequest) -> dict[str, BrokerProcess]:
+    """Return the running brokers by side; only those that `wanted_sides` names are started."""
+    fixtures = {"apache": "apache_kafka", "kbroker": "kbroker_process"}
+    return {side: request.getfixturevalue(fixtures[side]) for side in wanted_sides()}
+
+
+@pytest.fixture
+def side_by_side(brokers: dict[str, BrokerProcess], tmp_path: Path) -> SideBySide:
+    """Run a scenario on both brokers at the same time and compare what it saw."""
+
+    def run(scenario: Scenario) -> None:
+        with ThreadPoolExecutor(len(brokers)) as pool:
+            runs = {side: pool.submit(scenario.run, each.bootstrap, scenario.unique) for side, each in brokers.items()}
+            failed = {side: future.exception(SCENARIO_TIMEOUT_S) for side, future in runs.items()}
+        for side, error in failed.items():
+            if error is not None:
+                error.add_note(f"while running on {side}; the broker's last lines:\n{brokers[side].log_tail(15)}")
+                raise error
+        seen = {side: normalise(runs[side].result(), each.bootstrap) for side, each in brokers.items()}
+        for side, value in seen.items():
+            (tmp_path / f"{side}.json").write_text(json.dumps(value, indent=1, sort_keys=True))
+        if len(seen) < len(SIDES):
+            report.count(scenario.client, next(iter(seen)))
+            if os.environ.get("KBROKER_COMPAT_SHOW"):
+                print(json.dumps(seen, indent=1, sort_keys=True))
+            return
+        report.count(scenario.client, "both")
+        _judge(scenario, seen["apache"], seen["kbroker"])
+
+    return run
+
+
+def _judge(scenario: Scenario, apache: object, kbroker: object) -> None:
+    """Fail on every difference that is not declared, and on every declaration that nothing answers to any more."""
+    found = compare(apache, kbroker)
+    for declared in differences.DECLARED:
+        if not declared.applies(scenario.client, scenario.name):
+            continue
+        met = [path for path in found if declared.covers(path)]
+        for path in met:
+            del found[path]
+        if met:
+            report.declare(f"{scenario.client} {scenario.name} {declared.path}: {declared.reason}")
+        else:
+            pytest.fail(f"declared difference {declared.path!r} was not met any more; remove it from differences.py")
+    if found:
+        pytest.fail(f"{scenario.client}: {scenario.name} saw different things\n{describe(found)}", pytrace=False)

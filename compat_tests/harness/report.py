@@ -1,0 +1,45 @@
+"""The last lines of a test run: how many scenarios each client ran, and on which sides.
+
+Owns the count. A pytest plugin, loaded by the root conftest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import pytest
+
+COUNTS: Final[Counter[tuple[str, str]]] = Counter()
+DECLARED: Final[list[str]] = []
+
+
+def count(client: str, sides: str) -> None:
+    """Note that a scenario of `client` ran on `sides`: "both", or the one side that ran."""
+    COUNTS[client, sides] += 1
+
+
+def declare(line: str) -> None:
+    """Note a declared difference that was met."""
+    DECLARED.append(line)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the counts, and each declared difference that was met."""
+    if not COUNTS:
+        return
+    terminalreporter.section("scenarios")
+    for (client, sides), number in sorted(COUNTS.items()):
+        where = "compared on both sides" if sides == "both" else f"run on {sides} only, nothing compared"
+        terminalreporter.write_line(f"{client:20} {number:4}  {where}")
+    total = sum(number for (_, sides), number in COUNTS.items() if sides == "both")
+    terminalreporter.write_line(f"{'all clients':20} {total:4}  compared on both sides")
+    for line in DECLARED:
+        terminalreporter.write_line(f"declared difference: {line}")
+
+
+@pytest.hookimpl
+def pytest_sessionstart() -> None:
+    """Begin counting anew: one process may run several sessions."""
+    COUNTS.clear()
+    DECLARED.clear()

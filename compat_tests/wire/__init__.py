@@ -1,0 +1,1 @@
+"""Tier 1: the same requests to both brokers, the decoded answers compared field by field."""

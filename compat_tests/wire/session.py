@@ -1,0 +1,109 @@
+"""One sequence of exchanges against one broker: asks, records what was answered, hands the real answer on.
+
+Owns the transcript: exchange name -> plain answer, in order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from compat_tests.wire.client import WireClient
+from compat_tests.wire.plain import Plain
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+WAIT_SECONDS = 30.0
+
+
+class Wire:
+    """A broker under test. `name` is the sequence's; topics made by `topic()` carry it."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self.address = address
+        self.name = name
+        self.transcript: dict[str, Any] = {}
+        self._plain = Plain()
+        self._clients: list[WireClient] = []
+        self.main = self.client()
+
+    def client(self, client_id: str | None = "wire") -> WireClient:
+        """Open one more connection."""
+        client = WireClient(self.address, client_id)
+        self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+    def ask(self, name: str, request: Any, version: int, client: WireClient | None = None) -> Any:
+        """Exchange and record; returns the decoded answer."""
+        answer = (client or self.main).ask(request, version)
+        self.record(name, version, answer)
+        if isinstance(answer, str) and client is None:
+            self.main = self.client()
+        return answer
+
+    def record(self, name: str, version: int | None, answer: Any) -> None:
+        """Note an answer under a name of its own."""
+        key = name if version is None else f"{name} v{version}"
+        assert key not in self.transcript, f"two exchanges are called {key!r}"
+        self.transcript[key] = self._plain.of(answer)
+
+    def finish(self, name: str, client: WireClient, version: int) -> Any:
+        """Take and record the answer to what `client` started."""
+        answer = client.finish()
+        self.record(name, version, answer)
+        return answer
+
+    def quiet(self, request: Any, version: int) -> Any:
+        """Exchange without recording: preparation."""
+        return self.main.ask(request, version)
+
+    def topic(self, suffix: str = "", partitions: int = 1, **configs: str) -> str:
+        """Create a topic and wait until its leaders serve; returns its name."""
+        name = f"{self.name}{'-' + suffix if suffix else ''}"
+        answer = self.quiet(
+            CreateTopicsRequest(
+                topics=[
+                    CreatableTopic(
+                        name=name,
+                        num_partitions=partitions,
+                        replication_factor=1,
+                        configs=[CreatableTopicConfig(k.replace("_", "."), v) for k, v in configs.items()],
+                    )
+                ],
+                timeout_ms=10000,
+            ),
+            7,
+        )
+        assert answer.topics[0].error_code == 0, answer
+        self.until(lambda: self._led(name, partitions), f"{name} has leaders")
+        return name
+
+    def _led(self, name: str, partitions: int) -> bool:
+        answer = self.quiet(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 12)
+        found = answer.topics[0]
+        return found.error_code == 0 and sum(p.leader_id >= 0 for p in found.partitions) == partitions
+
+    def topic_id(self, name: str) -> bytes:
+        """Return a topic's id."""
+        answer = self.quiet(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 12)
+        return answer.topics[0].topic_id
+
+    def coordinator(self, group: str) -> None:
+        """Wait until the group's coordinator answers."""
+        self.until(
+            lambda: self.quiet(FindCoordinatorRequest(key=group), 2).error_code == ErrorCode.NONE, "a coordinator"
+        )
+
+    def until(self, happened: Callable[[], bool], what: str) -> None:
+        """Ask again until `happened`, with a deadline."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not happened():
+            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:.0f} s for: {what}"
+            time.sleep(0.02)

@@ -1,0 +1,36 @@
+"""What all test trees share: Apache Kafka's jars, and the rule about tests that need Java.
+
+A test marked `java` or `spark` is skipped, by name, on a machine without a JDK or Maven; where CI=true it fails
+instead, so that a build never passes by leaving them out.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compat_tests.harness.parts import PartsMissing, fetch, missing_tools
+
+pytest_plugins = ["compat_tests.harness.report", "compat_tests.harness.fixtures"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs Java where there is none, except in CI."""
+    missing = missing_tools()
+    if not missing or os.environ.get("CI") == "true":
+        return
+    skip = pytest.mark.skip(reason=f"needs {' and '.join(missing)}")
+    for item in items:
+        if item.get_closest_marker("java") or item.get_closest_marker("spark"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def kafka_libs() -> Path:
+    """Directory with the jars of Apache Kafka 4.3.0, its server, tools and clients."""
+    try:
+        return fetch("kafka")
+    except PartsMissing as error:
+        pytest.fail(str(error))
