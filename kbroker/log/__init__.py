@@ -1,0 +1,1 @@
+"""Bytes on disk: partitions, their segments and indexes, recovery, retention."""

@@ -1,0 +1,76 @@
+"""What goes into and comes out of an append.
+
+Owns the vocabulary that validation, producer state and the log share. Never does anything.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+RecordErrors = list[tuple[int, str | None]]
+
+
+class AppendOrigin(Enum):
+    """Who appends, which decides how much is checked."""
+
+    CLIENT = 0
+    """A produce request: everything is checked."""
+    COORDINATOR = 1
+    """A coordinator of this broker: control batches are allowed, sequences are not checked."""
+    REPLICATION = 2
+    """Batches that a leader has checked already."""
+
+
+CLIENT: Final = AppendOrigin.CLIENT
+COORDINATOR: Final = AppendOrigin.COORDINATOR
+REPLICATION: Final = AppendOrigin.REPLICATION
+
+
+class AppendInfo:
+    """Where a batch stands in the log.
+
+    `log_append_time_ms` is -1 unless the topic stamps records itself. For a duplicate the offsets are those of the
+    first append, and the time is that batch's largest timestamp, as Kafka answers.
+    """
+
+    __slots__ = ("base_offset", "duplicate", "last_offset", "log_append_time_ms", "log_start_offset")
+
+    def __init__(
+        self,
+        base_offset: int,
+        last_offset: int,
+        log_append_time_ms: int,
+        log_start_offset: int,
+        duplicate: bool = False,
+    ) -> None:
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.duplicate = duplicate
+
+
+class AppendError(ApiError):
+    """A batch was refused and nothing was changed.
+
+    `message` is what the answer carries: None where Kafka sends null, which it does unless single records are at fault.
+    `detail` is for the log. `record_errors` are (index within the batch, message).
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str | None = None,
+        record_errors: RecordErrors | None = None,
+        *,
+        detail: str | None = None,
+    ) -> None:
+        super().__init__(code, message)
+        self.detail = detail or message
+        self.record_errors: RecordErrors = record_errors or []
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.detail}" if self.detail else self.code.name

@@ -1,0 +1,66 @@
+"""Walk the batches of a log file.
+
+Owns reading headers, or whole batches, in few system calls. Never repairs anything: it stops where the file stops
+making sense, and the caller sees that the last batch does not end where the file does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kbroker.log.files import read_at
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.records import HEADER_SIZE, BatchHeader, parse_header
+
+_HEADERS_CHUNK = 16384
+_BATCHES_CHUNK = 1 << 20
+
+
+def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of whole batches from `position`, without looking at CRCs; stops at anything odd."""
+    start, chunk = position, b""
+    while position + HEADER_SIZE <= end:
+        if position + HEADER_SIZE > start + len(chunk):
+            start, chunk = position, read_at(fd, min(_HEADERS_CHUNK, end - position), position)
+        try:
+            header = parse_header(chunk, position - start)
+        except Malformed:
+            return
+        if position + header.size > end:
+            return
+        yield position, header
+        position += header.size
+
+
+def read_header(fd: int, position: int, end: int) -> BatchHeader | None:
+    """Return the header of the batch at `position`, None if no whole batch stands there."""
+    if position + HEADER_SIZE > end:
+        return None
+    try:
+        header = parse_header(read_at(fd, HEADER_SIZE, position))
+    except Malformed:
+        return None
+    return header if position + header.size <= end else None
+
+
+def scan_batches(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Yield (position, header, bytes) of whole batches; stops at anything odd."""
+    start, chunk = position, memoryview(b"")
+    while position + HEADER_SIZE <= end:
+        if position + HEADER_SIZE > start + len(chunk):
+            start, chunk = position, memoryview(read_at(fd, min(_BATCHES_CHUNK, end - position), position))
+        try:
+            header = parse_header(chunk, position - start)
+        except Malformed:
+            return
+        if position + header.size > end:
+            return
+        if position + header.size > start + len(chunk):
+            start = position
+            chunk = memoryview(read_at(fd, max(header.size, min(_BATCHES_CHUNK, end - position)), position))
+        offset = position - start
+        batch = chunk[offset : offset + header.size]
+        if len(batch) < header.size:
+            return  # the file is shorter than it was
+        yield position, header, batch
+        position += header.size

@@ -1,0 +1,137 @@
+"""The small text files of a log directory and of a partition.
+
+Owns their formats. Never decides what is written or when. A file that cannot be read counts as absent, as in Kafka:
+what it holds only saves work, or is found again by recovery.
+
+    *-offset-checkpoint       0 / count / `topic partition offset` per line
+    leader-epoch-checkpoint   0 / count / `epoch start_offset` per line
+    partition.metadata        version: 0 / topic_id: <base64 UUID>
+    meta.properties           version=1, node.id, cluster.id, directory.id
+    .kafka_cleanshutdown      {"version":0,"brokerEpoch":n}
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import uuid
+from collections.abc import Iterable, Mapping
+
+from kbroker.log.files import read_optional, write_atomically
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+logger = logging.getLogger(__name__)
+
+
+def _read_lines(path: str) -> list[list[str]]:
+    """Return the entries, split at blanks; nothing for a file that is absent or not of version 0."""
+    content = read_optional(path)
+    if content is None:
+        return []
+    try:
+        lines = content.decode().split("\n")
+        if lines[0] != "0":
+            raise ValueError(f"version {lines[0]!r}")
+        count = int(lines[1])
+        entries = [line.rsplit(" ") for line in lines[2:] if line]
+        if len(entries) != count:
+            raise ValueError(f"{len(entries)} entries where {count} are announced")
+    except (ValueError, IndexError) as error:
+        logger.warning("%s cannot be read and is passed over: %s", path, error)
+        return []
+    return entries
+
+
+def _write_lines(path: str, lines: list[str], *, sync: bool = True) -> None:
+    write_atomically(path, "\n".join(["0", str(len(lines)), *lines, ""]).encode(), sync=sync)
+
+
+def read_offsets(path: str) -> dict[tuple[str, int], int]:
+    """Read the offset of each (topic, partition); entries that make no sense are passed over."""
+    offsets = {}
+    for entry in _read_lines(path):
+        try:
+            topic, partition, offset = entry
+            if int(offset) >= 0:
+                offsets[topic, int(partition)] = int(offset)
+        except ValueError:
+            logger.warning("%s has a broken entry: %s", path, " ".join(entry))
+    return offsets
+
+
+def write_offsets(path: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Write the offset of each (topic, partition)."""
+    _write_lines(path, [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()])
+
+
+def read_epochs(path: str) -> list[tuple[int, int]]:
+    """Read (epoch, start offset) pairs; nothing if any entry makes no sense."""
+    try:
+        return [(int(epoch), int(start)) for epoch, start in _read_lines(path)]
+    except ValueError as error:
+        logger.warning("%s cannot be read and is passed over: %s", path, error)
+        return []
+
+
+def write_epochs(path: str, epochs: Iterable[tuple[int, int]]) -> None:
+    """Write (epoch, start offset) pairs."""
+    _write_lines(path, [f"{epoch} {start}" for epoch, start in epochs])
+
+
+def encode_uuid(value: uuid.UUID) -> str:
+    """Return Kafka's text form of a UUID: base64url without padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def decode_uuid(text: str) -> uuid.UUID:
+    """Read Kafka's text form of a UUID; raises ValueError."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def read_topic_id(directory: str) -> uuid.UUID | None:
+    """Read a partition's topic id; None where the file is absent or broken."""
+    content = read_optional(f"{directory}/{PARTITION_METADATA}")
+    if content is None:
+        return None
+    try:
+        fields = dict(line.split(": ", 1) for line in content.decode().splitlines() if line)
+        return decode_uuid(fields["topic_id"])
+    except (ValueError, KeyError) as error:
+        logger.warning("%s/%s cannot be read: %s", directory, PARTITION_METADATA, error)
+        return None
+
+
+def write_topic_id(directory: str, topic_id: uuid.UUID) -> None:
+    """Write a partition's topic id."""
+    text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
+    write_atomically(f"{directory}/{PARTITION_METADATA}", text.encode())
+
+
+def read_properties(path: str) -> dict[str, str] | None:
+    """Read a Java properties file of simple lines; None where it is absent."""
+    content = read_optional(path)
+    if content is None:
+        return None
+    lines = (line.strip() for line in content.decode(errors="replace").splitlines())
+    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def write_properties(path: str, properties: Mapping[str, str]) -> None:
+    """Write a Java properties file."""
+    lines = ["#", *(f"{key}={value}" for key, value in properties.items()), ""]
+    write_atomically(path, "\n".join(lines).encode())
+
+
+def write_clean_shutdown(directory: str, broker_epoch: int) -> None:
+    """Leave the mark that everything in the directory has been flushed."""
+    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    write_atomically(f"{directory}/{CLEAN_SHUTDOWN}", content.encode())

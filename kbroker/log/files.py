@@ -1,0 +1,114 @@
+"""Files of a log directory: their names, their descriptors, and the ways to write them so that they survive a crash.
+
+Owns what every other file of this package does to the file system. Never knows what the bytes mean.
+
+Names: `%020d` of a segment's base offset, and a suffix; `.deleted` is put behind the name of a file that is to be
+removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+def offset_name(directory: str, offset: int, suffix: str) -> str:
+    """Path of the file of one segment."""
+    return f"{directory}/{offset:020d}{suffix}"
+
+
+def offset_of(name: str) -> int | None:
+    """Return the offset in a file's name, None where there is none."""
+    digits = name.split(".", 1)[0]
+    return int(digits) if len(digits) == 20 and digits.isdecimal() else None
+
+
+class FileHandle:
+    """An open descriptor that is closed when nobody refers to it any more.
+
+    A slice that is being sent keeps its file readable by referring to the handle, whatever happens to the file's name.
+    """
+
+    __slots__ = ("__weakref__", "fd")
+
+    def __init__(self, path: str, flags: int = os.O_RDWR | os.O_CREAT) -> None:
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def __del__(self) -> None:
+        fd = getattr(self, "fd", -1)
+        if fd >= 0:
+            self.fd = -1
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def write_all(fd: int, data: bytes, position: int) -> None:
+    """Write all of `data` at `position`; raises OSError if less could be written."""
+    written = os.pwrite(fd, data, position)
+    if written != len(data):
+        raise OSError(28, f"wrote {written} of {len(data)} bytes")
+
+
+def read_at(fd: int, size: int, position: int) -> bytes:
+    """Read up to `size` bytes, less only at the end of the file."""
+    data = os.pread(fd, size, position)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < size:
+        part = os.pread(fd, size - got, position + got)
+        if not part:
+            break
+        parts.append(part)
+        got += len(part)
+    return b"".join(parts)
+
+
+def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
+    """Replace a file so that after a crash it holds either the old or the new content, never a mixture."""
+    temporary = path + ".tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, data, 0)
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+    if sync:
+        sync_directory(os.path.dirname(path))
+
+
+def sync_directory(path: str) -> None:
+    """Make creations, renames and removals in a directory survive a power loss."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_optional(path: str) -> bytes | None:
+    """Return a file's content, None if there is no such file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def remove_quietly(path: str) -> None:
+    """Remove a file if it exists."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,102 @@
+"""Which leader epoch began at which offset of a partition.
+
+Owns the list of (epoch, first offset) pairs, both rising, and keeps it on disk in `leader-epoch-checkpoint`. Never
+decides to truncate a log: it only answers how far an epoch reached.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from kbroker.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
+
+UNDEFINED = (-1, -1)
+
+
+class LeaderEpochCache:
+    """The leader epochs of one partition; every change is on disk before the call returns."""
+
+    __slots__ = ("_entries", "_path", "latest")
+
+    def __init__(self, directory: str) -> None:
+        self._path = f"{directory}/{LEADER_EPOCHS}"
+        self._entries: list[tuple[int, int]] = []
+        self.latest = -1
+        """The newest epoch, -1 without one."""
+        for epoch, start in read_epochs(self._path):
+            self._insert(epoch, start)
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset) pairs, oldest first."""
+        return list(self._entries)
+
+    def move(self, directory: str) -> None:
+        """Follow the partition's directory to a new name."""
+        self._path = f"{directory}/{LEADER_EPOCHS}"
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped."""
+        if epoch < 0 or start_offset < 0:
+            return
+        before = list(self._entries)
+        if self._insert(epoch, start_offset):
+            try:
+                self._write()
+            except OSError:
+                self._replace(before)
+                raise
+
+    def _insert(self, epoch: int, start: int) -> bool:
+        entries = self._entries
+        if entries and entries[-1][0] == epoch and start >= entries[-1][1]:
+            return False
+        while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start):
+            entries.pop()
+        entries.append((epoch, start))
+        self.latest = epoch
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """Return (epoch, end offset) for a requested epoch; (-1, -1) where nothing is known."""
+        entries = self._entries
+        if epoch == -1 or not entries:
+            return UNDEFINED
+        if epoch == entries[-1][0]:
+            return epoch, log_end_offset
+        above = bisect_right(entries, epoch, key=lambda entry: entry[0])
+        if above == len(entries):
+            return UNDEFINED
+        return (entries[above - 1][0] if above else epoch), entries[above][1]
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """Return the epoch under which `offset` was or would be written, -1 if unknown."""
+        index = bisect_right(self._entries, offset, key=lambda entry: entry[1])
+        return self._entries[index - 1][0] if index else -1
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or beyond a log's new end."""
+        kept = [entry for entry in self._entries if entry[1] < end_offset]
+        if len(kept) != len(self._entries):
+            self._replace(kept)
+            self._write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that ended before a log's new start; the one that covers it now begins there."""
+        index = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
+        if index == 0 or (index == 1 and self._entries[0][1] == start_offset):
+            return
+        self._replace([(self._entries[index - 1][0], start_offset), *self._entries[index:]])
+        self._write()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._replace([])
+        self._write()
+
+    def _replace(self, entries: list[tuple[int, int]]) -> None:
+        self._entries = entries
+        self.latest = entries[-1][0] if entries else -1
+
+    def _write(self) -> None:
+        write_epochs(self._path, self._entries)

@@ -1,0 +1,93 @@
+"""What can be configured per topic about its log.
+
+Owns the names, defaults and parsing of the topic configurations that the log reads. Never knows the broker's defaults:
+whoever creates a log passes a LogConfig that already has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+_LONG_MAX = 2**63 - 1
+_WEEK_MS = 7 * 24 * 3600 * 1000
+_COMPACT = "compact"
+_DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """One topic's log settings, by Kafka's names with `_` for `.`; sizes in bytes, times in ms."""
+
+    cleanup_policy: tuple[str, ...] = (_DELETE,)
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    delete_retention_ms: int = 24 * 3600 * 1000
+    file_delete_delay_ms: int = 60000
+    flush_messages: int = _LONG_MAX
+    flush_ms: int = _LONG_MAX
+    index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = _LONG_MAX
+    max_message_bytes: int = 1048588
+    message_timestamp_after_max_ms: int = 3600000
+    message_timestamp_before_max_ms: int = _LONG_MAX
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
+    preallocate: bool = False
+    retention_bytes: int = -1
+    retention_ms: int = _WEEK_MS
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_index_bytes: int = 10 * 1024 * 1024
+    segment_jitter_ms: int = 0
+    segment_ms: int = _WEEK_MS
+    unclean_leader_election_enable: bool = False
+
+    @classmethod
+    def from_map(cls, configs: Mapping[str, str]) -> LogConfig:
+        """Read Kafka's own names and values; names that the log does not use are passed over.
+
+        Raises ValueError, naming the key, for a value that is not of the key's type.
+        """
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            key = field.name.replace("_", ".")
+            if key in configs:
+                values[field.name] = _parse(key, configs[key], field.default)
+        return cls(**values)
+
+    @property
+    def compact(self) -> bool:
+        return _COMPACT in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        return _DELETE in self.cleanup_policy
+
+    @property
+    def log_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"
+
+    def level_of(self, codec_name: str) -> int | None:
+        """Return the level to compress with, None for a codec without levels."""
+        levels = {
+            "gzip": self.compression_gzip_level,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }
+        return levels.get(codec_name)
+
+
+def _parse(key: str, text: str, default: object) -> object:
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[text.strip().lower()]
+        if isinstance(default, tuple):
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        return type(default)(text.strip()) if isinstance(default, int | float) else text.strip()
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{key}: {text!r} is not a valid value") from error

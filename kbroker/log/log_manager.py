@@ -1,0 +1,332 @@
+"""All partitions of one log directory.
+
+Owns the directory: its lock, its identity, its checkpoints, and which partitions are in it. Never answers a request and
+has no clock and no timer: `tick` is called from outside and does what is due.
+
+    .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint (checkpoints.py)
+    <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from kbroker.log import checkpoints
+from kbroker.log.files import read_optional, remove_quietly, sync_directory
+from kbroker.log.flushing import Flusher
+from kbroker.log.log_config import LogConfig
+from kbroker.log.partition_log import PartitionLog
+
+_DELETE_SUFFIX = "-delete"
+_LOGS_PER_TICK = 64
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+
+
+class LogDirError(Exception):
+    """The log directory cannot be used; the text says why, in one line, and nothing in it has been changed."""
+
+
+class LogSize(NamedTuple):
+    """Bytes of one partition."""
+
+    topic: str
+    partition: int
+    size: int
+
+
+class LogManager:
+    """The logs of one directory, by (topic, partition); all intervals in ms."""
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        node_id: int,
+        cluster_id: str,
+        broker_epoch: int = -1,
+        retention_check_interval_ms: int = 300_000,
+        flush_check_interval_ms: int = 3_000,
+        recovery_point_interval_ms: int = 60_000,
+        log_start_interval_ms: int = 60_000,
+        high_watermark_interval_ms: int = 5_000,
+        producer_id_expiration_ms: int = 86_400_000,
+        producer_id_check_interval_ms: int = 600_000,
+    ) -> None:
+        self.directory = os.path.abspath(directory)
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.broker_epoch = broker_epoch
+        self.directory_id: str = ""
+        self.logs: dict[Key, PartitionLog] = {}
+        self.was_clean = False
+        """Whether the directory had been closed cleanly when it was loaded."""
+        self._lock_fd = -1
+        self._producer_expiration_ms = producer_id_expiration_ms
+        self._jobs = _Jobs(
+            (retention_check_interval_ms, self._apply_retention),
+            (flush_check_interval_ms, self._flush_due),
+            (producer_id_check_interval_ms, self._expire_producers),
+        )
+        self._writers = [
+            (recovery_point_interval_ms, self._write_recovery_points),
+            (log_start_interval_ms, self._write_log_starts),
+            (high_watermark_interval_ms, self._write_high_watermarks),
+        ]
+        self._written_ms = [0] * len(self._writers)
+        self._flusher = Flusher()
+        self._doomed: list[tuple[int, str]] = []
+
+    # -- opening and closing ----------------------------------------------------------------------------------
+
+    def load(self, configs: Callable[[str], LogConfig], now_ms: int) -> None:
+        """Open the directory and every partition in it; raises LogDirError.
+
+        `configs` returns a topic's settings by its name. After an unclean stop this reads all that was not flushed.
+        """
+        os.makedirs(self.directory, exist_ok=True)
+        self._lock()
+        try:
+            self._check_identity()
+            mark = f"{self.directory}/{checkpoints.CLEAN_SHUTDOWN}"
+            # The mark goes before anything is loaded: a crash while loading must not pass for a clean stop.
+            self.was_clean = read_optional(mark) is not None
+            if self.was_clean:
+                remove_quietly(mark)
+                sync_directory(self.directory)
+            self._load_logs(configs, now_ms)
+        except BaseException:
+            self._unlock()
+            raise
+        self._written_ms = [now_ms] * len(self._writers)
+        self._jobs.start(now_ms)
+
+    def _lock(self) -> None:
+        self._lock_fd = os.open(f"{self.directory}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._unlock()
+            raise LogDirError(f"log directory {self.directory} is in use by another process") from error
+
+    def _unlock(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _check_identity(self) -> None:
+        path = f"{self.directory}/{checkpoints.META_PROPERTIES}"
+        found = checkpoints.read_properties(path)
+        if found is None:
+            self.directory_id = checkpoints.encode_uuid(uuid.uuid4())
+        else:
+            node = found.get("node.id", found.get("broker.id"))
+            if found.get("version") not in ("0", "1"):
+                raise LogDirError(f"{path} has version {found.get('version')}, which is not known")
+            if node is not None and node != str(self.node_id):
+                raise LogDirError(f"{path} belongs to node {node}, not to node {self.node_id}")
+            cluster = found.get("cluster.id")
+            if cluster is not None and cluster != self.cluster_id:
+                raise LogDirError(f"{path} belongs to cluster {cluster}, not to cluster {self.cluster_id}")
+            self.directory_id = found.get("directory.id") or checkpoints.encode_uuid(uuid.uuid4())
+            if found.get("version") == "1" and "directory.id" in found:
+                return
+        properties = {
+            "version": "1",
+            "cluster.id": self.cluster_id,
+            "node.id": str(self.node_id),
+            "directory.id": self.directory_id,
+        }
+        checkpoints.write_properties(path, properties)
+
+    def _load_logs(self, configs: Callable[[str], LogConfig], now_ms: int) -> None:
+        recovery_points = checkpoints.read_offsets(self._path(checkpoints.RECOVERY_POINTS))
+        log_starts = checkpoints.read_offsets(self._path(checkpoints.LOG_STARTS))
+        high_watermarks = checkpoints.read_offsets(self._path(checkpoints.HIGH_WATERMARKS))
+        for name in sorted(os.listdir(self.directory)):
+            path = f"{self.directory}/{name}"
+            if not os.path.isdir(path):
+                continue
+            if name.endswith(_DELETE_SUFFIX):
+                self._doomed.append((now_ms, path))
+                continue
+            key = _key_of(name)
+            if key is None:
+                continue
+            config = configs(key[0])
+            log = self.logs[key] = PartitionLog(
+                path,
+                *key,
+                config,
+                now_ms=now_ms,
+                clean=self.was_clean,
+                recovery_point=recovery_points.get(key, 0),
+                log_start_offset=log_starts.get(key, 0),
+                high_watermark=high_watermarks.get(key, 0),
+            )
+            log.expire_producers(now_ms, self._producer_expiration_ms)
+            log.release_idle()
+
+    def close(self, clean: bool = True, now_ms: int = 0) -> None:
+        """Close everything; a clean close leaves the mark that makes the next start a short one."""
+        self._flusher.close(now_ms)
+        try:
+            for log in self.logs.values():
+                log.close(clean=clean)
+            if clean:
+                self.checkpoint()
+                checkpoints.write_clean_shutdown(self.directory, self.broker_epoch)
+        finally:
+            self.logs.clear()
+            self._unlock()
+
+    def _path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    # -- partitions -------------------------------------------------------------------------------------------
+
+    def get_or_create(
+        self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int = 0
+    ) -> PartitionLog:
+        """Return a partition's log, created where there is none; raises OSError."""
+        log = self.logs.get((topic, partition))
+        if log is None:
+            path = f"{self.directory}/{topic}-{partition}"
+            os.makedirs(path, exist_ok=True)
+            log = PartitionLog(path, topic, partition, config, now_ms=now_ms, topic_id=topic_id)
+            sync_directory(self.directory)
+            self.logs[topic, partition] = log
+        return log
+
+    def delete(self, topic: str, partition: int, now_ms: int = 0) -> None:
+        """Take a partition away at once; its files are removed `file.delete.delay.ms` later."""
+        log = self.logs.pop((topic, partition), None)
+        if log is None:
+            return
+        log.close(clean=False)
+        # Kafka's form, cut so that the name stays within what a file system takes.
+        tail = f".{uuid.uuid4().hex}{_DELETE_SUFFIX}"
+        name = f"{topic}-{partition}"
+        path = f"{self.directory}/{name[: 255 - len(tail)]}{tail}"
+        os.rename(log.directory, path)
+        sync_directory(self.directory)
+        log.move(path)
+        self._doomed.append((now_ms + log.config.file_delete_delay_ms, path))
+        self.checkpoint()
+
+    def sizes(self) -> list[LogSize]:
+        """Bytes of each partition."""
+        return [LogSize(topic, partition, log.size) for (topic, partition), log in self.logs.items()]
+
+    def disk_space(self) -> tuple[int, int]:
+        """Return (total bytes, usable bytes) of the file system that holds the directory."""
+        stat = os.statvfs(self.directory)
+        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+    # -- what is due ------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due, a bounded number of partitions a call; raises OSError if a checkpoint cannot be written."""
+        self._flusher.poll(now_ms)
+        self._jobs.run(now_ms, self.logs)
+        self._purge_directories(now_ms)
+        for index, (interval, write) in enumerate(self._writers):
+            if now_ms - self._written_ms[index] >= interval:
+                self._written_ms[index] = now_ms
+                write()
+
+    def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
+        log.purge_deleted(now_ms)
+        log.delete_old_segments(now_ms)
+        log.release_idle()
+
+    def _flush_due(self, log: PartitionLog, now_ms: int) -> None:
+        log.purge_deleted(now_ms)
+        sealed_unflushed = log.recovery_point < log.active.base_offset
+        if sealed_unflushed or now_ms - log.last_flush_ms >= log.config.flush_ms:
+            self._flusher.submit(log)
+
+    def _expire_producers(self, log: PartitionLog, now_ms: int) -> None:
+        log.expire_producers(now_ms, self._producer_expiration_ms)
+
+    def _purge_directories(self, now_ms: int) -> None:
+        for when, path in self._doomed:
+            if when <= now_ms:
+                self._doomed.remove((when, path))
+                shutil.rmtree(path, ignore_errors=True)
+                return  # one a call: a directory may hold many files
+
+    def checkpoint(self) -> None:
+        """Write all checkpoints now; raises OSError."""
+        for _, write in self._writers:
+            write()
+
+    def _write_recovery_points(self) -> None:
+        points = {key: log.recovery_point for key, log in self.logs.items()}
+        checkpoints.write_offsets(self._path(checkpoints.RECOVERY_POINTS), points)
+
+    def _write_log_starts(self) -> None:
+        # A start that is a segment's base is found again from the files, so only the others are worth a line.
+        starts = {key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset > log.bases[0]}
+        checkpoints.write_offsets(self._path(checkpoints.LOG_STARTS), starts)
+
+    def _write_high_watermarks(self) -> None:
+        marks = {key: log.high_watermark for key, log in self.logs.items()}
+        checkpoints.write_offsets(self._path(checkpoints.HIGH_WATERMARKS), marks)
+
+
+class _Jobs:
+    """Chores that visit every log once per interval, a few logs at a time."""
+
+    __slots__ = ("_chores", "_due", "_rounds")
+
+    def __init__(self, *chores: tuple[int, Callable[[PartitionLog, int], None]]) -> None:
+        self._chores = chores
+        self._due = [0] * len(chores)
+        self._rounds: list[Iterator[Key] | None] = [None] * len(chores)
+
+    def start(self, now_ms: int) -> None:
+        self._due = [now_ms + interval for interval, _ in self._chores]
+
+    def run(self, now_ms: int, logs: dict[Key, PartitionLog]) -> None:
+        for index, (interval, chore) in enumerate(self._chores):
+            round_ = self._rounds[index]
+            if round_ is None:
+                if now_ms < self._due[index]:
+                    continue
+                self._due[index] = now_ms + interval
+                round_ = self._rounds[index] = iter(list(logs))
+            keys = list(islice(round_, _LOGS_PER_TICK))
+            if len(keys) < _LOGS_PER_TICK:
+                self._rounds[index] = None
+            for key in keys:
+                log = logs.get(key)
+                if log is not None:
+                    self._visit(chore, log, now_ms)
+
+    def _visit(self, chore: Callable[[PartitionLog, int], None], log: PartitionLog, now_ms: int) -> None:
+        try:
+            chore(log, now_ms)
+        except OSError as error:
+            # One partition's trouble must not keep the others from their turn.
+            log.refuse_appends(str(error))
+            logger.error("%s-%d: %s", log.topic, log.partition, error)
+
+
+def _key_of(name: str) -> Key | None:
+    topic, dash, number = name.rpartition("-")
+    if not dash or not topic or not number.isascii() or not number.isdigit():
+        return None
+    with contextlib.suppress(ValueError):
+        return topic, int(number)
+    return None

@@ -1,0 +1,301 @@
+"""Open a partition's directory, whatever state it was left in.
+
+Owns the order of the steps (Kafka's LogLoader): leftovers of interrupted work, segments, the search for the first bad
+batch after an unclean stop, producers. Never runs once the log is open, and never goes below the recovery point.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from kbroker.log.batch_scan import scan_batches, scan_headers
+from kbroker.log.files import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    offset_of,
+    read_at,
+    remove_quietly,
+    sync_directory,
+)
+from kbroker.log.leader_epochs import LeaderEpochCache
+from kbroker.log.log_config import LogConfig
+from kbroker.log.producer_state import CompletedTxn, ProducerState
+from kbroker.log.segment import MAX_RELATIVE_OFFSET, Segment
+from kbroker.log.snapshots import Snapshots
+from kbroker.log.txn_index import AbortedTxn
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.records import BatchHeader, compute_crc, read_marker
+
+_BEYOND_ALL = 2**63
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """All that a directory told; offsets are absolute."""
+
+    segments: list[Segment]
+    epochs: LeaderEpochCache
+    producers: ProducerState
+    snapshots: Snapshots
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+
+
+def load_log(
+    directory: str, config: LogConfig, *, recovery_point: int, log_start_offset: int, clean: bool, now_ms: int
+) -> LoadedLog:
+    """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch."""
+    remove_leftovers(directory)
+    loader = _Loader(directory, config, now_ms)
+    if not clean:
+        loader.recover(recovery_point)
+    log_end = loader.active().become_active()
+    if log_end < log_start_offset:
+        # The log lost more than what DeleteRecords had already given up: nothing of it may be shown again.
+        loader.start_afresh(log_start_offset)
+        log_end = loader.active().become_active()
+    log_start = max(log_start_offset, loader.segments[0].base_offset)
+    loader.epochs.truncate_from_end(log_end)
+    loader.epochs.truncate_from_start(log_start)
+    loader.snapshots.remove_stray({segment.base_offset for segment in loader.segments})
+    if loader.producers.end_offset != log_end or clean:
+        loader.snapshots.remove_outside(-1, log_end)
+        rebuild_producers(loader.producers, loader.snapshots, loader.segments, log_end)
+    return LoadedLog(
+        loader.segments,
+        loader.epochs,
+        loader.producers,
+        loader.snapshots,
+        log_start,
+        log_end,
+        log_end if clean else min(recovery_point, log_end),
+    )
+
+
+def remove_leftovers(directory: str) -> None:
+    """Finish or undo what a crash interrupted: deletions, and the replacing of segments by compacted ones."""
+    names = os.listdir(directory)
+    cleaned = [offset_of(name) for name in names if name.endswith(CLEANED_SUFFIX)]
+    first_cleaned = min((offset for offset in cleaned if offset is not None), default=_BEYOND_ALL)
+    for name in names:
+        unfinished = name.endswith(SWAP_SUFFIX) and (offset_of(name) or 0) >= first_cleaned
+        if unfinished or name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")):
+            remove_quietly(f"{directory}/{name}")
+    _finish_swaps(directory)
+
+
+def _finish_swaps(directory: str) -> None:
+    swaps = [name for name in os.listdir(directory) if name.endswith(SWAP_SUFFIX)]
+    if not swaps:
+        return
+    first, end = _BEYOND_ALL, -1
+    for name in swaps:
+        base = offset_of(name)
+        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX) and base is not None:
+            first, end = min(first, base), max(end, _end_of_file(f"{directory}/{name}", base))
+    for name in os.listdir(directory):
+        base = offset_of(name)
+        if name.endswith(SEGMENT_SUFFIXES) and base is not None and first <= base < end:
+            remove_quietly(f"{directory}/{name}")
+    for name in swaps:
+        os.replace(f"{directory}/{name}", f"{directory}/{name[: -len(SWAP_SUFFIX)]}")
+    sync_directory(directory)
+
+
+def _end_of_file(path: str, base_offset: int) -> int:
+    end = base_offset
+    with open(path, "rb") as file:
+        for _, header in scan_headers(file.fileno(), 0, os.fstat(file.fileno()).st_size):
+            end = header.last_offset + 1
+    return max(end, base_offset + 1)
+
+
+class _Loader:
+    __slots__ = ("_config", "_directory", "_now_ms", "epochs", "producers", "segments", "snapshots")
+
+    def __init__(self, directory: str, config: LogConfig, now_ms: int) -> None:
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self.epochs = LeaderEpochCache(directory)
+        self.producers = ProducerState()
+        self.snapshots = Snapshots(directory)
+        names = os.listdir(directory)
+        bases = sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := offset_of(name)) is not None)
+        for name in names:
+            if name.endswith(SEGMENT_SUFFIXES[1:]) and offset_of(name) not in bases:
+                remove_quietly(f"{directory}/{name}")
+        self.segments = [self._open(base) for base in bases]
+
+    def _open(self, base: int) -> Segment:
+        config = self._config
+        return Segment.open(
+            self._directory, base, config.index_interval_bytes, config.segment_index_bytes, self._now_ms
+        )
+
+    def _create(self, base: int) -> Segment:
+        config = self._config
+        return Segment.create(
+            self._directory, base, config.index_interval_bytes, config.segment_index_bytes, self._now_ms
+        )
+
+    def active(self) -> Segment:
+        """Return the last segment, created if there is none."""
+        if not self.segments:
+            self.segments.append(self._create(0))
+        return self.segments[-1]
+
+    def start_afresh(self, offset: int) -> None:
+        """Drop everything and begin at `offset`."""
+        for segment in self.segments:
+            self._remove(segment)
+        self.segments = [self._create(offset)]
+        self.epochs.clear()
+        self.snapshots.remove_outside(_BEYOND_ALL, -1)
+        self.producers.reset(offset, [])
+
+    def _remove(self, segment: Segment) -> None:
+        for path in segment.mark_deleted():
+            remove_quietly(path)
+
+    def recover(self, recovery_point: int) -> None:
+        """Check all batches from the recovery point's segment on; cut the log off at the first bad one."""
+        if not self.segments:
+            return
+        if recovery_point > self.segments[-1].become_active():
+            recovery_point = 0  # whatever wrote that did not know this log
+        first = 0
+        for index, segment in enumerate(self.segments):
+            if segment.base_offset <= recovery_point:
+                first = index
+        base = self.segments[first].base_offset
+        rebuild_producers(self.producers, self.snapshots, self.segments[:first], base)
+        for index in range(first, len(self.segments)):
+            segment = self.segments[index]
+            self.producers.end_offset = max(self.producers.end_offset, segment.base_offset)
+            # What a snapshot from before the crash says of offsets from here on may not be true any more.
+            self.snapshots.remove_outside(-1, segment.base_offset)
+            self.snapshots.take(self.producers, sync=True)
+            size = segment.size
+            recover_segment(segment, self.producers, self.epochs)
+            if segment.size < size:
+                logger.warning("%s is cut off at %d of %d bytes", segment.path(), segment.size, size)
+                for later in self.segments[index + 1 :]:
+                    self._remove(later)
+                del self.segments[index + 1 :]
+                break
+        for segment in self.segments[first:-1]:
+            segment.seal()
+
+
+def recover_segment(segment: Segment, producers: ProducerState, epochs: LeaderEpochCache) -> None:
+    """Read every batch of a segment, rebuild all its indexes, and cut it off at the first bad batch."""
+    segment.reset_indexes()
+    segment.txns.reset()
+    fd = segment.handle.fd
+    end, indexed, next_offset = 0, 0, segment.base_offset
+    for position, header, batch in scan_batches(fd, 0, segment.size):
+        if not _is_sound(header, batch, next_offset, segment.base_offset):
+            break
+        try:
+            _apply(segment, producers, header, batch)
+        except Malformed:
+            break
+        segment.note_batch(position, header, indexed)
+        if position - indexed > segment.index_interval:
+            indexed = position
+        if header.leader_epoch > epochs.latest:
+            epochs.assign(header.leader_epoch, header.base_offset)
+        end = position + header.size
+        next_offset = header.last_offset + 1
+    segment.end_rebuild(end, indexed)
+
+
+def _is_sound(header: BatchHeader, batch: memoryview, next_offset: int, base_offset: int) -> bool:
+    return (
+        header.base_offset >= next_offset
+        and header.last_offset_delta >= 0
+        and header.last_offset - base_offset <= MAX_RELATIVE_OFFSET
+        and header.record_count >= 0
+        and header.crc == compute_crc(batch)
+    )
+
+
+def _apply(segment: Segment, producers: ProducerState, header: BatchHeader, batch: memoryview) -> None:
+    def note(completed: CompletedTxn) -> None:
+        if completed.aborted:
+            segment.txns.append(aborted_entry(completed, producers))
+
+    apply_to_producers(producers, header, lambda: batch, note)
+
+
+def aborted_entry(completed: CompletedTxn, producers: ProducerState) -> AbortedTxn:
+    """Return the index entry of a transaction that is about to be ended."""
+    return AbortedTxn(
+        completed.producer_id, completed.first_offset, completed.last_offset, producers.stable_after(completed)
+    )
+
+
+def apply_to_producers(
+    producers: ProducerState,
+    header: BatchHeader,
+    read_batch: Callable[[], memoryview],
+    on_completed: Callable[[CompletedTxn], None] | None = None,
+) -> None:
+    """Take a batch of the log into account; only a control batch is read beyond its header."""
+    if header.producer_id >= 0:
+        if not header.is_control:
+            producers.apply_batch(header, header.base_offset)
+        else:
+            marker = read_marker(read_batch())
+            if marker is not None:
+                completed = producers.preview_marker(header, marker, header.base_offset)
+                if completed is not None and on_completed is not None:
+                    on_completed(completed)
+                producers.apply_marker(header, marker, header.base_offset)
+    producers.end_offset = header.last_offset + 1
+
+
+def rebuild_producers(producers: ProducerState, snapshots: Snapshots, segments: list[Segment], end_offset: int) -> None:
+    """Bring the producers to `end_offset`: from the newest valid snapshot, and the log from there on."""
+    lowest = segments[0].base_offset if segments else end_offset
+    found = snapshots.newest(end_offset)
+    # Producers whose records were deleted are still known: their next retry must not be taken for something new.
+    producers.reset(max(found[0], lowest) if found else lowest, found[1] if found else [])
+    replay(producers, segments, end_offset)
+    producers.end_offset = end_offset
+
+
+def replay(
+    producers: ProducerState,
+    segments: list[Segment],
+    end_offset: int,
+    on_completed: Callable[[CompletedTxn], None] | None = None,
+) -> None:
+    """Apply the batches of `segments` from the producers' own end offset up to `end_offset`."""
+    for index, segment in enumerate(segments):
+        if segment.base_offset >= end_offset:
+            return
+        if index + 1 < len(segments) and segments[index + 1].base_offset <= producers.end_offset:
+            continue
+        found = segment.find(producers.end_offset)
+        if found is None:
+            continue
+        for position, header in scan_headers(segment.handle.fd, found[0], segment.size):
+            if header.base_offset >= end_offset:
+                return
+            apply_to_producers(producers, header, partial(_read_batch, segment, position, header.size), on_completed)
+
+
+def _read_batch(segment: Segment, position: int, size: int) -> memoryview:
+    return memoryview(read_at(segment.handle.fd, size, position))

@@ -1,0 +1,106 @@
+"""The aborted transactions of a segment.
+
+Owns the `.txnindex` file. Never decides what is aborted: an entry is appended when the log appends an abort marker.
+
+    version i16 (0) | producer id i64 | first offset i64 | last offset i64 | last stable offset i64
+
+`last offset` is the marker's. An entry belongs to the segment that holds the marker. Entries are few, so they are
+kept in memory once they have been read.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Final, NamedTuple
+
+from kbroker.log.files import TXN_INDEX_SUFFIX, offset_name, read_optional, write_all
+
+_ENTRY: Final = struct.Struct(">hqqqq")
+
+
+class AbortedTxn(NamedTuple):
+    """One aborted transaction: its offsets, and the last stable offset when its marker was written."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TxnIndex:
+    """Aborted transactions whose markers lie in one segment, in the order of their markers."""
+
+    __slots__ = ("_base", "_entries", "missing", "path")
+
+    def __init__(self, directory: str, base_offset: int) -> None:
+        self._base = base_offset
+        self.path = offset_name(directory, base_offset, TXN_INDEX_SUFFIX)
+        self._entries: list[AbortedTxn] | None = None
+        self.missing = False
+        """Whether the file is absent or broken, so that only the log itself can tell what it should hold."""
+
+    @property
+    def entries(self) -> list[AbortedTxn]:
+        """The entries; read on first use."""
+        if self._entries is None:
+            self._entries = self._read()
+        return self._entries
+
+    def _read(self) -> list[AbortedTxn]:
+        data = read_optional(self.path)
+        if data is None or len(data) % _ENTRY.size:
+            self.missing = True
+            return []
+        entries = []
+        previous = self._base - 1
+        for version, *fields in _ENTRY.iter_unpack(data):
+            entry = AbortedTxn(*fields)
+            if version != 0 or entry.last_offset <= previous or entry.first_offset > entry.last_offset:
+                self.missing = True
+                return []
+            previous = entry.last_offset
+            entries.append(entry)
+        return entries
+
+    def create(self) -> None:
+        """Make sure the file exists: an absent one would have to be rebuilt."""
+        os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        self.missing = False
+
+    def append(self, entry: AbortedTxn) -> None:
+        """Write an entry; nothing is changed if that raises OSError."""
+        entries = self.entries
+        size = len(entries) * _ENTRY.size
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                write_all(fd, _ENTRY.pack(0, *entry), size)
+            except OSError:
+                os.ftruncate(fd, size)
+                raise
+        finally:
+            os.close(fd)
+        entries.append(entry)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop transactions whose marker is at or beyond `offset`."""
+        kept = [entry for entry in self.entries if entry.last_offset < offset]
+        if len(kept) != len(self.entries):
+            os.truncate(self.path, len(kept) * _ENTRY.size)
+            self._entries = kept
+
+    def reset(self) -> None:
+        """Drop everything."""
+        self._entries = []
+        self.missing = False
+        os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+
+    def collect(self, start_offset: int, end_offset: int, into: list[AbortedTxn]) -> bool:
+        """Add what overlaps [start, end); True when no later segment can hold more of it."""
+        for entry in self.entries:
+            if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                into.append(entry)
+            if entry.last_stable_offset >= end_offset:
+                return True
+        return False

@@ -1,0 +1,323 @@
+"""Record batches, format v2: their header, and the records inside.
+
+Owns the layout, and the checks that tell a well-formed batch from bytes that only claim to be one. Never checks what a
+batch may contain where (that is the log's business), and never touches the CRC except to build a batch.
+
+    base_offset i64 | batch_length i32 | leader_epoch i32 | magic i8 | crc u32 | attributes i16 |
+    last_offset_delta i32 | base_timestamp i64 | max_timestamp i64 | producer_id i64 | producer_epoch i16 |
+    base_sequence i32 | count i32 | records
+
+batch_length counts what follows it. The CRC-32C covers attributes to end, so base offset and leader epoch may be
+rewritten freely. Attributes: bits 0-2 codec, 3 timestamp type (1 LogAppendTime), 4 transactional, 5 control, 6 delete
+horizon.
+A record is: length varint | attributes i8 | timestamp delta varlong | offset delta varint | key | value | headers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
+
+from kbroker.protocol.compression import compress, decompress
+from kbroker.protocol.errors import Malformed
+
+HEADER_SIZE: Final = 61
+LOG_OVERHEAD: Final = 12  # base_offset and batch_length, which batch_length does not count
+CRC_START: Final = 21  # first byte that the CRC covers
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+MAGIC: Final = 2
+
+CODEC_MASK: Final = 0x07
+TIMESTAMP_TYPE_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+
+ABORT_MARKER: Final = 0
+COMMIT_MARKER: Final = 1
+
+Headers = tuple[tuple[str, bytes | None], ...]
+NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
+"""A record to be written: timestamp in ms, key, value, headers."""
+
+_MARKER_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before a batch's records, field by field; sizes in bytes, timestamps in ms."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 CreateTime, 1 LogAppendTime."""
+        return (self.attributes & TIMESTAMP_TYPE_BIT) >> 3
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, wrapping after 2^31-1; -1 without a base sequence."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+class Record(NamedTuple):
+    """One record as read: absolute offset, timestamp in ms."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class EndTxnMarker(NamedTuple):
+    """What a control batch says: how a transaction ended, and under which coordinator."""
+
+    commit: bool
+    coordinator_epoch: int
+
+
+def parse_header(buf: bytes | bytearray | memoryview, pos: int = 0) -> BatchHeader:
+    """Read the header at `pos`; raises Malformed if it is cut off, not v2, or shorter than a header."""
+    try:
+        header = BatchHeader._make(HEADER.unpack_from(buf, pos))
+    except struct.error as error:
+        raise Malformed("record batch is cut off in its header") from error
+    if header.magic != MAGIC:
+        raise Malformed(f"record batch has magic {header.magic}")
+    if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+        raise Malformed(f"record batch of {header.batch_length} bytes is smaller than its header")
+    return header
+
+
+def iter_batches(buf: bytes | bytearray | memoryview) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of each whole batch; stops at a partial trailing batch, raises Malformed at nonsense."""
+    position, end = 0, len(buf)
+    while position + HEADER_SIZE <= end:
+        header = parse_header(buf, position)
+        if position + header.size > end:
+            return
+        yield position, header
+        position += header.size
+
+
+def compute_crc(batch: bytes | bytearray | memoryview) -> int:
+    """CRC-32C over attributes to the end of `batch`, which must be exactly one batch."""
+    return crc32c(memoryview(batch)[CRC_START:])
+
+
+def read_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> Iterator[Record]:
+    """Yield the records of one batch, decompressing to at most `max_bytes`; raises Malformed where they are broken."""
+    header = parse_header(batch)
+    if header.size > len(batch):
+        raise Malformed("record batch is cut off")
+    count = header.record_count
+    if count < 0:
+        raise Malformed(f"record batch claims {count} records")
+    body = memoryview(batch)[HEADER_SIZE : header.size]
+    if count == 0:  # compaction leaves such batches behind
+        return
+    data = bytes(decompress(header.attributes & CODEC_MASK, body, max_bytes))
+    fixed_timestamp = header.max_timestamp if header.timestamp_type else None
+    position = 0
+    for _ in range(count):
+        record, position = _read_record(data, position, header.base_offset, header.base_timestamp, fixed_timestamp)
+        yield record
+    if position != len(data):
+        raise Malformed("bytes remain after the last record of a batch")
+
+
+def read_marker(batch: bytes | bytearray | memoryview) -> EndTxnMarker | None:
+    """Read a control batch; None for a control type that is not the end of a transaction, or an emptied batch."""
+    for record in read_records(batch, max_bytes=4096):
+        if record.key is None or len(record.key) < 4 or record.value is None:
+            raise Malformed("control record without a type")
+        _, kind = _MARKER_KEY.unpack_from(record.key)
+        if kind not in (ABORT_MARKER, COMMIT_MARKER):
+            return None
+        if len(record.value) < 6:
+            raise Malformed("end of transaction without a coordinator epoch")
+        return EndTxnMarker(kind == COMMIT_MARKER, _MARKER_VALUE.unpack_from(record.value)[1])
+    return None
+
+
+def build_batch(
+    records: Sequence[NewRecord | Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    codec: int = 0,
+    level: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    timestamp_type: int = 0,
+) -> bytes:
+    """Build one batch; offsets are consecutive from `base_offset`, a Record's own offset is not used."""
+    base_timestamp = records[0][-4] if records else -1
+    max_timestamp = -1
+    body = bytearray()
+    for delta, record in enumerate(records):
+        timestamp, key, value, headers = record[-4:]
+        max_timestamp = max(max_timestamp, timestamp)
+        encoded = _encode_record(timestamp - base_timestamp, delta, key, value, headers)
+        _put_varint(body, len(encoded))
+        body += encoded
+    payload = compress(codec, body, level)
+    attributes = codec | timestamp_type << 3
+    attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
+    size = HEADER_SIZE + len(payload)
+    header = [base_offset, size - LOG_OVERHEAD, leader_epoch, MAGIC, 0, attributes, max(len(records) - 1, 0)]
+    header += [base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, len(records)]
+    batch = bytearray(size)
+    HEADER.pack_into(batch, 0, *header)
+    batch[HEADER_SIZE:] = payload
+    struct.pack_into(">I", batch, 17, compute_crc(batch))
+    return bytes(batch)
+
+
+def build_marker(
+    *, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int, timestamp: int
+) -> bytes:
+    """Build the control batch that ends a transaction on a partition; timestamp in ms."""
+    key = _MARKER_KEY.pack(0, COMMIT_MARKER if commit else ABORT_MARKER)
+    record: NewRecord = (timestamp, key, _MARKER_VALUE.pack(0, coordinator_epoch), ())
+    return build_batch(
+        [record], producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True
+    )
+
+
+def rewrite_timestamps(batch: bytearray | memoryview, attributes: int, max_timestamp: int) -> None:
+    """Set attributes and largest timestamp in place and recompute the CRC; `batch` is exactly one batch."""
+    struct.pack_into(">h", batch, CRC_START, attributes)
+    struct.pack_into(">q", batch, 35, max_timestamp)
+    struct.pack_into(">I", batch, 17, compute_crc(batch))
+
+
+def _encode_record(
+    timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Any
+) -> bytearray:
+    out = bytearray(1)  # attributes, of which none is defined
+    _put_varint(out, timestamp_delta)
+    _put_varint(out, offset_delta)
+    _put_bytes(out, key)
+    _put_bytes(out, value)
+    _put_varint(out, len(headers))
+    for name, content in headers:
+        _put_bytes(out, name.encode())
+        _put_bytes(out, content)
+    return out
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _put_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out.append(1)
+        return
+    _put_varint(out, len(value))
+    out += value
+
+
+def _read_record(
+    data: bytes, position: int, base_offset: int, base_timestamp: int, fixed_timestamp: int | None
+) -> tuple[Record, int]:
+    size, position = _varint(data, position, 5)
+    end = position + size
+    if size < 0 or end > len(data):
+        raise Malformed(f"record of {size} bytes does not fit in its batch")
+    timestamp_delta, position = _varint(data, position + 1, 10)
+    offset_delta, position = _varint(data, position, 5)
+    key, position = _nullable(data, position, end)
+    value, position = _nullable(data, position, end)
+    count, position = _varint(data, position, 5)
+    headers: Headers = ()
+    if count:
+        if count < 0 or count > end - position:
+            raise Malformed(f"record claims {count} headers")
+        headers, position = _read_headers(data, position, end, count)
+    if position != end:
+        raise Malformed(f"record of {size} bytes was read to {size + position - end} bytes")
+    timestamp = base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp
+    return Record(base_offset + offset_delta, timestamp, key, value, headers), position
+
+
+def _read_headers(data: bytes, position: int, end: int, count: int) -> tuple[Headers, int]:
+    headers = []
+    for _ in range(count):
+        name, position = _nullable(data, position, end)
+        if name is None:
+            raise Malformed("record header without a name")
+        content, position = _nullable(data, position, end)
+        headers.append((name.decode(errors="replace"), content))
+    return tuple(headers), position
+
+
+def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    size, position = _varint(data, position, 5)
+    if size < 0:
+        return None, position
+    if position + size > end:
+        raise Malformed(f"field of {size} bytes does not fit in its record")
+    return data[position : position + size], position + size
+
+
+def _varint(data: bytes, position: int, longest: int) -> tuple[int, int]:
+    try:
+        byte = data[position]
+        if byte < 0x80:  # nearly every length and delta
+            return (byte >> 1) ^ -(byte & 1), position + 1
+        result = byte & 0x7F
+        for index in range(1, longest):
+            byte = data[position + index]
+            result |= (byte & 0x7F) << 7 * index
+            if byte < 0x80:
+                return (result >> 1) ^ -(result & 1), position + index + 1
+    except IndexError as error:
+        raise Malformed("record ends within a number") from error
+    raise Malformed(f"number of more than {longest} bytes in a record")
