@@ -1,0 +1,444 @@
+"""The one runtime of replicated state machines: groups now, transactions by the same means.
+
+Owns what happens around a decision: which partition's shard decides, appending its records, replaying them into the
+state, waiting for the high watermark, answering; timers; loading and unloading. Never decides anything itself, and is
+the only place of the coordinators that knows asyncio.
+
+A shard is pure: it takes a request and the time, does no I/O, and returns an `Outcome`. The order is
+
+    decide -> timers and answers to others -> append -> replay -> wait for the high watermark -> `after` and the reply
+
+so that a failed append has changed nothing that the log should hold. An outcome with `replay` false speaks of state
+that the shard has already changed in memory (a membership, whose loss only makes members join again); its `after` puts
+that right when the append failed. Loading a partition is the same `replay`, in slices that let the loop breathe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from kbroker.clock import Clock
+from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Parked, Schedule, Shard, Writer, answerable
+from kbroker.coordination_timers import Timers
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.records import build_batch, iter_batches, read_marker, read_records
+
+log = logging.getLogger(__name__)
+
+LOAD_SLICE_SECONDS = 0.01
+MAX_RECORD_BYTES = 256 << 20
+SPLIT_BYTES = 256 << 10
+
+
+S = TypeVar("S", bound=Shard)
+R = TypeVar("R")
+OnError = Callable[[ErrorCode, "str | None"], Any]
+
+
+class _Waiting:
+    """An appended decision that waits for the high watermark, or an answer that must not outrun it."""
+
+    __slots__ = ("after", "done", "end", "future", "on_error", "parked", "reply")
+
+    def __init__(self, end: int, after: Callable[[ErrorCode, int], Outcome] | None) -> None:
+        self.end = end
+        self.after = after
+        self.done = False
+        self.reply: Any = None
+        self.future: asyncio.Future[Any] | None = None
+        self.parked: Parked | None = None
+        self.on_error: OnError | None = None
+
+
+class _Partition(Generic[S]):
+    """One partition that this broker leads: its shard, and what waits in it."""
+
+    __slots__ = ("active", "epoch", "failed", "last_end", "shard", "waiter", "waiting")
+
+    def __init__(self, shard: S, epoch: int) -> None:
+        self.shard = shard
+        self.epoch = epoch
+        self.active = False
+        self.failed = False
+        self.last_end = 0
+        self.waiting: deque[_Waiting] = deque()
+        self.waiter: asyncio.Future[None] | None = None
+
+
+class Runtime(Generic[S]):
+    """Runs the shards of one coordinator topic."""
+
+    def __init__(self, name: str, make_shard: Callable[[], S], writer: Writer, clock: Clock, write_timeout_ms: int):
+        self._name = name
+        self._make_shard = make_shard
+        self._writer = writer
+        self._clock = clock
+        self._write_timeout_ms = write_timeout_ms
+        self._partitions: dict[int, _Partition[S]] = {}
+        self._timers = Timers(clock, self._on_timer)
+        self._loads: deque[tuple[int, _Partition[S], Iterator[None]]] = deque()
+        self._loader: asyncio.Task[None] | None = None
+        self._burst_start = 0.0
+        self._closed = False
+
+    # -- leadership
+
+    def lead(self, partition: int, epoch: int) -> None:
+        """Start to coordinate a partition: load it, at once where that is quick. A stale epoch is ignored."""
+        held = self._partitions.get(partition)
+        if held is not None and held.epoch >= epoch:
+            return
+        if held is not None and not held.failed:
+            held.epoch = epoch
+            return
+        state = _Partition(self._make_shard(), epoch)
+        self._partitions[partition] = state
+        steps = self._load(partition, state)
+        now = time.perf_counter()
+        if now - self._burst_start > 5 * LOAD_SLICE_SECONDS:
+            self._burst_start = now
+        if not self._loads and self._slice(steps, self._burst_start + LOAD_SLICE_SECONDS):
+            return
+        self._loads.append((partition, state, steps))
+        if self._loader is None:
+            self._loader = asyncio.get_running_loop().create_task(self._run_loads(), name=f"load {self._name}")
+
+    def resign(self, partition: int) -> None:
+        """Stop coordinating a partition: everything that waits is told to look elsewhere."""
+        state = self._partitions.pop(partition, None)
+        if state is None:
+            return
+        was_active, state.active = state.active, False
+        if state.waiter is not None:
+            state.waiter.cancel()
+            state.waiter = None
+        waiting, state.waiting = state.waiting, deque()
+        for entry in waiting:
+            self._finish(partition, state, entry, ErrorCode.NOT_COORDINATOR)
+        if was_active:
+            self._settle(partition, state.shard.on_unloaded(self._clock.now_ms()))
+        self._timers.forget(lambda key: key[0] == partition)
+
+    def close(self) -> None:
+        """Resign everywhere and stop the timers."""
+        self._closed = True
+        if self._loader is not None:
+            self._loader.cancel()
+        for partition in list(self._partitions):
+            self.resign(partition)
+        self._timers.close()
+
+    def tick(self) -> None:
+        """Run the timers that are due; needed only where the clock is advanced by hand."""
+        self._timers.run()
+
+    def shards(self) -> Iterator[tuple[int, S | None]]:
+        """Yield the partitions coordinated here with their shards: None for one that is still loading."""
+        for partition, state in self._partitions.items():
+            if not state.failed:
+                yield partition, state.shard if state.active else None
+
+    def shard(self, partition: int) -> S:
+        """Return an active shard; raises ApiError where it is loading or elsewhere."""
+        return self._active(partition).shard
+
+    def _active(self, partition: int) -> _Partition[S]:
+        state = self._partitions.get(partition)
+        if state is not None and state.active:
+            return state
+        if self._closed:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if state is None or state.failed:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    # -- loading
+
+    def _load(self, partition: int, state: _Partition[S]) -> Iterator[None]:
+        """Replay the log; yields every few records."""
+        started, count, bytes_read = time.perf_counter(), 0, 0
+        replay = state.shard.replay
+        for chunk in self._writer.read(partition):
+            bytes_read += len(chunk)
+            for position, header in iter_batches(chunk):
+                batch = chunk[position : position + header.size]
+                producer_id = header.producer_id if header.is_transactional else -1
+                if header.is_control:
+                    marker = read_marker(batch)
+                    if marker is not None:
+                        state.shard.replay_end_transaction(header.producer_id, marker.commit)
+                    continue
+                for record in read_records(batch, max_bytes=MAX_RECORD_BYTES):
+                    count += 1
+                    if record.key is not None:
+                        replay(record.offset, producer_id, record.key, record.value)
+                    if not count & 127:
+                        yield
+            yield
+        state.active = True
+        self._settle(partition, state.shard.on_loaded(self._clock.now_ms()))
+        seconds = time.perf_counter() - started
+        if count:
+            log.info("%s %d: %d records, %d bytes loaded in %.3f s", self._name, partition, count, bytes_read, seconds)
+
+    def _slice(self, steps: Iterator[None], until: float) -> bool:
+        """Advance a load until `until`; return whether it is complete."""
+        while time.perf_counter() < until:
+            try:
+                next(steps)
+            except StopIteration:
+                return True
+        return False
+
+    async def _run_loads(self) -> None:
+        """Load what is queued, one partition after the other, a slice at a time."""
+        try:
+            while self._loads:
+                partition, state, steps = self._loads[0]
+                if self._partitions.get(partition) is not state:
+                    self._loads.popleft()
+                    continue
+                try:
+                    complete = self._slice(steps, time.perf_counter() + LOAD_SLICE_SECONDS)
+                except Exception:
+                    log.exception("%s %d cannot be loaded", self._name, partition)
+                    state.active, state.failed, complete = False, True, True
+                if complete:
+                    self._loads.popleft()
+                await asyncio.sleep(0)
+        finally:
+            self._loader = None
+
+    # -- decisions
+
+    def run(
+        self, partition: int, decide: Callable[[S, int], Outcome], on_error: Callable[[ErrorCode, str | None], R]
+    ) -> R | Awaitable[R]:
+        """Decide, write, and return the reply, or an awaitable of it where the high watermark lags behind."""
+        now_ms = self._clock.now_ms()
+        try:
+            state = self._active(partition)
+            outcome = decide(state.shard, now_ms)
+        except ApiError as err:
+            return on_error(answerable(err.code), err.message)
+        except Exception:
+            log.exception("%s %d: a decision failed", self._name, partition)
+            return on_error(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        code, entry = self._apply(partition, state, outcome, now_ms)
+        if code is not ErrorCode.NONE:
+            return on_error(answerable(code), None)
+        if entry is None:
+            reply: R = outcome.reply
+            return reply
+        entry.reply = outcome.reply
+        entry.on_error = on_error
+        entry.future = asyncio.get_running_loop().create_future()
+        return entry.future
+
+    def run_parked(
+        self,
+        partition: int,
+        decide: Callable[[S, Parked, int], Outcome],
+        on_error: Callable[[ErrorCode, str | None], R],
+    ) -> R | Awaitable[R]:
+        """Decide about a request that the shard may park; return its answer or an awaitable of it."""
+        parked = Parked()
+
+        def with_token(shard: S, now_ms: int) -> Outcome:
+            return decide(shard, parked, now_ms)
+
+        now_ms = self._clock.now_ms()
+        try:
+            state = self._active(partition)
+            outcome = with_token(state.shard, now_ms)
+        except ApiError as err:
+            return on_error(answerable(err.code), err.message)
+        except Exception:
+            log.exception("%s %d: a decision failed", self._name, partition)
+            return on_error(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        code, entry = self._apply(partition, state, outcome, now_ms)
+        if code is not ErrorCode.NONE:
+            parked.complete(on_error(answerable(code), None))
+        elif entry is not None:
+            entry.parked = parked
+            entry.on_error = on_error
+        if parked.answer is not None:
+            answer: R = parked.answer
+            return answer
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        parked.wake = lambda response: None if future.done() else future.set_result(response)
+        return future
+
+    def read(
+        self, partition: int, look: Callable[[S, int], R], on_error: Callable[[ErrorCode, str | None], R]
+    ) -> R | Awaitable[R]:
+        """Return what `look` sees, not before everything that it may have seen is committed."""
+        now_ms = self._clock.now_ms()
+        try:
+            state = self._active(partition)
+            reply = look(state.shard, now_ms)
+        except ApiError as err:
+            return on_error(err.code, err.message)
+        if not state.waiting:
+            return reply
+        entry = _Waiting(state.last_end, None)
+        entry.reply = reply
+        entry.on_error = on_error
+        entry.future = asyncio.get_running_loop().create_future()
+        self._wait(partition, state, entry)
+        return entry.future
+
+    def _apply(
+        self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int
+    ) -> tuple[ErrorCode, _Waiting | None]:
+        """Write an outcome. Return its error, and what waits for the high watermark if anything does."""
+        self._tell(partition, outcome)
+        if outcome.refused is None and not outcome.records:
+            if outcome.after is not None:
+                self._settle(partition, outcome.after(ErrorCode.NONE, now_ms))
+            return ErrorCode.NONE, None
+        code = outcome.refused or self._append(partition, state, outcome, now_ms)
+        if code is not ErrorCode.NONE:
+            if outcome.after is not None:
+                self._settle(partition, outcome.after(code, now_ms))
+            return code, None
+        if not state.waiting and self._writer.committed(partition, state.last_end) is None:
+            if outcome.after is not None:
+                self._settle(partition, outcome.after(ErrorCode.NONE, now_ms))
+            return ErrorCode.NONE, None
+        entry = _Waiting(state.last_end, outcome.after)
+        self._wait(partition, state, entry)
+        return ErrorCode.NONE, entry
+
+    def _append(self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int) -> ErrorCode:
+        """Append the records of an outcome, then replay them."""
+        records = outcome.records
+        batches = [records] if outcome.atomic else _split(records)
+        for batch in batches:
+            try:
+                data = build_batch([(now_ms, key, value, ()) for key, value in batch], leader_epoch=state.epoch)
+                end = self._writer.append(partition, data, now_ms)
+            except Exception as err:
+                code = getattr(err, "code", None)
+                if not isinstance(code, ErrorCode):
+                    log.exception("%s %d: an append failed", self._name, partition)
+                    return ErrorCode.UNKNOWN_SERVER_ERROR
+                log.warning("%s %d: an append failed: %s", self._name, partition, err)
+                return code
+            state.last_end = end
+            if outcome.replay:
+                offset = end - len(batch)
+                replay = state.shard.replay
+                for key, value in batch:
+                    replay(offset, -1, key, value)
+                    offset += 1
+        return ErrorCode.NONE
+
+    def _tell(self, partition: int, outcome: Outcome) -> None:
+        """Set the timers of an outcome and answer those whom it completes."""
+        for timer in outcome.timers:
+            if timer.__class__ is Schedule:
+                self._timers.schedule((partition, timer.key), timer.delay_ms)
+            else:
+                self._timers.cancel((partition, timer.key))
+        for parked, answer in outcome.replies:
+            parked.complete(answer)
+
+    def _settle(self, partition: int, outcome: Outcome) -> None:
+        """Apply an outcome that nobody asked for: of a timer, an `after`, a load."""
+        state = self._partitions.get(partition)
+        if state is None or not state.active:
+            self._tell(partition, outcome)
+            return
+        self._apply(partition, state, outcome, self._clock.now_ms())
+
+    # -- the high watermark
+
+    def _wait(self, partition: int, state: _Partition[S], entry: _Waiting) -> None:
+        state.waiting.append(entry)
+        self._timers.schedule((partition, entry), self._write_timeout_ms)
+        if state.waiter is None:
+            self._advance(partition, state)
+
+    def _advance(self, partition: int, state: _Partition[S]) -> None:
+        """Finish what the high watermark has passed, in order; then wait for the next."""
+        while state.waiting:
+            entry = state.waiting[0]
+            try:
+                awaitable = self._writer.committed(partition, entry.end)
+            except ApiError as err:
+                self._finish(partition, state, state.waiting.popleft(), err.code)
+                continue
+            if awaitable is not None:
+                state.waiter = asyncio.ensure_future(awaitable)
+                state.waiter.add_done_callback(partial(self._on_committed, partition, state, entry))
+                return
+            state.waiting.popleft()
+            self._finish(partition, state, entry, ErrorCode.NONE)
+
+    def _on_committed(self, partition: int, state: _Partition[S], entry: _Waiting, done: asyncio.Future[None]) -> None:
+        if done.cancelled() or self._partitions.get(partition) is not state:
+            return
+        state.waiter = None
+        error = done.exception()
+        if error is not None:
+            code = getattr(error, "code", ErrorCode.UNKNOWN_SERVER_ERROR)
+            log.warning("%s %d: offset %d was not committed: %s", self._name, partition, entry.end, error)
+        else:
+            code = ErrorCode.NONE
+        if state.waiting and state.waiting[0] is entry:
+            state.waiting.popleft()
+            self._finish(partition, state, entry, code)
+        self._advance(partition, state)
+
+    def _finish(self, partition: int, state: _Partition[S], entry: _Waiting, code: ErrorCode) -> None:
+        if entry.done:
+            return
+        entry.done = True
+        self._timers.cancel((partition, entry))
+        if entry.after is not None:
+            outcome = entry.after(code, self._clock.now_ms())
+            if state.active:
+                self._settle(partition, outcome)
+            else:
+                self._tell(partition, outcome)
+        if entry.future is not None and not entry.future.done():
+            if code is ErrorCode.NONE or entry.on_error is None:
+                entry.future.set_result(entry.reply)
+            else:
+                entry.future.set_result(entry.on_error(answerable(code), None))
+        if entry.parked is not None and code is not ErrorCode.NONE and entry.on_error is not None:
+            entry.parked.complete(entry.on_error(answerable(code), None))
+
+    def _on_timer(self, key: tuple[int, Hashable]) -> None:
+        partition, inner = key
+        state = self._partitions.get(partition)
+        if state is None or not state.active:
+            return
+        if isinstance(inner, _Waiting):
+            self._finish(partition, state, inner, ErrorCode.REQUEST_TIMED_OUT)
+            return
+        try:
+            self._settle(partition, state.shard.on_timer(inner, self._clock.now_ms()))
+        except Exception:
+            log.exception("%s %d: timer %r failed", self._name, partition, inner)
+
+
+def _split(records: list[CoordinatorRecord]) -> Iterator[list[CoordinatorRecord]]:
+    """Yield pieces of a list of records that each make a batch of moderate size."""
+    piece: list[CoordinatorRecord] = []
+    size = 0
+    for record in records:
+        size += len(record.key) + len(record.value or b"") + 16
+        piece.append(record)
+        if size >= SPLIT_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece

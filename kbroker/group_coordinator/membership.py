@@ -1,0 +1,401 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic groups.
+
+Owns what each of these requests means in each state of a group. Never times or ends a phase: rebalance.py does.
+The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupJoin and on), not of the coordinator before it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kbroker.coordination_outcome import Cancel, Outcome, Parked, Schedule, answerable
+from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
+from kbroker.group_coordinator.group import (
+    COMPLETING,
+    DEAD,
+    EMPTY,
+    PREPARING,
+    STABLE,
+    ClassicGroup,
+    Member,
+    Protocols,
+)
+from kbroker.group_coordinator.rebalance import (
+    Rebalances,
+    answer_join,
+    answer_sync,
+    current_members,
+    generation_answer,
+    park_join,
+    persist,
+    schedule_session,
+)
+from kbroker.group_coordinator.records import empty_group_metadata, group_metadata
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+log = logging.getLogger(__name__)
+
+MEMBER_ID_REQUIRED_SINCE = 4
+SKIP_ASSIGNMENT_SINCE = 9
+
+
+class Join:
+    """One JoinGroup on its way: the request, who sent it, and where its answer goes."""
+
+    __slots__ = ("client_host", "client_id", "now_ms", "out", "parked", "protocols", "request", "version")
+
+    def __init__(
+        self, request: JoinGroupRequest, version: int, client_id: str, client_host: str, parked: Parked, now_ms: int
+    ) -> None:
+        self.request = request
+        self.version = version
+        self.client_id = client_id
+        self.client_host = client_host
+        self.parked = parked
+        self.now_ms = now_ms
+        self.out = Outcome()
+        named: dict[str, bytes] = {}
+        for protocol in request.protocols:
+            named.setdefault(protocol.name, protocol.metadata)
+        self.protocols: Protocols = tuple(named.items())
+
+    @property
+    def reason(self) -> str:
+        """What the client says about why it joins."""
+        return self.request.reason or "not provided"
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """Version 0 has no rebalance timeout of its own."""
+        return self.request.session_timeout_ms if self.version == 0 else self.request.rebalance_timeout_ms
+
+    def answer(self, response: JoinGroupResponse) -> None:
+        self.out.replies.append((self.parked, response))
+
+    def fail(self, code: ErrorCode, member_id: str) -> None:
+        self.answer(JoinGroupResponse(member_id=member_id, error_code=code))
+
+
+class Membership:
+    """Who is in which group. Shares the `groups` of the shard."""
+
+    def __init__(self, groups: dict[str, ClassicGroup], config: GroupConfig, rebalances: Rebalances) -> None:
+        self._groups = groups
+        self._config = config
+        self._rebalances = rebalances
+
+    # -- JoinGroup
+
+    def join(self, join: Join) -> Outcome:
+        """Handle a JoinGroup. A group that it creates is written to the log."""
+        request, out = join.request, join.out
+        group_id, member_id = request.group_id, request.member_id
+        group = self._groups.get(group_id)
+        is_new_group = group is None
+        if group is None:
+            if member_id:
+                join.fail(ErrorCode.UNKNOWN_MEMBER_ID, member_id)
+                return out
+            group = self._groups[group_id] = ClassicGroup(group_id, join.now_ms)
+        if not self._accepts(group, member_id):
+            group.remove(member_id)
+            join.fail(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        elif group.state is DEAD:
+            join.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id)
+        elif not group.supports(request.protocol_type, [name for name, _ in join.protocols]):
+            join.fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
+        elif not member_id:
+            self._join_unknown(group, join)
+        else:
+            self._join_known(group, join)
+        if is_new_group and not out.records:
+            self._persist_new(group, join)
+        return out
+
+    def _persist_new(self, group: ClassicGroup, join: Join) -> None:
+        """Write the new group; without its record it is not to exist."""
+
+        def after(code: ErrorCode, now_ms: int) -> Outcome:
+            out = Outcome()
+            if code is not ErrorCode.NONE and self._groups.get(group.group_id) is group:
+                log.warning("group %s: it was not written and is dropped: %s", group.group_id, code.name)
+                del self._groups[group.group_id]
+                group.to(DEAD, now_ms)
+                for member in group.members.values():
+                    answer_join(member, JoinGroupResponse(error_code=answerable(code)), out)
+            return out
+
+        persist(join.out, lambda: empty_group_metadata(group), after)
+
+    def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
+        """Tell whether there is room. During the join phase only those who are already here count (KAFKA-9844)."""
+        if group.state in (EMPTY, DEAD):
+            return True
+        member = group.members.get(member_id)
+        if group.state is PREPARING:
+            is_here = member is not None and member.awaiting_join is not None
+            return is_here or group.awaiting_joins() < self._config.max_size
+        return member is not None or len(group.members) < self._config.max_size
+
+    def _join_unknown(self, group: ClassicGroup, join: Join) -> None:
+        """Admit a member without an id: a static one is recognised, a dynamic one gets an id first (KIP-394)."""
+        instance_id = join.request.group_instance_id
+        new_id = group.new_member_id(join.client_id, instance_id)
+        if instance_id is not None:
+            old_id = group.static_members.get(instance_id)
+            if old_id is None:
+                self._add(group, new_id, join)
+            else:
+                log.info("group %s: instance %s returns as %s, was %s", group.group_id, instance_id, new_id, old_id)
+                self._replace_static(group, old_id, new_id, join)
+        elif join.version >= MEMBER_ID_REQUIRED_SINCE:
+            group.pending_joins.add(new_id)
+            join.out.timers.append(Schedule(("session", group.group_id, new_id), join.request.session_timeout_ms))
+            join.fail(ErrorCode.MEMBER_ID_REQUIRED, new_id)
+        else:
+            self._add(group, new_id, join)
+
+    def _join_known(self, group: ClassicGroup, join: Join) -> None:
+        """Answer a member with an id: the current generation where nothing has changed, else a rebalance."""
+        request = join.request
+        member_id = request.member_id
+        if member_id in group.pending_joins:
+            if request.group_instance_id is not None:
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._add(group, member_id, join)
+            return
+        try:
+            member = group.validate_member(member_id, request.group_instance_id)
+        except ApiError as err:
+            join.fail(err.code, member_id)
+            return
+        leads = group.leader_id == member_id
+        unchanged = member.protocols == join.protocols
+        if group.state is PREPARING:
+            self._update(group, member, f"member {member_id} joins; client reason: {join.reason}", join)
+        elif group.state is COMPLETING and unchanged:
+            join.answer(generation_answer(group, member_id, with_members=leads))
+        elif group.state is STABLE and unchanged and not leads:
+            join.answer(generation_answer(group, member_id, with_members=False))
+        elif group.state in (COMPLETING, STABLE):
+            who = "leader" if leads else "member"
+            self._update(group, member, f"{who} {member_id} joins again; client reason: {join.reason}", join)
+        else:
+            join.fail(ErrorCode.UNKNOWN_MEMBER_ID, member_id)
+
+    def _add(self, group: ClassicGroup, member_id: str, join: Join) -> None:
+        member = Member(
+            member_id=member_id,
+            instance_id=join.request.group_instance_id,
+            client_id=join.client_id,
+            client_host=join.client_host,
+            rebalance_timeout_ms=join.rebalance_timeout_ms,
+            session_timeout_ms=join.request.session_timeout_ms,
+            protocol_type=join.request.protocol_type,
+            protocols=join.protocols,
+        )
+        member.is_new = True
+        if group.state is PREPARING and group.previous is EMPTY:
+            group.new_member_added = True
+        group.add(member, join.parked)
+        # Its client may time out and join again under another id, again and again, so this one must not wait for ever.
+        schedule_session(group, member, join.out, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        reason = f"new member {member_id}, instance {join.request.group_instance_id}; client reason: {join.reason}"
+        self._rebalances.prepare_or_complete(group, reason, join.out, join.now_ms)
+
+    def _update(self, group: ClassicGroup, member: Member, reason: str, join: Join) -> None:
+        group.update(member, join.protocols, join.rebalance_timeout_ms, join.request.session_timeout_ms)
+        park_join(member, join.parked, join.out)
+        self._rebalances.prepare_or_complete(group, reason, join.out, join.now_ms)
+
+    # -- static members (KIP-345)
+
+    def _replace_static(self, group: ClassicGroup, old_id: str, new_id: str, join: Join) -> None:
+        """Give a static member that is back without its id a new one; whoever used the old one is fenced."""
+        out, instance_id = join.out, join.request.group_instance_id or ""
+        old, old_leader = group.members[old_id], group.leader_id
+        fenced = ErrorCode.FENCED_INSTANCE_ID
+        answer_join(old, JoinGroupResponse(member_id=old_id, protocol_name=None, error_code=fenced), out)
+        answer_sync(old, SyncGroupResponse(error_code=fenced), out)
+        member = group.replace_static(instance_id, old_id, new_id)
+        schedule_session(group, member, out)
+        group.update(member, join.protocols, join.rebalance_timeout_ms, join.request.session_timeout_ms)
+        member.awaiting_join = join.parked
+        if group.state is STABLE:
+            if group.select_protocol() == group.protocol_name:
+                self._persist_replacement(group, old, member, old_leader, join)
+                return
+            reason = f"static member {new_id} changes the group's protocol; client reason: {join.reason}"
+            self._rebalances.prepare_or_complete(group, reason, out, join.now_ms)
+        elif group.state is COMPLETING:
+            # The leader may already have the old id in hand, whose assignment the new one would never see.
+            reason = f"static member {new_id} returns; client reason: {join.reason}"
+            self._rebalances.prepare(group, reason, out, join.now_ms)
+        else:
+            self._rebalances.complete_join_if_all_here(group, out, join.now_ms)
+
+    def _persist_replacement(
+        self, group: ClassicGroup, old: Member, member: Member, old_leader: str | None, join: Join
+    ) -> None:
+        """Write the new id; then the member has its old place back without a rebalance. If it fails, the old id is."""
+
+        def after(code: ErrorCode, _now_ms: int) -> Outcome:
+            out = Outcome()
+            if code is not ErrorCode.NONE:
+                log.warning("group %s: member %s was not written: %s", group.group_id, member.member_id, code.name)
+                response = generation_answer(group, "", with_members=False)
+                response.leader, response.error_code = old_leader or "", answerable(code)
+                answer_join(member, response, out)
+                if group.members.get(member.member_id) is member and group.state is not DEAD:
+                    group.update(member, old.protocols, old.rebalance_timeout_ms, old.session_timeout_ms)
+                    restored = group.replace_static(old.instance_id or "", member.member_id, old.member_id)
+                    schedule_session(group, restored, out)
+            elif group.state in (STABLE, COMPLETING):
+                response = generation_answer(group, member.member_id, with_members=False)
+                if join.version < SKIP_ASSIGNMENT_SINCE:
+                    # The old leader's id makes this member a follower, so that it computes no assignment.
+                    response.leader = old_leader or ""
+                elif group.leader_id == member.member_id:
+                    response.members, response.skip_assignment = current_members(group), True
+                answer_join(member, response, out)
+            return out
+
+        assignments = {m.member_id: m.assignment for m in group.members.values()}
+        persist(join.out, lambda: group_metadata(group, assignments), after)
+
+    # -- SyncGroup
+
+    def sync(self, request: SyncGroupRequest, parked: Parked, _now_ms: int) -> Outcome:
+        """Handle a SyncGroup: the leader's assignment is written before anybody sees it."""
+        out = Outcome()
+        group = self._groups.get(request.group_id)
+        code, member = self._validate_sync(group, request)
+        if group is None or member is None:
+            out.replies.append((parked, SyncGroupResponse(error_code=code)))
+        elif group.state is STABLE:
+            self._synced(group, member, out)
+            response = SyncGroupResponse(
+                protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
+            )
+            out.replies.append((parked, response))
+        else:
+            answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
+            member.awaiting_sync = parked
+            self._synced(group, member, out)
+            if group.leader_id == member.member_id:
+                self._persist_assignment(group, request, out)
+        return out
+
+    def _validate_sync(self, group: ClassicGroup | None, request: SyncGroupRequest) -> tuple[ErrorCode, Member | None]:
+        if group is None or group.state is EMPTY:
+            return ErrorCode.UNKNOWN_MEMBER_ID, None
+        if group.state is DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+        try:
+            member = group.validate_member(request.member_id, request.group_instance_id)
+        except ApiError as err:
+            return err.code, None
+        if request.generation_id != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION, None
+        for asked, held in (
+            (request.protocol_type, group.protocol_type),
+            (request.protocol_name, group.protocol_name),
+        ):
+            if asked is not None and held is not None and asked != held:
+                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None
+        if group.state is PREPARING:
+            return ErrorCode.REBALANCE_IN_PROGRESS, None
+        return ErrorCode.NONE, member
+
+    def _synced(self, group: ClassicGroup, member: Member, out: Outcome) -> None:
+        group.pending_syncs.discard(member.member_id)
+        if not group.pending_syncs:
+            out.timers.append(Cancel(("sync", group.group_id)))
+
+    def _persist_assignment(self, group: ClassicGroup, request: SyncGroupRequest, out: Outcome) -> None:
+        assignments = dict.fromkeys(group.members, b"")
+        assignments.update((a.member_id, a.assignment) for a in request.assignments)
+        generation = group.generation
+
+        def after(code: ErrorCode, now_ms: int) -> Outcome:
+            done = Outcome()
+            if group.state is not COMPLETING or group.generation != generation:
+                return done  # another rebalance has begun meanwhile
+            if code is ErrorCode.NONE:
+                self._rebalances.assign(group, assignments, done)
+                group.to(STABLE, now_ms)
+            else:
+                error = answerable(code)
+                self._rebalances.cancel_assignment(group, error, done)
+                self._rebalances.prepare(group, f"its assignment was not written: {error.name}", done, now_ms)
+            return done
+
+        persist(out, lambda: group_metadata(group, assignments), after)
+
+    # -- Heartbeat
+
+    def heartbeat(self, request: HeartbeatRequest) -> Outcome:
+        """Handle a Heartbeat; raises ApiError."""
+        group = self._groups.get(request.group_id)
+        if group is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if group.state is DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        member = group.validate_member(request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        code = ErrorCode.REBALANCE_IN_PROGRESS if group.state is PREPARING else ErrorCode.NONE
+        out = Outcome(reply=HeartbeatResponse(error_code=code))
+        schedule_session(group, member, out)
+        return out
+
+    # -- LeaveGroup
+
+    def leave(self, group_id: str, members: list[MemberIdentity], now_ms: int) -> Outcome:
+        """Handle a LeaveGroup, or an administrator's removal of static members (no member id); raises ApiError."""
+        group = self._groups.get(group_id)
+        if group is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if group.state is DEAD:
+            return Outcome(reply=LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        out = Outcome()
+        answers = [
+            MemberResponse(
+                member_id=identity.member_id,
+                group_instance_id=identity.group_instance_id,
+                error_code=self._leave_one(group, identity, out),
+            )
+            for identity in members
+        ]
+        gone = [answer.member_id for answer in answers if answer.error_code == ErrorCode.NONE]
+        if gone and group.state in (STABLE, COMPLETING):
+            self._rebalances.prepare_or_complete(group, f"LeaveGroup of ({', '.join(gone)})", out, now_ms)
+        elif gone and group.state is PREPARING:
+            self._rebalances.complete_join_if_all_here(group, out, now_ms)
+        out.reply = LeaveGroupResponse(members=answers)
+        return out
+
+    def _leave_one(self, group: ClassicGroup, identity: MemberIdentity, out: Outcome) -> ErrorCode:
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        if not member_id:
+            found = group.static_members.get(instance_id) if instance_id is not None else None
+            if found is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            member_id = found
+        elif member_id in group.pending_joins:
+            group.remove(member_id)
+            out.timers.append(Cancel(("session", group.group_id, member_id)))
+            return ErrorCode.NONE
+        else:
+            try:
+                group.validate_member(member_id, instance_id)
+            except ApiError as err:
+                return err.code
+        log.info("group %s: member %s leaves; reason: %s", group.group_id, member_id, identity.reason or "not provided")
+        out.timers.append(Cancel(("session", group.group_id, member_id)))
+        self._rebalances.drop(group, group.members[member_id], out)
+        return ErrorCode.NONE

@@ -1,0 +1,235 @@
+"""How a classic group gets from one generation to the next.
+
+Owns the two phases (everybody joins, everybody syncs), the timers that end them whatever members do, and the removal
+of members whose session is over. Never reads a request: membership.py does, and calls in here.
+
+Timers, by key: ("session", group, member) a member's session; ("join", group) the end of the join phase, or of the
+delay before a new group's first generation; ("sync", group) the end of the sync phase.
+Every function adds what it decides to the `Outcome` it is given.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kbroker.coordination_outcome import Cancel, CoordinatorRecord, Outcome, Parked, Schedule
+from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.group import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup, Member
+from kbroker.group_coordinator.records import group_metadata
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from kbroker.protocol.messages.sync_group import SyncGroupResponse
+
+log = logging.getLogger(__name__)
+
+
+def persist(
+    out: Outcome, make: Callable[[], CoordinatorRecord], after: Callable[[ErrorCode, int], Outcome] | None = None
+) -> None:
+    """Let a record of what the group has already become be written, and `after` run when it is or cannot be."""
+    out.replay = False
+    out.after = after
+    try:
+        out.records.append(make())
+    except ApiError as err:
+        out.refused = err.code
+
+
+def answer_join(member: Member, response: JoinGroupResponse, out: Outcome) -> None:
+    """Complete a member's parked JoinGroup, if there is one."""
+    if member.awaiting_join is not None:
+        out.replies.append((member.awaiting_join, response))
+        member.awaiting_join = None
+
+
+def answer_sync(member: Member, response: SyncGroupResponse, out: Outcome) -> bool:
+    """Complete a member's parked SyncGroup; return whether there was one."""
+    if member.awaiting_sync is None:
+        return False
+    out.replies.append((member.awaiting_sync, response))
+    member.awaiting_sync = None
+    return True
+
+
+def park_join(member: Member, parked: Parked, out: Outcome) -> None:
+    """Park a JoinGroup. A predecessor of the same member, whose connection must be gone, is let go."""
+    answer_join(
+        member,
+        JoinGroupResponse(member_id=member.member_id, error_code=ErrorCode.REBALANCE_IN_PROGRESS),
+        out,
+    )
+    member.awaiting_join = parked
+
+
+def generation_answer(group: ClassicGroup, member_id: str, *, with_members: bool) -> JoinGroupResponse:
+    """Return the JoinGroup answer that describes the current generation."""
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader_id or "",
+        member_id=member_id,
+        members=current_members(group) if with_members else [],
+    )
+
+
+def current_members(group: ClassicGroup) -> list[JoinGroupResponseMember]:
+    """Return the members as their leader sees them."""
+    return [
+        JoinGroupResponseMember(
+            member_id=m.member_id, group_instance_id=m.instance_id, metadata=m.metadata(group.protocol_name)
+        )
+        for m in group.members.values()
+    ]
+
+
+def schedule_session(group: ClassicGroup, member: Member, out: Outcome, timeout_ms: int | None = None) -> None:
+    """Let a member's session (re)start now."""
+    delay = member.session_timeout_ms if timeout_ms is None else timeout_ms
+    out.timers.append(Schedule(("session", group.group_id, member.member_id), delay))
+
+
+class Rebalances:
+    """The rules of a rebalance."""
+
+    def __init__(self, config: GroupConfig) -> None:
+        self._config = config
+
+    def prepare_or_complete(self, group: ClassicGroup, reason: str, out: Outcome, now_ms: int) -> None:
+        """Start a rebalance, or end the join phase of the running one if that is all it waited for."""
+        if group.state in (STABLE, COMPLETING, EMPTY):
+            self.prepare(group, reason, out, now_ms)
+        else:
+            self.complete_join_if_all_here(group, out, now_ms)
+
+    def prepare(self, group: ClassicGroup, reason: str, out: Outcome, now_ms: int) -> None:
+        """Start a rebalance: those who wait for an assignment must join again, all others learn it by heartbeat."""
+        if group.state is COMPLETING:
+            self.cancel_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, out)
+        group.pending_syncs.clear()
+        out.timers.append(Cancel(("sync", group.group_id)))
+        first = group.state is EMPTY
+        if first:
+            delay = self._config.initial_rebalance_delay_ms
+            group.initial_delay = (delay, max(group.rebalance_timeout_ms() - delay, 0))
+            out.timers.append(Schedule(("join", group.group_id), delay))
+        group.to(PREPARING, now_ms)
+        log.info("group %s: rebalance after generation %d (%s)", group.group_id, group.generation, reason)
+        if first:
+            return
+        group.initial_delay = None
+        if group.all_joined():
+            self.complete_join(group, out, now_ms)
+        else:
+            out.timers.append(Schedule(("join", group.group_id), group.rebalance_timeout_ms()))
+
+    def complete_join_if_all_here(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
+        """End the join phase when nobody is missing; a new group's first one only ends by its delay."""
+        if group.state is PREPARING and group.previous is not EMPTY and group.all_joined():
+            self.complete_join(group, out, now_ms)
+
+    def complete_join(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
+        """End the join phase with who is here. Dynamic members that are not are removed; static ones stay."""
+        out.timers.append(Cancel(("join", group.group_id)))
+        group.initial_delay = None
+        for member in [m for m in group.members.values() if m.awaiting_join is None and m.instance_id is None]:
+            group.remove(member.member_id)
+            out.timers.append(Cancel(("session", group.group_id, member.member_id)))
+            log.info("group %s: member %s has not joined again and is removed", group.group_id, member.member_id)
+        if group.members and not group.elect_joined_leader():
+            log.error("group %s: the rebalance waits, as no member has joined again", group.group_id)
+            out.timers.append(Schedule(("join", group.group_id), group.rebalance_timeout_ms()))
+            return
+        group.next_generation(now_ms)
+        if group.state is EMPTY:
+            log.info("group %s: generation %d is empty", group.group_id, group.generation)
+            persist(out, lambda: group_metadata(group, {}), self._warn_if_failed(group))
+            return
+        log.info("group %s: generation %d has %d members", group.group_id, group.generation, len(group.members))
+        for member in list(group.members.values()):
+            leads = member.member_id == group.leader_id
+            answer_join(member, generation_answer(group, member.member_id, with_members=leads), out)
+            schedule_session(group, member, out)
+            member.is_new = False
+            group.pending_syncs.add(member.member_id)
+        out.timers.append(Schedule(("sync", group.group_id), group.rebalance_timeout_ms()))
+
+    def _warn_if_failed(self, group: ClassicGroup) -> Callable[[ErrorCode, int], Outcome]:
+        """Return an `after` for an empty generation: if the log does not learn of it, an older one times out later."""
+
+        def after(code: ErrorCode, _now_ms: int) -> Outcome:
+            if code is not ErrorCode.NONE:
+                log.warning("group %s: its empty generation was not written: %s", group.group_id, code.name)
+            return Outcome()
+
+        return after
+
+    # -- assignments
+
+    def assign(self, group: ClassicGroup, assignments: dict[str, bytes], out: Outcome) -> None:
+        """Give every member its assignment, and to those who wait for it the answer."""
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            response = SyncGroupResponse(
+                protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
+            )
+            if answer_sync(member, response, out):
+                schedule_session(group, member, out)
+
+    def cancel_assignment(self, group: ClassicGroup, code: ErrorCode, out: Outcome) -> None:
+        """Take all assignments back; who waits for one is answered `code`."""
+        for member in group.members.values():
+            member.assignment = b""
+            if answer_sync(member, SyncGroupResponse(error_code=code), out):
+                schedule_session(group, member, out)
+
+    # -- timers and removals
+
+    def on_join_timer(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
+        """End the join phase; a new group's first one is put off as long as members keep coming."""
+        if group.state is not PREPARING:
+            return
+        if group.initial_delay is not None:
+            delay, remaining = group.initial_delay
+            if group.new_member_added and remaining:
+                group.new_member_added = False
+                next_delay = min(self._config.initial_rebalance_delay_ms, remaining)
+                group.initial_delay = (next_delay, max(remaining - delay, 0))
+                out.timers.append(Schedule(("join", group.group_id), next_delay))
+                return
+        self.complete_join(group, out, now_ms)
+
+    def on_sync_timer(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
+        """End the sync phase: members that have not asked for their assignment are removed."""
+        if group.state not in (COMPLETING, STABLE) or not group.pending_syncs:
+            return
+        missing = sorted(group.pending_syncs)
+        for member_id in missing:
+            group.remove(member_id)
+            out.timers.append(Cancel(("session", group.group_id, member_id)))
+        self.prepare(group, f"no SyncGroup of {missing}", out, now_ms)
+
+    def on_session_timer(self, group: ClassicGroup, member_id: str, out: Outcome, now_ms: int) -> None:
+        """End a session: the member is removed unless a parked request proves it alive."""
+        if member_id in group.pending_joins:
+            log.info("group %s: pending member %s did not come back", group.group_id, member_id)
+            group.remove(member_id)
+            if group.state is PREPARING and group.all_joined():
+                self.complete_join(group, out, now_ms)
+            return
+        member = group.members.get(member_id)
+        if member is None or member.is_alive_without_heartbeat():
+            return
+        log.info("group %s: the session of member %s is over", group.group_id, member_id)
+        self.drop(group, member, out)
+        if group.state in (STABLE, COMPLETING):
+            self.prepare_or_complete(group, f"the session of {member_id} is over", out, now_ms)
+        elif group.state is PREPARING and group.all_joined():
+            self.complete_join(group, out, now_ms)
+
+    def drop(self, group: ClassicGroup, member: Member, out: Outcome) -> None:
+        """Remove a member, telling a parked JoinGroup of it to start over."""
+        answer_join(member, JoinGroupResponse(member_id="", error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
+        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
+        group.remove(member.member_id)

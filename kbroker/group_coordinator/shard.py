@@ -1,0 +1,276 @@
+"""One partition of `__consumer_offsets` as a state machine: groups and their offsets.
+
+Owns the routing of records and timers to the parts that know them, and what concerns groups as a whole: describing,
+listing, deleting, expiring. Pure: no I/O, nothing asynchronous; the runtime (kbroker.coordination) does the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+
+from kbroker.coordination_outcome import Outcome, Parked, Schedule
+from kbroker.group_coordinator import records
+from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.group import DEAD, EMPTY, STABLE, ClassicGroup, Member
+from kbroker.group_coordinator.membership import Join, Membership
+from kbroker.group_coordinator.offsets import Offsets
+from kbroker.group_coordinator.rebalance import Rebalances, answer_join, answer_sync, schedule_session
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.delete_groups import DeletableGroupResult
+from kbroker.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from kbroker.protocol.messages.group_records import GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from kbroker.protocol.messages.heartbeat import HeartbeatRequest
+from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from kbroker.protocol.messages.leave_group import MemberIdentity
+from kbroker.protocol.messages.list_groups import ListedGroup
+from kbroker.protocol.messages.offset_commit import OffsetCommitRequest
+from kbroker.protocol.messages.offset_delete import OffsetDeleteRequest
+from kbroker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+log = logging.getLogger(__name__)
+
+GROUP_TYPE = "classic"
+ERROR_MESSAGE_SINCE = 6
+_EXPIRE = ("expire",)
+
+
+class GroupShard:
+    """The groups of one partition."""
+
+    def __init__(self, config: GroupConfig) -> None:
+        self._config = config
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = Offsets(self.groups, config)
+        self._rebalances = Rebalances(config)
+        self._membership = Membership(self.groups, config, self._rebalances)
+        self._unknown_types: set[int] = set()
+
+    # -- replay
+
+    def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
+        """Apply a record of the log."""
+        kind = key[0] << 8 | key[1] if len(key) > 1 else -1
+        if kind == records.OFFSET_COMMIT:
+            parsed = records.read_offset_key(key[2:])
+            if value is None:
+                self.offsets.remove(parsed.group, parsed.topic, parsed.partition)
+            else:
+                read = records.offset_value_reader(value[0] << 8 | value[1])
+                self._put_offset(offset, producer_id, parsed, read(value[2:]))
+        elif kind == records.GROUP_METADATA:
+            group_id = records.read_group_key(key[2:]).group
+            if value is None:
+                self.groups.pop(group_id, None)
+            else:
+                read_group = records.group_value_reader(value[0] << 8 | value[1])
+                self.groups[group_id] = restore(group_id, read_group(value[2:]))
+        elif kind == records.LEGACY_OFFSET_COMMIT:
+            parsed = records.read_offset_key(key[2:])
+            if value is None:
+                self.offsets.remove(parsed.group, parsed.topic, parsed.partition)
+            else:
+                legacy = records.read_legacy_offset_value(value[2:])
+                known = OffsetCommitValue(
+                    offset=legacy.offset, metadata=legacy.metadata, commit_timestamp=legacy.commit_timestamp
+                )
+                self._put_offset(offset, producer_id, parsed, known)
+        elif kind not in self._unknown_types:
+            # Groups of the newer protocols (KIP-848, share, streams), which are not served here.
+            self._unknown_types.add(kind)
+            log.warning("records of type %d in the offsets topic are ignored", kind)
+
+    def _put_offset(self, offset: int, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
+        group_id = key.group
+        if group_id not in self.groups:
+            self.groups[group_id] = ClassicGroup(group_id, value.commit_timestamp)
+        self.offsets.put(offset, producer_id, group_id, key.topic, key.partition, value)
+
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        """Apply a transaction marker of the log."""
+        self.offsets.end_transaction(producer_id, committed)
+
+    def on_loaded(self, now_ms: int) -> Outcome:
+        """Begin to serve: members have a whole session to show up in."""
+        out = Outcome()
+        for group in list(self.groups.values()):
+            group.subscribed_topics = group.compute_subscribed_topics()
+            for member in group.members.values():
+                schedule_session(group, member, out)
+            if len(group.members) > self._config.max_size:
+                self._rebalances.prepare(group, "the loaded group is larger than group.max.size", out, now_ms)
+        out.timers.append(Schedule(_EXPIRE, self._config.offsets_retention_check_interval_ms))
+        return out
+
+    def on_unloaded(self, now_ms: int) -> Outcome:
+        """Stop serving: everybody who waits is told to look for the new coordinator."""
+        out = Outcome()
+        for group in self.groups.values():
+            group.to(DEAD, now_ms)
+            for member in group.members.values():
+                moved = ErrorCode.NOT_COORDINATOR
+                answer_join(member, JoinGroupResponse(member_id=member.member_id, error_code=moved), out)
+                answer_sync(member, SyncGroupResponse(error_code=moved), out)
+        return out
+
+    def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
+        """Route a timer to what it ends."""
+        out = Outcome()
+        match key:
+            case ("session", str(group_id), str(member_id)):
+                group = self._alive(group_id)
+                if group is not None:
+                    self._rebalances.on_session_timer(group, member_id, out, now_ms)
+            case ("join", str(group_id)):
+                group = self._alive(group_id)
+                if group is not None:
+                    self._rebalances.on_join_timer(group, out, now_ms)
+            case ("sync", str(group_id)):
+                group = self._alive(group_id)
+                if group is not None:
+                    self._rebalances.on_sync_timer(group, out, now_ms)
+            case ("expire",):
+                return self.expire(now_ms)
+            case _:
+                raise ValueError(f"no timer {key!r}")
+        return out
+
+    def _alive(self, group_id: str) -> ClassicGroup | None:
+        group = self.groups.get(group_id)
+        return None if group is None or group.state is DEAD else group
+
+    # -- requests
+
+    def join(
+        self, request: JoinGroupRequest, version: int, client_id: str, client_host: str, parked: Parked, now_ms: int
+    ) -> Outcome:
+        return self._membership.join(Join(request, version, client_id, client_host, parked, now_ms))
+
+    def sync(self, request: SyncGroupRequest, parked: Parked, now_ms: int) -> Outcome:
+        return self._membership.sync(request, parked, now_ms)
+
+    def heartbeat(self, request: HeartbeatRequest) -> Outcome:
+        return self._membership.heartbeat(request)
+
+    def leave(self, group_id: str, members: list[MemberIdentity], now_ms: int) -> Outcome:
+        return self._membership.leave(group_id, members, now_ms)
+
+    def commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Outcome:
+        return self.offsets.commit(request, version, now_ms)
+
+    def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+        return self.offsets.fetch(request, require_stable)
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> Outcome:
+        return self.offsets.delete(request)
+
+    def delete_groups(self, group_ids: Sequence[str]) -> Outcome:
+        """Handle a DeleteGroups of groups of this partition: each is deleted or has its own error."""
+        out = Outcome()
+        results = []
+        for group_id in group_ids:
+            group = self._alive(group_id)
+            if group is None:
+                code = ErrorCode.GROUP_ID_NOT_FOUND
+            elif group.state is not EMPTY:
+                code = ErrorCode.NON_EMPTY_GROUP
+            else:
+                code = ErrorCode.NONE
+                out.records += self.offsets.delete_all(group_id)
+                out.records.append(records.group_tombstone(group_id))
+            results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+        out.reply = results
+        return out
+
+    def describe(self, group_id: str, version: int) -> DescribedGroup:
+        """Describe a group. One that does not exist is Dead, and an error only since version 6 (KIP-1043)."""
+        group = self.groups.get(group_id)
+        if group is None:
+            if version >= ERROR_MESSAGE_SINCE:
+                return DescribedGroup(
+                    group_id=group_id,
+                    group_state=DEAD.value,
+                    error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+                    error_message=f"Group {group_id} not found.",
+                )
+            return DescribedGroup(group_id=group_id, group_state=DEAD.value)
+        protocol = group.protocol_name if group.state is STABLE else None
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=protocol or "",
+            members=[
+                DescribedGroupMember(
+                    member_id=m.member_id,
+                    group_instance_id=m.instance_id,
+                    client_id=m.client_id,
+                    client_host=m.client_host,
+                    member_metadata=b"" if protocol is None else m.metadata(protocol),
+                    member_assignment=m.assignment,
+                )
+                for m in group.members.values()
+            ],
+        )
+
+    def list(self, states: Sequence[str], types: Sequence[str]) -> list[ListedGroup]:
+        """List the groups in these states and of these types; case does not matter, an empty filter is none."""
+        wanted = {state.strip().lower() for state in states}
+        if types and GROUP_TYPE not in {name.lower() for name in types}:
+            return []
+        return [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=GROUP_TYPE,
+            )
+            for group in self.groups.values()
+            if not wanted or group.state.value.lower() in wanted
+        ]
+
+    def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> Outcome:
+        """Forget the offsets in deleted topics (name to id)."""
+        return Outcome(records=self.offsets.on_topics_deleted(deleted), atomic=False)
+
+    def expire(self, now_ms: int) -> Outcome:
+        """Delete expired offsets, and groups that have neither members nor offsets."""
+        out = Outcome(atomic=False)
+        for group in self.groups.values():
+            tombstones, none_left = self.offsets.expired(group, now_ms)
+            out.records += tombstones
+            if none_left and group.state is EMPTY:
+                out.records.append(records.group_tombstone(group.group_id))
+        if out.records:
+            log.info("%d tombstones of expired offsets and groups", len(out.records))
+        out.timers.append(Schedule(_EXPIRE, self._config.offsets_retention_check_interval_ms))
+        return out
+
+
+def restore(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+    """Return the group that a record describes: Stable if it has members, else Empty."""
+    group = ClassicGroup(group_id, value.current_state_timestamp)
+    group.generation = value.generation
+    group.protocol_name = value.protocol
+    group.leader_id = value.leader
+    for member in value.members:
+        group.add(
+            Member(
+                member_id=member.member_id,
+                instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.session_timeout
+                if member.rebalance_timeout == -1
+                else member.rebalance_timeout,
+                session_timeout_ms=member.session_timeout,
+                protocol_type=value.protocol_type,
+                protocols=((value.protocol or "", member.subscription),),
+                assignment=member.assignment,
+            )
+        )
+    group.protocol_type = value.protocol_type or None
+    if group.members:
+        group.state = STABLE
+    return group
