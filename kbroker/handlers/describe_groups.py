@@ -1,0 +1,28 @@
+"""DescribeGroups: v0-6.
+
+Behaviour: state, protocol and members of classic groups; metadata and protocol only while a group is Stable.
+Version notes: v3 authorized operations; a group that does not exist is Dead, and an error only since v6.
+"""
+
+from __future__ import annotations
+
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+
+ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS by AclOperation's codes: what a group knows."""
+
+
+def _failed(request: DescribeGroupsRequest, code: int, _message: str | None) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(groups=[DescribedGroup(group_id=group, error_code=code) for group in request.groups])
+
+
+@handles(DescribeGroupsRequest, DescribeGroupsResponse, "0-6", _failed)
+def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Describe groups."""
+    response = ctx.services.groups.describe_groups(request.groups, version=ctx.version)
+    if request.include_authorized_operations:
+        for group in response.groups:
+            if not group.error_code:
+                group.authorized_operations = ALL_OPERATIONS
+    return response

@@ -1,0 +1,86 @@
+"""FindCoordinator: v0-6.
+
+Behaviour: groups (key type 0) live on the leader of their partition of `__consumer_offsets`, which is created when it
+is first asked for. Since v4 one request asks for several keys, and every answer has its own error without a text.
+Gaps: transactional ids (1) have no coordinator here, and share groups (2) neither: COORDINATOR_NOT_AVAILABLE, as while
+Kafka creates the topic behind them.
+"""
+
+from __future__ import annotations
+
+from kbroker.group_coordinator.coordinator import TOPIC
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.wire import parse_uuid
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+BATCHED_SINCE = 4
+SHARE_SINCE = 6
+
+_TEXTS = {
+    ErrorCode.NONE: "NONE",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: (
+        "This most likely occurs because of a request being malformed by the client library or the message was sent to "
+        "an incompatible broker. See the broker logs for more details."
+    ),
+}
+
+
+def _failed(request: FindCoordinatorRequest, code: int, message: str | None) -> FindCoordinatorResponse:
+    text = message or _TEXTS.get(ErrorCode(code), ErrorCode(code).name)
+    if request.coordinator_keys:
+        return FindCoordinatorResponse(
+            coordinators=[
+                Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=text)
+                for key in request.coordinator_keys
+            ]
+        )
+    return FindCoordinatorResponse(error_code=code, error_message=text, node_id=-1, host="", port=-1)
+
+
+@handles(FindCoordinatorRequest, FindCoordinatorResponse, "0-6", _failed)
+def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    """Name the broker that coordinates each key."""
+    if request.key_type not in (GROUP, TRANSACTION, SHARE):
+        return _failed(request, ErrorCode.INVALID_REQUEST, None)
+    if ctx.version >= BATCHED_SINCE:
+        return FindCoordinatorResponse(
+            coordinators=[_find(ctx, request.key_type, key) for key in request.coordinator_keys]
+        )
+    found = _find(ctx, request.key_type, request.key)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=_TEXTS[ErrorCode(found.error_code)],
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
+    nobody = Coordinator(key=key, node_id=-1, host="", port=-1, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if key_type == SHARE and (ctx.version < SHARE_SINCE or not _is_share_key(key)):
+        nobody.error_code = ErrorCode.INVALID_REQUEST
+    if key_type != GROUP or not ctx.services.groups.ensure_topic():
+        return nobody
+    state = ctx.services.controller.state
+    partition = state.partition(TOPIC, ctx.services.groups.partition_for(key))
+    broker = state.brokers.get(partition.leader) if partition is not None else None
+    if broker is None:
+        return nobody
+    return Coordinator(key=key, node_id=broker.node_id, host=broker.host, port=broker.port)
+
+
+def _is_share_key(key: str) -> bool:
+    """Tell whether a key has the form group:topic id:partition."""
+    parts = key.split(":")
+    if len(parts) != 3 or not parts[0].strip():
+        return False
+    try:
+        parse_uuid(parts[1])
+        int(parts[2])
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,29 @@
+"""LeaveGroup: v0-5.
+
+Behaviour: since v3 a list of members with an error each, and none for the request as a whole; one without a member id
+but with an instance id is an administrator's removal. v5 adds reasons, which are logged.
+Version notes: before v3 the one member's error is the answer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from kbroker.coordination_outcome import then
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+
+LIST_SINCE = 3
+
+
+@handles(LeaveGroupRequest, LeaveGroupResponse, "0-5")
+def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
+    """Remove members from their group."""
+    answer = ctx.services.groups.leave_group(request, version=ctx.version)
+    return answer if ctx.version >= LIST_SINCE else then(answer, _of_one)
+
+
+def _of_one(response: LeaveGroupResponse) -> LeaveGroupResponse:
+    if not response.error_code and response.members:
+        response.error_code = response.members[0].error_code
+    return response

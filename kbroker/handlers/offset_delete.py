@@ -1,0 +1,53 @@
+"""OffsetDelete: v0.
+
+Behaviour: deletes positions of a group in topics that it does not consume (GROUP_SUBSCRIBED_TO_TOPIC otherwise); a
+group with members that is no consumer group is NON_EMPTY_GROUP as a whole (KIP-496).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from kbroker.coordination_outcome import then
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+@handles(OffsetDeleteRequest, OffsetDeleteResponse, "0")
+def offset_delete(
+    ctx: RequestContext, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
+    """Delete a group's positions."""
+    state = ctx.services.controller.state
+    refused: dict[str, OffsetDeleteResponseTopic] = {}
+    known: dict[str, OffsetDeleteRequestTopic] = {}
+    for topic in request.topics:
+        # Kafka reads both lists as sets.
+        for index in dict.fromkeys(partition.partition_index for partition in topic.partitions):
+            if state.partition(topic.name, index) is not None:
+                held = known.setdefault(topic.name, OffsetDeleteRequestTopic(name=topic.name))
+                held.partitions.append(OffsetDeleteRequestPartition(partition_index=index))
+            else:
+                answer = refused.setdefault(topic.name, OffsetDeleteResponseTopic(name=topic.name))
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                answer.partitions.append(OffsetDeleteResponsePartition(partition_index=index, error_code=error))
+    request.topics = list(known.values())
+
+    def merge(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
+        if response.error_code:
+            return response
+        for topic in response.topics:
+            answered = refused.setdefault(topic.name, topic)
+            if answered is not topic:
+                answered.partitions += topic.partitions
+        return OffsetDeleteResponse(topics=list(refused.values()))
+
+    return then(ctx.services.groups.delete_offsets(request), merge)

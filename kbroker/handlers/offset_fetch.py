@@ -1,0 +1,134 @@
+"""OffsetFetch: v1-10.
+
+Behaviour: a group's positions, -1 where there is none; an unknown group or topic has none, which is no error. v2 null
+topics ask for all, v7 require_stable makes positions that an open transaction may change UNSTABLE_OFFSET_COMMIT.
+Version notes: v8 asks for several groups and moves everything, errors included, into `groups` (KIP-709); v9 member id
+and epoch concern only groups of KIP-848; v10 names topics by id (UNKNOWN_TOPIC_ID).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+
+from kbroker.controller.state import ClusterState
+from kbroker.coordination_outcome import then
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from kbroker.protocol.wire import ZERO_UUID
+
+BATCHED_SINCE = 8
+TOPIC_IDS_SINCE = 10
+
+
+def _failed(request: OffsetFetchRequest, code: int, _message: str | None) -> OffsetFetchResponse:
+    groups = [OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups]
+    return OffsetFetchResponse(error_code=code, groups=groups)
+
+
+@handles(OffsetFetchRequest, OffsetFetchResponse, "1-10", _failed)
+def offset_fetch(
+    ctx: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
+    """Return positions of groups."""
+    if ctx.version < BATCHED_SINCE:
+        topics = None
+        if request.topics is not None:
+            topics = [
+                OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in request.topics
+            ]
+        group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+        return then(_fetch(ctx, group, request.require_stable), _of_one)
+    answers = [_fetch(ctx, group, request.require_stable) for group in request.groups]
+    if all(isinstance(answer, OffsetFetchResponseGroup) for answer in answers):
+        return OffsetFetchResponse(groups=[a for a in answers if isinstance(a, OffsetFetchResponseGroup)])
+    return _gather(answers)
+
+
+async def _gather(
+    answers: Sequence[OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]],
+) -> OffsetFetchResponse:
+    groups = [a if isinstance(a, OffsetFetchResponseGroup) else await a for a in answers]
+    return OffsetFetchResponse(groups=groups)
+
+
+def _fetch(
+    ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]:
+    """Fetch one group's offsets. Topics that no id names are answered behind the others."""
+    version, state = ctx.version, ctx.services.controller.state
+    if version < TOPIC_IDS_SINCE:
+        return ctx.services.groups.fetch_offsets(group, version=version, require_stable=require_stable)
+    if group.topics is None:
+        answer = ctx.services.groups.fetch_offsets(group, version=version, require_stable=require_stable)
+        return then(answer, lambda response: _with_ids(response, state))
+    unknown: list[OffsetFetchResponseTopics] = []
+    known = []
+    for topic in group.topics:
+        topic.name = state.topic_names.get(topic.topic_id, "")
+        if topic.name:
+            known.append(topic)
+        else:
+            unknown.append(_unknown_id(topic))
+    group.topics = known
+
+    def finish(response: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
+        if not response.error_code:
+            response.topics += unknown
+        return response
+
+    return then(ctx.services.groups.fetch_offsets(group, version=version, require_stable=require_stable), finish)
+
+
+def _unknown_id(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index, committed_offset=-1, metadata="", error_code=ErrorCode.UNKNOWN_TOPIC_ID
+            )
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def _with_ids(response: OffsetFetchResponseGroup, state: ClusterState) -> OffsetFetchResponseGroup:
+    """Name the topics by id; one that no longer exists has none and is left out."""
+    for topic in response.topics:
+        held = state.topics.get(topic.name)
+        topic.topic_id = ZERO_UUID if held is None else held.topic_id
+    response.topics = [topic for topic in response.topics if topic.topic_id != ZERO_UUID]
+    return response
+
+
+def _of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
+    """Return the answer of the versions that ask for one group."""
+    return OffsetFetchResponse(
+        error_code=group.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=p.partition_index,
+                        committed_offset=p.committed_offset,
+                        committed_leader_epoch=p.committed_leader_epoch,
+                        metadata=p.metadata,
+                        error_code=p.error_code,
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ],
+    )
