@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 
@@ -26,10 +27,12 @@ from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.services import Services
+from kbroker.log import checkpoints
 from kbroker.log.appends import COORDINATOR
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_manager import LogManager
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.wire import new_uuid, uuid_text
 from kbroker.replicas import Replicas, TopicSettings
 from kbroker.server import Server, ServerLimits
 from kbroker.txn.producer_ids import ProducerIds
@@ -125,9 +128,7 @@ class BrokerNode:
         """Load what is on disk, then serve."""
         config = self.config
         handlers.load_all()
-        if len(config.log_dirs) != 1:
-            raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; this broker keeps one")
-        self.logs = LogManager(config.log_dirs[0], node_id=self.node_id)
+        self.logs = _open_logs(config, self.node_id)
         try:
             self._load()
             await self._listen()
@@ -155,12 +156,13 @@ class BrokerNode:
         config = self.config
         self.store = EmbeddedStore(self.logs.directory)
         self.controller = Controller(self.store, self.logs.cluster_id, _topic_defaults(config))
-        if self.logs.unclean:
+        topics = self.controller.state.topics
+        self._take_configs(self.controller.state)
+        self.logs.load(lambda topic: self._settings(topics.get(topic)).log, self.clock.now_ms())
+        if topics and not self.logs.was_clean:
             self.controller.bump_leader_epochs()
         state = self.controller.state
-        self._take_configs(state)
-        self.logs.load(lambda topic: self._settings(state.topics.get(topic)).log, self.clock.now_ms())
-        self.replicas = Replicas(self.node_id, self.logs, self._settings)
+        self.replicas = Replicas(self.node_id, self.logs, self._settings, self.clock)
         self.replicas.load(state)
         self.groups = GroupCoordinator(_group_config(config), OffsetsWriter(self.controller, self.replicas), self.clock)
         self.replicas.on_topics_deleted = self.groups.on_topics_deleted
@@ -226,6 +228,7 @@ class BrokerNode:
     def _on_tick(self) -> None:
         try:
             self.logs.tick(self.clock.now_ms())
+            self.groups.tick()
         except Exception:
             log.exception("periodic work on the logs failed")
         self._schedule_tick()
@@ -234,7 +237,32 @@ class BrokerNode:
         store = getattr(self, "store", None)
         if store is not None:
             store.close()
-        self.logs.close(clean=clean)
+        self.logs.close(clean, self.clock.now_ms())
+
+
+def _open_logs(config: BrokerConfig, node_id: int) -> LogManager:
+    """Lock the log directory. Raises ConfigError, LogDirError."""
+    if len(config.log_dirs) != 1:
+        raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; this broker keeps one")
+    directory = os.path.abspath(config.log_dirs[0])
+    logs = LogManager(
+        directory,
+        node_id=node_id,
+        cluster_id=_cluster_id(directory),
+        retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
+        recovery_point_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
+        log_start_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
+        high_watermark_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
+        producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+    )
+    logs.open()
+    return logs
+
+
+def _cluster_id(directory: str) -> str:
+    """Return the id of the cluster whose data lies in `directory`; a new one for a new directory."""
+    found = checkpoints.read_properties(os.path.join(directory, checkpoints.META_PROPERTIES)) or {}
+    return found.get("cluster.id") or uuid_text(new_uuid())
 
 
 def _topic_defaults(config: BrokerConfig) -> TopicDefaults:

@@ -10,7 +10,9 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
 
+from kbroker.clock import Clock
 from kbroker.controller.state import ClusterState, TopicState
 from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.log_config import LogConfig
@@ -102,13 +104,16 @@ class Partition:
 class Replicas:
     """All hosted partitions of one broker."""
 
-    def __init__(self, node_id: int, logs: LogManager, settings: Callable[[TopicState], TopicSettings]) -> None:
+    def __init__(
+        self, node_id: int, logs: LogManager, settings: Callable[[TopicState], TopicSettings], clock: Clock
+    ) -> None:
         self.node_id = node_id
         self.logs = logs
         self._settings = settings
+        self._clock = clock
         self._partitions: dict[tuple[str, int], Partition] = {}
         self.get = self._partitions.get
-        self.on_topics_deleted: Callable[[list[str]], None] = lambda _names: None
+        self.on_topics_deleted: Callable[[dict[str, bytes]], None] = lambda _topics: None
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -126,12 +131,12 @@ class Replicas:
         """Follow a change of the cluster: create, reconfigure, lead, delete."""
         if old.topics is new.topics:
             return
-        deleted = []
+        deleted = {}
         for name, topic in old.topics.items():
             successor = new.topics.get(name)
             if successor is None or successor.topic_id != topic.topic_id:
                 self._drop(topic)
-                deleted.append(name)
+                deleted[name] = topic.topic_id
         for name, topic in new.topics.items():
             if old.topics.get(name) is not topic:
                 self._host(topic)
@@ -162,7 +167,9 @@ class Replicas:
                 continue
             partition = self.get((topic.name, index))
             if partition is None:
-                partition_log = self.logs.get_or_create(topic.name, index, topic.topic_id, config)
+                partition_log = self.logs.get_or_create(
+                    topic.name, index, UUID(bytes=topic.topic_id), config, self._clock.now_ms()
+                )
                 partition = Partition(topic.name, topic.topic_id, index, partition_log)
                 self._partitions[topic.name, index] = partition
             elif partition.log.config is not config:
@@ -185,5 +192,5 @@ class Replicas:
             if partition is None:
                 continue
             partition.leading = False
-            self.logs.delete(topic.name, index)
+            self.logs.delete(topic.name, index, self._clock.now_ms())
             partition.poke()

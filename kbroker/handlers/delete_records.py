@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kbroker.controller.decide import INTERNAL_TOPICS
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.log.partition_log import ReadError
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -52,15 +51,15 @@ def _delete(ctx: RequestContext, topic: str, index: int, offset: int) -> DeleteR
     if not partition.leading:
         return _result(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     log = partition.log
-    if "delete" not in log.config.cleanup_policy and "compact" in log.config.cleanup_policy:
+    if log.config.compact and not log.config.delete:
         return _result(index, ErrorCode.POLICY_VIOLATION)
     if offset == _HIGH_WATERMARK:
         offset = log.high_watermark
     if offset < 0:
         return _result(index, ErrorCode.OFFSET_OUT_OF_RANGE)
     try:
-        log.advance_log_start(offset)
-    except ReadError as err:
+        log.advance_log_start(offset, ctx.services.clock.now_ms())
+    except ApiError as err:
         return _result(index, err.code)
     partition.poke()
     return _result(index, ErrorCode.NONE, log.log_start_offset)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from kbroker.handlers.fetch_session import FINAL_EPOCH, FetchSessions, Key, Session, wanted_of
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.log.partition_log import ReadError
+from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import (
     AbortedTransaction,
@@ -119,11 +119,11 @@ class Fetch:
                     )  # fmt: skip
             limit = min(want.partition_max_bytes, left)
             piece = log.read(want.fetch_offset, limit, stable if committed_only else high_watermark, min_one=first)
-        except ReadError as err:
+        except ApiError as err:
             return self._failed(key[2], err.code)
         aborted = None
         if committed_only:
-            aborted = [AbortedTransaction(*entry) for entry in piece.aborted_transactions] if len(piece) else []
+            aborted = _aborted(log, want.fetch_offset, stable) if piece else []
         return PartitionData(
             key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
             piece if len(piece) else b"",
@@ -186,13 +186,17 @@ def _grouped(answered: Answered) -> list[FetchableTopicResponse]:
     return topics
 
 
+def _aborted(log: PartitionLog, start: int, end: int) -> list[AbortedTransaction]:
+    """List the aborted transactions a reader of committed records has to skip; the index names few, if any."""
+    return [AbortedTransaction(*entry) for entry in log.aborted_transactions(start, end)]
+
+
 def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | None:
-    """Compare the consumer's last epoch with our history (KIP-595, Partition.readRecords). Raises ReadError."""
+    """Compare the consumer's last epoch with our history (KIP-595, Partition.readRecords). Raises ApiError."""
     log = partition.log
-    end = log.end_offset_for_epoch(want.last_fetched_epoch)
-    if end is None or want.fetch_offset < log.log_start_offset:
-        raise ReadError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    epoch, offset = end
+    epoch, offset = log.leader_epochs.end_offset_for(want.last_fetched_epoch, log.log_end_offset)
+    if epoch < 0 or offset < 0 or want.fetch_offset < log.log_start_offset:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch < want.last_fetched_epoch or offset < want.fetch_offset:
         return EpochEndOffset(epoch, offset)
     return None

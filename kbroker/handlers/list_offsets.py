@@ -82,8 +82,7 @@ def _one(
         answer.offset, answer.leader_epoch = visible_end, partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = log.log_start_offset
-        epoch = log.leader_epochs.epoch_at(log.log_start_offset)
-        answer.leader_epoch = -1 if epoch is None else epoch
+        answer.leader_epoch = log.leader_epochs.epoch_for_offset(log.log_start_offset)
     elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         answer.offset = -1
     else:

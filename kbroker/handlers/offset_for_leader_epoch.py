@@ -43,7 +43,5 @@ def _one(ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> E
     code = partition.check_leader_epoch(wanted.current_leader_epoch)
     if code:
         return EpochEndOffset(error_code=code, partition=wanted.partition)
-    end = partition.log.end_offset_for_epoch(wanted.leader_epoch)
-    if end is None:
-        return EpochEndOffset(partition=wanted.partition)
-    return EpochEndOffset(partition=wanted.partition, leader_epoch=end[0], end_offset=end[1])
+    epoch, offset = partition.log.leader_epochs.end_offset_for(wanted.leader_epoch, partition.log.log_end_offset)
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=offset)

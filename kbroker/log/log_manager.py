@@ -89,15 +89,24 @@ class LogManager:
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
-    def load(self, configs: Callable[[str], LogConfig], now_ms: int) -> None:
-        """Open the directory and every partition in it; raises LogDirError.
-
-        `configs` returns a topic's settings by its name. After an unclean stop this reads all that was not flushed.
-        """
+    def open(self) -> None:
+        """Lock the directory and check that it is ours; raises LogDirError. What else lies in it is safe to read then."""
         os.makedirs(self.directory, exist_ok=True)
         self._lock()
         try:
             self._check_identity()
+        except BaseException:
+            self._unlock()
+            raise
+
+    def load(self, configs: Callable[[str], LogConfig], now_ms: int) -> None:
+        """Open every partition in the directory, and the directory itself if `open` was not called.
+
+        `configs` returns a topic's settings by its name. After an unclean stop this reads all that was not flushed.
+        """
+        if self._lock_fd < 0:
+            self.open()
+        try:
             mark = f"{self.directory}/{checkpoints.CLEAN_SHUTDOWN}"
             # The mark goes before anything is loaded: a crash while loading must not pass for a clean stop.
             self.was_clean = read_optional(mark) is not None

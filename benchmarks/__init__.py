@@ -1,0 +1,1 @@
+"""The measured claims, each next to Apache Kafka in one run."""

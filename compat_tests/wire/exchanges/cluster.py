@@ -1,0 +1,155 @@
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, DescribeLogDirs."""
+
+from __future__ import annotations
+
+from compat_tests.wire.exchanges import sequence, versions
+from compat_tests.wire.session import Wire
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest
+from kbroker.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from kbroker.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+RANDOM_ID = bytes(range(16))
+
+
+@sequence
+def api_versions(wire: Wire) -> None:
+    for name, software, version in [
+        ("empty software", "", ""),
+        ("bad name", "bad name", "1"),
+        ("bad version", "good", "-1"),
+        ("one letter", "a", "1"),
+        ("trailing dash", "a-", "1"),
+    ]:
+        request = ApiVersionsRequest(client_software_name=software, client_software_version=version)
+        for v in (3, 4):
+            answer = wire.quiet(request, v)
+            wire.record(name, v, answer.error_code)
+    for v in versions(ApiVersionsRequest):
+        request = ApiVersionsRequest(client_software_name="wire", client_software_version="1.0")
+        answer = wire.quiet(request, v)
+        ours = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys if k.api_key in SERVED}
+        wire.record("ranges", v, {str(k): list(v) for k, v in sorted(ours.items())})
+        wire.record("error", v, answer.error_code)
+
+
+SERVED = {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 32, 33, 35, 37, 42, 44, 47, 60, 61, 74, 75}
+
+
+@sequence
+def api_versions_unknown(wire: Wire) -> None:
+    import struct
+
+    for version in (5, 99, 32767):
+        client = wire.client()
+        body = struct.pack(">hhih", 18, version, 7, 4) + b"wire" + b"\0" + b"\1\1\0"
+        client.send_bytes(struct.pack(">i", len(body)) + body)
+        raw = client.receive()
+        wire.record("unknown version", version, raw if isinstance(raw, str) else raw.hex())
+
+
+@sequence
+def metadata(wire: Wire) -> None:
+    one, two = wire.topic("one", 1), wire.topic("two", 3)
+    for v in versions(MetadataRequest):
+        def by_name(*names: str) -> list[MetadataRequestTopic]:
+            return [MetadataRequestTopic(name=n) for n in names]
+
+        ask = lambda label, **kw: wire.ask(label, MetadataRequest(allow_auto_topic_creation=False, **kw), v)  # noqa: E731, B023
+        ask("one topic", topics=by_name(one))
+        ask("two topics", topics=by_name(one, two))
+        ask("the same twice", topics=by_name(one, one))
+        ask("unknown topic", topics=by_name(f"{wire.name}-none"))
+        ask("bad name", topics=by_name("a b"))
+        ask("dots", topics=by_name(".."))
+        ask("long name", topics=by_name("x" * 250))
+        ask("empty name", topics=by_name(""))
+        ask("known and unknown", topics=by_name(one, f"{wire.name}-none"))
+        if v > 0:
+            ask("none", topics=[])
+        if v >= 8:
+            ask("operations", topics=by_name(one), include_topic_authorized_operations=True)
+        if 8 <= v <= 10:
+            ask("cluster operations", topics=[], include_cluster_authorized_operations=True)
+        if v >= 10:
+            topic_id = wire.topic_id(one)
+            ask("by id", topics=[MetadataRequestTopic(name=None, topic_id=topic_id)])
+            ask("by unknown id", topics=[MetadataRequestTopic(name=None, topic_id=RANDOM_ID)])
+            ask("name and id", topics=[MetadataRequestTopic(name=two, topic_id=topic_id)])
+            ask("neither name nor id", topics=[MetadataRequestTopic(name=None)])
+
+
+@sequence
+def metadata_creates(wire: Wire) -> None:
+    for v in (0, 1, 4, 9, 12, 13):
+        name = f"{wire.name}-{v}"
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+        wire.ask("first", request, v)
+        wire.until(lambda: wire.quiet(request, v).topics[0].error_code == 0, "auto-creation")  # noqa: B023
+        wire.ask("then", request, v)
+        bad = MetadataRequest(topics=[MetadataRequestTopic(name="a/b")], allow_auto_topic_creation=True)
+        wire.ask("bad name", bad, v)
+    wire.topic("dup.name")
+    clash = MetadataRequest(
+        topics=[MetadataRequestTopic(name=f"{wire.name}-dup_name")], allow_auto_topic_creation=True
+    )
+    wire.ask("colliding name", clash, 12)
+    wire.ask("colliding name again", clash, 12)
+
+
+@sequence
+def describe_cluster(wire: Wire) -> None:
+    for v in versions(DescribeClusterRequest):
+        wire.ask("plain", DescribeClusterRequest(), v)
+        wire.ask("operations", DescribeClusterRequest(include_cluster_authorized_operations=True), v)
+        if v >= 1:
+            wire.ask("controllers", DescribeClusterRequest(endpoint_type=2), v)
+            wire.ask("unknown type", DescribeClusterRequest(endpoint_type=77), v)
+        if v >= 2:
+            wire.ask("fenced too", DescribeClusterRequest(include_fenced_brokers=True), v)
+
+
+@sequence
+def describe_topic_partitions(wire: Wire) -> None:
+    one, three = wire.topic("a", 1), wire.topic("b", 3)
+
+    def ask(label: str, names: list[str], limit: int = 2000, cursor: Cursor | None = None) -> None:
+        request = DescribeTopicPartitionsRequest(
+            topics=[TopicRequest(name=n) for n in names], response_partition_limit=limit, cursor=cursor
+        )
+        wire.ask(label, request, 0)
+
+    ask("two topics", [one, three])
+    ask("unsorted, twice", [three, one, three])
+    ask("limit 1", [one, three], 1)
+    ask("limit 2", [one, three], 2)
+    ask("limit 0", [one, three], 0)
+    ask("limit negative", [one, three], -5)
+    ask("from a cursor", [one, three], 2, Cursor(three, 1))
+    ask("cursor at the end", [one, three], 2, Cursor(three, 2))
+    ask("cursor past the end", [one, three], 2, Cursor(three, 7))
+    ask("cursor of another topic", [one], 2, Cursor("zzz", 0))
+    ask("cursor negative", [one, three], 2, Cursor(three, -1))
+    ask("unknown", [one, f"{wire.name}-none"])
+    ask("bad name", ["a b"])
+    ask("exactly full", [one, three], 4)
+    ask("full with more", [one, three, f"{wire.name}-none"], 4)
+
+
+@sequence
+def describe_log_dirs(wire: Wire) -> None:
+    topic = wire.topic("t", 2)
+    for v in versions(DescribeLogDirsRequest):
+        def ask(label: str, *topics: DescribableLogDirTopic) -> None:
+            wire.ask(label, DescribeLogDirsRequest(topics=list(topics)), v)  # noqa: B023
+
+        ask("one topic", DescribableLogDirTopic(topic, [0, 1]))
+        ask("one partition", DescribableLogDirTopic(topic, [1]))
+        ask("unknown", DescribableLogDirTopic(f"{wire.name}-none", [0]))
+        ask("unknown partition", DescribableLogDirTopic(topic, [7, -1]))
+        ask("none")

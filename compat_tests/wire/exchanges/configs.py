@@ -1,0 +1,161 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compat_tests.wire.exchanges import sequence, versions
+from compat_tests.wire.session import Wire
+from kbroker.protocol.messages import alter_configs as legacy
+from kbroker.protocol.messages import incremental_alter_configs as incremental
+from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.messages.list_config_resources import ListConfigResourcesRequest
+
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def describe(kind: int, name: str, keys: list[str] | None = None, **fields: Any) -> DescribeConfigsRequest:
+    return DescribeConfigsRequest(resources=[DescribeConfigsResource(kind, name, keys)], **fields)
+
+
+@sequence
+def describe_configs(wire: Wire) -> None:
+    plain, set_up = wire.topic("plain"), wire.topic("set", retention_ms="1234", cleanup_policy="compact")
+    for v in versions(DescribeConfigsRequest):
+        def ask(label: str, kind: int, name: str, keys: list[str] | None = None, **fields: Any) -> None:
+            answer = wire.quiet(describe(kind, name, keys, **fields), v)  # noqa: B023
+            for result in answer.results:
+                result.configs = [c for c in result.configs if c.name != "record.validation"]
+            wire.record(label, v, answer)  # noqa: B023
+
+        ask("a topic", TOPIC, plain)
+        ask("a topic with synonyms", TOPIC, set_up, include_synonyms=True)
+        ask("two keys", TOPIC, set_up, ["retention.ms", "segment.ms", "no.such"])
+        ask("no keys", TOPIC, set_up, [])
+        ask("unknown topic", TOPIC, "no-such-topic")
+        ask("bad topic", TOPIC, "a b")
+        ask("empty topic", TOPIC, "")
+        ask("a broker's keys", BROKER, "1", ["num.partitions", "log.retention.ms", "log.retention.hours"])
+        ask("with synonyms", BROKER, "1", ["log.retention.ms", "log.segment.bytes"], include_synonyms=True)
+        ask("another broker", BROKER, "7")
+        ask("a broker that is no number", BROKER, "x")
+        ask("cluster-wide", BROKER, "")
+        ask("a group", GROUP, "any-group")
+        ask("no group", GROUP, "")
+        ask("no logger", LOGGER, "")
+        ask("another's logger", LOGGER, "9")
+        ask("no metrics", METRICS, "")
+        ask("a bad type", 3, "x")
+
+
+@sequence
+def alter_configs(wire: Wire) -> None:
+    for v in versions(legacy.AlterConfigsRequest):
+        name = wire.topic(str(v), retention_ms="5")
+
+        def ask(label: str, kind: int, resource: str, validate: bool = False, **configs: Any) -> None:
+            entries = [legacy.AlterableConfig(k.replace("_", "."), value) for k, value in configs.items()]
+            r = legacy.AlterConfigsResource(kind, resource, entries)
+            wire.ask(label, legacy.AlterConfigsRequest(resources=[r], validate_only=validate), v)  # noqa: B023
+
+        ask("replace", TOPIC, name, segment_ms="1000")
+        wire.record("replaced", v, configs_of(wire, name))
+        ask("validate only", TOPIC, name, validate=True, retention_ms="9")
+        wire.record("unchanged", v, configs_of(wire, name))
+        ask("unknown key", TOPIC, name, no_such="1")
+        ask("bad value", TOPIC, name, retention_ms="x")
+        ask("null value", TOPIC, name, retention_ms=None)
+        ask("unknown topic", TOPIC, "no-such-topic", retention_ms="1")
+        ask("bad topic", TOPIC, "a b", retention_ms="1")
+        ask("empty topic", TOPIC, "", retention_ms="1")
+        ask("another broker", BROKER, "9", log_retention_ms="1")
+        ask("read-only", BROKER, "1", node_id="5")
+        ask("bad type", 3, "x", a="b")
+        ask("nothing", TOPIC, name)
+
+
+def configs_of(wire: Wire, name: str) -> dict[str, str]:
+    answer = wire.quiet(describe(TOPIC, name), 4)
+    return {c.name: c.value for c in answer.results[0].configs if c.config_source == 1}
+
+
+@sequence
+def incremental_alter_configs(wire: Wire) -> None:
+    for v in versions(incremental.IncrementalAlterConfigsRequest):
+        name = wire.topic(str(v), retention_ms="5")
+
+        def ask(label: str, kind: int, resource: str, *ops: Any, validate: bool = False) -> None:
+            entries = [incremental.AlterableConfig(k, op, value) for k, op, value in ops]
+            r = incremental.AlterConfigsResource(kind, resource, entries)
+            request = incremental.IncrementalAlterConfigsRequest(resources=[r], validate_only=validate)
+            wire.ask(label, request, v)  # noqa: B023
+            if kind == TOPIC and resource == name:  # noqa: B023
+                wire.record(f"{label}: outcome", v, configs_of(wire, name))  # noqa: B023
+
+        ask("set", TOPIC, name, ("segment.ms", SET, "1000"))
+        ask("delete", TOPIC, name, ("segment.ms", DELETE, None))
+        ask("delete what is not set", TOPIC, name, ("flush.ms", DELETE, None))
+        ask("append", TOPIC, name, ("cleanup.policy", APPEND, "compact"))
+        ask("append again", TOPIC, name, ("cleanup.policy", APPEND, "compact"))
+        ask("subtract", TOPIC, name, ("cleanup.policy", SUBTRACT, "delete"))
+        ask("subtract what is not there", TOPIC, name, ("cleanup.policy", SUBTRACT, "delete"))
+        ask("append to a number", TOPIC, name, ("retention.ms", APPEND, "5"))
+        ask("append nonsense", TOPIC, name, ("cleanup.policy", APPEND, "burn"))
+        ask("set nonsense", TOPIC, name, ("retention.ms", SET, "x"))
+        ask("set null", TOPIC, name, ("retention.ms", SET, None))
+        ask("unknown key", TOPIC, name, ("no.such", SET, "1"))
+        ask("delete unknown key", TOPIC, name, ("no.such", DELETE, None))
+        ask("duplicate key", TOPIC, name, ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
+        ask("validate only", TOPIC, name, ("retention.ms", SET, "77"), validate=True)
+        ask("bad operation", TOPIC, name, ("retention.ms", 9, "77"))
+        ask("one good, one bad", TOPIC, name, ("retention.ms", SET, "78"), ("no.such", SET, "1"))
+        ask("unknown topic", TOPIC, "no-such-topic", ("retention.ms", SET, "1"))
+        ask("bad topic name", TOPIC, "a b", ("retention.ms", SET, "1"))
+        ask("empty topic name", TOPIC, "", ("retention.ms", SET, "1"))
+        ask("another broker", BROKER, "9", ("log.retention.ms", SET, "1"))
+        ask("broker no number", BROKER, "x", ("log.retention.ms", SET, "1"))
+        ask("read-only", BROKER, "1", ("node.id", SET, "1"))
+        ask("group", GROUP, "g", ("consumer.session.timeout.ms", SET, "46000"))
+        ask("group, bad", GROUP, "g", ("consumer.session.timeout.ms", SET, "1"))
+        ask("group, unknown key", GROUP, "g", ("no.such", SET, "1"))
+        ask("group, delete", GROUP, "g", ("consumer.session.timeout.ms", DELETE, None))
+        ask("empty group", GROUP, "", ("consumer.session.timeout.ms", SET, "46000"))
+        ask("bad type", 3, "x", ("a", SET, "b"))
+
+
+@sequence
+def dynamic_broker_configs(wire: Wire) -> None:
+    name = wire.topic("t")
+
+    def change(resource: str, op: int, value: str | None, key: str = "log.retention.ms") -> None:
+        r = incremental.AlterConfigsResource(BROKER, resource, [incremental.AlterableConfig(key, op, value)])
+        wire.ask(f"{op} {key} of {resource or 'all'} to {value}", incremental.IncrementalAlterConfigsRequest([r]), 1)
+
+    def shown(label: str, expected: str) -> None:
+        def value() -> str | None:
+            answer = wire.quiet(describe(TOPIC, name, ["retention.ms"], include_synonyms=True), 4)
+            return answer.results[0].configs[0].value
+
+        wire.until(lambda: value() == expected, f"retention.ms={expected}")
+        wire.ask(label, describe(TOPIC, name, ["retention.ms"], include_synonyms=True), 4)
+        wire.ask(f"{label}, broker", describe(BROKER, "1", ["log.retention.ms"], include_synonyms=True), 4)
+        wire.ask(f"{label}, all", describe(BROKER, "", include_synonyms=True), 4)
+
+    change("", SET, "7000")
+    shown("cluster-wide", "7000")
+    change("1", SET, "8000")
+    shown("per broker", "8000")
+    change("1", DELETE, None)
+    shown("back to cluster-wide", "7000")
+    change("", DELETE, None)
+    shown("back to the default", "604800000")
+    change("", SET, "x")
+    change("1", SET, "0")
+
+
+@sequence
+def list_config_resources(wire: Wire) -> None:
+    wire.ask("metrics", ListConfigResourcesRequest(), 0)
+    for kinds in ([BROKER], [LOGGER], [METRICS], [77], [BROKER, 77]):
+        wire.ask(f"types {kinds}", ListConfigResourcesRequest(resource_types=kinds), 1)

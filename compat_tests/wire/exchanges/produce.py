@@ -1,0 +1,222 @@
+"""Produce and InitProducerId: good batches, bad batches, idempotent producers."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import crc32c
+
+from compat_tests.wire.client import CLOSED, SILENCE
+from compat_tests.wire.exchanges import sequence, versions
+from compat_tests.wire.session import Wire
+from kbroker.protocol.messages.describe_producers import DescribeProducersRequest
+from kbroker.protocol.messages.describe_producers import TopicRequest as ProducersTopic
+from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
+from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.records import build_batch
+
+STAMP = 1_700_000_000_000
+
+
+def batch(count: int = 1, *, key: bytes | None = b"k", size: int = 10, stamp: int = STAMP, **options: Any) -> bytes:
+    """Return a batch of `count` records."""
+    return build_batch([(stamp + i, key, bytes([65 + i % 26]) * size, ()) for i in range(count)], **options)
+
+
+def sealed(raw: bytes | bytearray) -> bytes:
+    """Return the batch with a CRC that fits its bytes."""
+    raw = bytearray(raw)
+    struct.pack_into(">I", raw, 17, crc32c.crc32c(bytes(raw[21:])))
+    return bytes(raw)
+
+
+def patched(raw: bytes, position: int, form: str, value: int, *, seal: bool = True) -> bytes:
+    """Return the batch with one header field overwritten."""
+    changed = bytearray(raw)
+    struct.pack_into(form, changed, position, value)
+    return sealed(changed) if seal else bytes(changed)
+
+
+def request(name: str, records: Any, acks: int = -1, partition: int = 0, **fields: Any) -> ProduceRequest:
+    data = PartitionProduceData(index=partition, records=records)
+    topic = TopicProduceData(name=name, topic_id=fields.pop("topic_id", bytes(16)), partition_data=[data])
+    return ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[topic], **fields)
+
+
+def put(wire: Wire, name: str, records: bytes, partition: int = 0) -> Any:
+    """Produce as preparation."""
+    answer = wire.quiet(request(name, records, partition=partition), 9)
+    assert answer.responses[0].partition_responses[0].error_code == 0, answer
+    return answer
+
+
+@sequence
+def produce_versions(wire: Wire) -> None:
+    name = wire.topic("t", 2)
+    topic_id = wire.topic_id(name)
+    for v in versions(ProduceRequest):
+        def ask(label: str, records: Any, named: str = name, **fields: Any) -> None:
+            if v >= 13:  # noqa: B023
+                fields.setdefault("topic_id", topic_id if named == name else bytes(range(16)))
+            wire.ask(label, request(named, records, **fields), v)  # noqa: B023
+
+        ask("one record", batch())
+        ask("many records", batch(100))
+        ask("acks 1", batch(), acks=1)
+        ask("acks 2", batch(), acks=2)
+        ask("acks -2", batch(), acks=-2)
+        ask("null key and value", build_batch([(STAMP, None, None, ())]))
+        ask("headers", build_batch([(STAMP, b"k", b"v", (("h", b"1"), ("n", None)))]))
+        ask("unknown topic", batch(), named="no-such-topic")
+        ask("unknown partition", batch(), partition=9)
+        ask("negative partition", batch(), partition=-1)
+        ask("no records", b"")
+        ask("null records", None)
+        ask("short", batch()[:40])
+        ask("cut off", batch(3)[:-5])
+        ask("two batches", batch() + batch())
+        ask("bad crc", patched(batch(), 17, ">I", 1, seal=False))
+        ask("magic 1", patched(batch(), 16, ">b", 1, seal=False))
+        ask("magic 3", patched(batch(), 16, ">b", 3, seal=False))
+        for codec, label in enumerate(["none", "gzip", "snappy", "lz4", "zstd"]):
+            ask(f"codec {label}", batch(10, codec=codec))
+    wire.quiet(ProduceRequest(acks=-1, timeout_ms=1, topic_data=[]), 9)
+    wire.ask("no topics", ProduceRequest(acks=-1, timeout_ms=1, topic_data=[]), 9)
+
+
+@sequence
+def produce_acks_0(wire: Wire) -> None:
+    name = wire.topic("t")
+    good, bad = wire.client(), wire.client()
+    good.start(request(name, batch(), acks=0), 9)
+    wire.record("good", None, good.receive(timeout=0.5))
+    good.start(request(name, batch(), acks=-1), 9)
+    wire.finish("after it", good, 9)
+    bad.start(request("no-such-topic", batch(), acks=0), 9)
+    got = bad.receive(timeout=5)
+    wire.record("bad", None, got if got in (CLOSED, SILENCE) else got.hex())
+
+
+@sequence
+def produce_bad_batches(wire: Wire) -> None:
+    """What a broker says to wrong batches whose header, sequence or CRC shows it."""
+    name = wire.topic("t")
+    good = batch(3)
+    for v in (7, 8, 9, 12):
+        def ask(label: str, records: bytes) -> None:
+            wire.ask(label, request(name, records), v)  # noqa: B023
+
+        ask("base offset 5", patched(good, 0, ">q", 5))
+        ask("base offset negative", patched(good, 0, ">q", -1))
+        ask("batch length 20", patched(good, 8, ">i", 20, seal=False))
+        ask("batch length huge", patched(good, 8, ">i", 2**30, seal=False))
+        ask("batch length negative", patched(good, 8, ">i", -1, seal=False))
+        ask("count 0", patched(good, 57, ">i", 0))
+        ask("count 2 of 3", patched(good, 57, ">i", 2))
+        ask("count negative", patched(good, 57, ">i", -1))
+        ask("last delta 5", patched(good, 23, ">i", 5))
+        ask("last delta negative", patched(good, 23, ">i", -1))
+        ask("control bit", patched(good, 21, ">h", 0x20))
+        ask("codec 7", patched(good, 21, ">h", 7))
+        ask("log append time bit", patched(good, 21, ">h", 8))
+        ask("producer without sequence", patched(patched(good, 43, ">q", 77), 51, ">h", 0))
+        ask("transactional without id", patched(good, 21, ">h", 0x10))
+        ask("leader epoch 9", patched(good, 12, ">i", 9))
+
+
+@sequence
+def produce_limits(wire: Wire) -> None:
+    small = wire.topic("small", max_message_bytes="500")
+    wire.ask("fits", request(small, batch(size=300)), 9)
+    wire.ask("too large", request(small, batch(size=600)), 9)
+    wire.ask("compressed fits", request(small, batch(size=5000, codec=1)), 9)
+    timed = wire.topic("timed", message_timestamp_before_max_ms="1000", message_timestamp_after_max_ms="1000")
+    for v in (3, 8, 9):
+        wire.ask("too old", request(timed, batch(3)), v)
+        wire.ask("from the future", request(timed, batch(2, stamp=4_000_000_000_000)), v)
+    stamped = wire.topic("stamped", message_timestamp_type="LogAppendTime")
+    wire.ask("log append time", request(stamped, batch(3)), 9)
+    compacted = wire.topic("compacted", cleanup_policy="compact")
+    for v in (7, 8, 9):
+        wire.ask("no key", request(compacted, batch(3, key=None)), v)
+        wire.ask("some without key", request(compacted, build_batch([(STAMP, b"k", b"v", ()), (STAMP, None, b"v", ())])), v)
+        wire.ask("key", request(compacted, batch(3)), v)
+        wire.ask("no key, compressed", request(compacted, batch(3, key=None, codec=1)), v)
+    for codec in ("gzip", "snappy", "lz4", "zstd", "uncompressed"):
+        topic = wire.topic(codec, compression_type=codec)
+        for i in range(5):
+            wire.ask(f"to {codec} from {i}", request(topic, batch(10, codec=i)), 9)
+    wire.ask("internal topic", request("__consumer_offsets", batch()), 9)
+
+
+@sequence
+def idempotent_producer(wire: Wire) -> None:
+    name = wire.topic("t")
+    answer = wire.ask("init", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+    pid = answer.producer_id
+
+    def ask(label: str, sequence_number: int, count: int = 1, epoch: int = 0) -> None:
+        records = batch(count, producer_id=pid, producer_epoch=epoch, base_sequence=sequence_number)
+        wire.ask(label, request(name, records), 9)
+
+    ask("first", 0)
+    ask("second", 1)
+    ask("second again", 1)
+    ask("first again", 0)
+    ask("a gap", 5)
+    for i in range(2, 8):
+        ask(f"number {i}", i)
+    ask("an old one, still known", 4)
+    ask("too old", 1)
+    ask("overlapping", 6, 3)
+    ask("ten at once", 8, 10)
+    ask("ten at once again", 8, 10)
+    ask("part of the ten", 8, 5)
+    ask("new epoch, not from 0", 5, 1, 1)
+    ask("new epoch", 0, 1, 1)
+    ask("old epoch", 18, 1, 0)
+    ask("new epoch again", 0, 1, 1)
+    ask("next", 1, 1, 1)
+    for v in versions(DescribeProducersRequest):
+        for label, topic, partition in [
+            ("producers", name, 0),
+            ("unknown partition", name, 5),
+            ("unknown topic", "no-such-topic", 0),
+            ("bad name", "a b", 0),
+        ]:
+            wire.ask(label, DescribeProducersRequest(topics=[ProducersTopic(topic, [partition])]), v)
+
+
+@sequence
+def sequence_wraps(wire: Wire) -> None:
+    name = wire.topic("t")
+    pid = wire.quiet(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4).producer_id
+    last = 2**31 - 1
+    for label, first, count in [("near the end", last - 2, 3), ("wrapped", 0, 2), ("again", 0, 2), ("on", 2, 1)]:
+        records = batch(count, producer_id=pid, producer_epoch=0, base_sequence=first)
+        wire.ask(label, request(name, records), 9)
+    other = wire.quiet(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4).producer_id
+    records = batch(4, producer_id=other, producer_epoch=0, base_sequence=last - 1)
+    wire.ask("a batch over the edge", request(name, records), 9)
+    records = batch(1, producer_id=other, producer_epoch=0, base_sequence=2)
+    wire.ask("behind it", request(name, records), 9)
+    records = batch(1, producer_id=987654, producer_epoch=3, base_sequence=50)
+    wire.ask("a stranger begins anywhere", request(name, records), 9)
+
+
+@sequence
+def init_producer_id(wire: Wire) -> None:
+    for v in versions(InitProducerIdRequest):
+        wire.ask("fresh", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), v)
+        wire.ask("timeout zero", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0), v)
+        wire.ask("empty id", InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1000), v)
+        if v >= 3:
+            half = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1, producer_id=5)
+            wire.ask("id without epoch", half, v)
+            half = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1, producer_epoch=5)
+            wire.ask("epoch without id", half, v)
+            both = InitProducerIdRequest(
+                transactional_id=None, transaction_timeout_ms=1, producer_id=4, producer_epoch=5
+            )
+            wire.ask("id and epoch", both, v)
