@@ -46,14 +46,17 @@ class LogSize(NamedTuple):
 
 
 class LogManager:
-    """The logs of one directory, by (topic, partition); all intervals in ms."""
+    """The logs of one directory, by (topic, partition); all intervals in ms.
+
+    First `open`, which locks the directory and tells whose it is, then `load`, then everything else.
+    """
 
     def __init__(
         self,
         directory: str,
         *,
         node_id: int,
-        cluster_id: str,
+        cluster_id: str | None = None,
         broker_epoch: int = -1,
         retention_check_interval_ms: int = 300_000,
         flush_check_interval_ms: int = 3_000,
@@ -65,13 +68,15 @@ class LogManager:
     ) -> None:
         self.directory = os.path.abspath(directory)
         self.node_id = node_id
-        self.cluster_id = cluster_id
         self.broker_epoch = broker_epoch
-        self.directory_id: str = ""
         self.logs: dict[Key, PartitionLog] = {}
+        self.cluster_id = cluster_id or ""
+        self.directory_id = ""
         self.was_clean = False
-        """Whether the directory had been closed cleanly when it was loaded."""
+        """Whether the directory had been closed cleanly when it was opened."""
         self._lock_fd = -1
+        self._loaded = False
+        self._now_ms = 0  # the latest time that anybody has told
         self._producer_expiration_ms = producer_id_expiration_ms
         self._jobs = _Jobs(
             (retention_check_interval_ms, self._apply_retention),
@@ -90,11 +95,12 @@ class LogManager:
     # -- opening and closing ----------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Lock the directory and check that it is ours; raises LogDirError. What else lies in it is safe to read then."""
+        """Lock the directory and check that it is ours; raises LogDirError. Other files in it may be read then."""
         os.makedirs(self.directory, exist_ok=True)
-        self._lock()
+        self._lock_fd = _lock(self.directory)
         try:
-            self._check_identity()
+            self.cluster_id, self.directory_id = _take_identity(self.directory, self.node_id, self.cluster_id)
+            self.was_clean = read_optional(self._path(checkpoints.CLEAN_SHUTDOWN)) is not None
         except BaseException:
             self._unlock()
             raise
@@ -106,57 +112,24 @@ class LogManager:
         """
         if self._lock_fd < 0:
             self.open()
-        try:
-            mark = f"{self.directory}/{checkpoints.CLEAN_SHUTDOWN}"
+        if self.was_clean:
             # The mark goes before anything is loaded: a crash while loading must not pass for a clean stop.
-            self.was_clean = read_optional(mark) is not None
-            if self.was_clean:
-                remove_quietly(mark)
-                sync_directory(self.directory)
+            remove_quietly(self._path(checkpoints.CLEAN_SHUTDOWN))
+            sync_directory(self.directory)
+        self._now_ms = now_ms
+        try:
             self._load_logs(configs, now_ms)
         except BaseException:
-            self._unlock()
+            self.close(clean=False)
             raise
         self._written_ms = [now_ms] * len(self._writers)
         self._jobs.start(now_ms)
-
-    def _lock(self) -> None:
-        self._lock_fd = os.open(f"{self.directory}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._unlock()
-            raise LogDirError(f"log directory {self.directory} is in use by another process") from error
+        self._loaded = True
 
     def _unlock(self) -> None:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
-
-    def _check_identity(self) -> None:
-        path = f"{self.directory}/{checkpoints.META_PROPERTIES}"
-        found = checkpoints.read_properties(path)
-        if found is None:
-            self.directory_id = checkpoints.encode_uuid(uuid.uuid4())
-        else:
-            node = found.get("node.id", found.get("broker.id"))
-            if found.get("version") not in ("0", "1"):
-                raise LogDirError(f"{path} has version {found.get('version')}, which is not known")
-            if node is not None and node != str(self.node_id):
-                raise LogDirError(f"{path} belongs to node {node}, not to node {self.node_id}")
-            cluster = found.get("cluster.id")
-            if cluster is not None and cluster != self.cluster_id:
-                raise LogDirError(f"{path} belongs to cluster {cluster}, not to cluster {self.cluster_id}")
-            self.directory_id = found.get("directory.id") or checkpoints.encode_uuid(uuid.uuid4())
-            if found.get("version") == "1" and "directory.id" in found:
-                return
-        properties = {
-            "version": "1",
-            "cluster.id": self.cluster_id,
-            "node.id": str(self.node_id),
-            "directory.id": self.directory_id,
-        }
-        checkpoints.write_properties(path, properties)
 
     def _load_logs(self, configs: Callable[[str], LogConfig], now_ms: int) -> None:
         recovery_points = checkpoints.read_offsets(self._path(checkpoints.RECOVERY_POINTS))
@@ -187,16 +160,21 @@ class LogManager:
             log.release_idle()
 
     def close(self, clean: bool = True, now_ms: int = 0) -> None:
-        """Close everything; a clean close leaves the mark that makes the next start a short one."""
-        self._flusher.close(now_ms)
+        """Close everything; a clean close leaves the mark that makes the next start a short one.
+
+        What was not loaded to its end is left as it is, so that a start that failed loses nothing.
+        """
+        self._now_ms = max(now_ms, self._now_ms)
+        self._flusher.close(self._now_ms)
         try:
             for log in self.logs.values():
-                log.close(clean=clean)
-            if clean:
+                log.close(clean=clean and self._loaded)
+            if clean and self._loaded:
                 self.checkpoint()
                 checkpoints.write_clean_shutdown(self.directory, self.broker_epoch)
         finally:
             self.logs.clear()
+            self._loaded = False
             self._unlock()
 
     def _path(self, name: str) -> str:
@@ -205,19 +183,20 @@ class LogManager:
     # -- partitions -------------------------------------------------------------------------------------------
 
     def get_or_create(
-        self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int = 0
+        self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
         """Return a partition's log, created where there is none; raises OSError."""
         log = self.logs.get((topic, partition))
         if log is None:
             path = f"{self.directory}/{topic}-{partition}"
             os.makedirs(path, exist_ok=True)
-            log = PartitionLog(path, topic, partition, config, now_ms=now_ms, topic_id=topic_id)
+            time = self._now_ms if now_ms is None else now_ms
+            log = PartitionLog(path, topic, partition, config, now_ms=time, topic_id=topic_id)
             sync_directory(self.directory)
             self.logs[topic, partition] = log
         return log
 
-    def delete(self, topic: str, partition: int, now_ms: int = 0) -> None:
+    def delete(self, topic: str, partition: int, now_ms: int | None = None) -> None:
         """Take a partition away at once; its files are removed `file.delete.delay.ms` later."""
         log = self.logs.pop((topic, partition), None)
         if log is None:
@@ -230,7 +209,8 @@ class LogManager:
         os.rename(log.directory, path)
         sync_directory(self.directory)
         log.move(path)
-        self._doomed.append((now_ms + log.config.file_delete_delay_ms, path))
+        time = self._now_ms if now_ms is None else now_ms
+        self._doomed.append((time + log.config.file_delete_delay_ms, path))
         self.checkpoint()
 
     def sizes(self) -> list[LogSize]:
@@ -246,6 +226,7 @@ class LogManager:
 
     def tick(self, now_ms: int) -> None:
         """Do what is due, a bounded number of partitions a call; raises OSError if a checkpoint cannot be written."""
+        self._now_ms = now_ms
         self._flusher.poll(now_ms)
         self._jobs.run(now_ms, self.logs)
         self._purge_directories(now_ms)
@@ -330,6 +311,37 @@ class _Jobs:
             # One partition's trouble must not keep the others from their turn.
             log.refuse_appends(str(error))
             logger.error("%s-%d: %s", log.topic, log.partition, error)
+
+
+def _lock(directory: str) -> int:
+    fd = os.open(f"{directory}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise LogDirError(f"log directory {directory} is in use by another process") from error
+    return fd
+
+
+def _take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, str]:
+    """Check whose directory it is, and sign it where that has not been done; returns (cluster id, directory id)."""
+    path = f"{directory}/{checkpoints.META_PROPERTIES}"
+    found = checkpoints.read_properties(path)
+    known = found or {}
+    version = known.get("version", "1")
+    if version not in ("0", "1"):
+        raise LogDirError(f"{path} has version {version}, which is not known")
+    node = known.get("node.id", known.get("broker.id", str(node_id)))
+    if node != str(node_id):
+        raise LogDirError(f"{path} belongs to node {node}, not to node {node_id}")
+    cluster = known.get("cluster.id") or cluster_id or checkpoints.encode_uuid(uuid.uuid4())
+    if cluster_id not in ("", cluster):
+        raise LogDirError(f"{path} belongs to cluster {cluster}, not to cluster {cluster_id}")
+    directory_id = known.get("directory.id") or checkpoints.encode_uuid(uuid.uuid4())
+    properties = {"version": "1", "cluster.id": cluster, "node.id": node, "directory.id": directory_id}
+    if properties != found:
+        checkpoints.write_properties(path, properties)
+    return cluster, directory_id
 
 
 def _key_of(name: str) -> Key | None:

@@ -34,6 +34,7 @@ from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, par
 _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
+_UNDATED = -1  # deleted by somebody without a clock: the delay begins when somebody with one comes by
 
 logger = logging.getLogger(__name__)
 
@@ -290,7 +291,9 @@ class PartitionLog:
             if limit < first_size:
                 return EMPTY_SLICE
             size = min(self._end_position(index, upper_bound) - position, limit)
-            return LogSlice(segment.handle, position, size) if size > 0 else EMPTY_SLICE
+            if size <= 0:
+                return EMPTY_SLICE
+            return LogSlice(segment.handle, position, size, self, index, fetch_offset, upper_bound)
         return EMPTY_SLICE
 
     def _end_position(self, index: int, upper_bound: int) -> int:
@@ -301,6 +304,14 @@ class PartitionLog:
             return segment.size
         found = segment.find(upper_bound)
         return segment.size if found is None else found[0]
+
+    def aborted_in(self, index: int, piece: LogSlice, start_offset: int, upper_bound: int) -> list[tuple[int, int]]:
+        """Return the aborted transactions of a slice of segment `index`."""
+        if index < len(self.segments) - 1:
+            upper_bound = min(upper_bound, self.bases[index + 1])
+        if index < len(self.segments):
+            upper_bound = min(upper_bound, self.segments[index].offset_beyond(piece.position + piece.size))
+        return self.aborted_transactions(start_offset, upper_bound)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
@@ -366,12 +377,14 @@ class PartitionLog:
         """Take a segment out of the log; its files are removed `file.delete.delay.ms` later by `purge_deleted`."""
         index = self.segments.index(segment)
         del self.segments[index], self.bases[index]
-        due = now_ms + self.config.file_delete_delay_ms
+        due = now_ms + self.config.file_delete_delay_ms if now_ms else _UNDATED
         self._doomed += [(due, path) for path in segment.mark_deleted()]
         self.snapshots.remove(segment.base_offset)
 
     def purge_deleted(self, now_ms: int) -> int:
         """Remove the files of deleted segments that are due; returns how many."""
+        delay = self.config.file_delete_delay_ms
+        self._doomed = [(now_ms + delay if when == _UNDATED else when, path) for when, path in self._doomed]
         due = [path for when, path in self._doomed if when <= now_ms]
         if due:
             self._doomed = [(when, path) for when, path in self._doomed if when > now_ms]

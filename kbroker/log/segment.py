@@ -220,6 +220,12 @@ class Segment:
         entry = self.indexes()[0].lookup(offset)
         return entry[1] if entry else 0
 
+    def offset_beyond(self, position: int) -> int:
+        """Return an offset that lies behind everything before `position`, as near as the index knows."""
+        index = self.indexes()[0]
+        slot = index.entries.last_at_most(position, 1) + 1
+        return self.base_offset + (index.entries.get(slot)[0] if slot < index.entries.count else MAX_RELATIVE_OFFSET)
+
     def batches_at_timestamp(self, timestamp: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of batches from `start_offset` on that hold `timestamp` or a later one."""
         if not self.size or self.max_timestamp < timestamp:

@@ -6,7 +6,12 @@ Never copies or looks at the bytes before somebody asks for them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kbroker.log.files import FileHandle, read_at
+
+if TYPE_CHECKING:
+    from kbroker.log.partition_log import PartitionLog
 
 
 class LogSlice:
@@ -16,12 +21,25 @@ class LogSlice:
     truncation of the log, which only ever removes what was not committed, fewer bytes than `size` may be left.
     """
 
-    __slots__ = ("_handle", "position", "size")
+    __slots__ = ("_end_offset", "_handle", "_log", "_segment_index", "_start_offset", "position", "size")
 
-    def __init__(self, handle: FileHandle | None, position: int, size: int) -> None:
+    def __init__(
+        self,
+        handle: FileHandle | None,
+        position: int,
+        size: int,
+        log: PartitionLog | None = None,
+        segment_index: int = 0,
+        start_offset: int = 0,
+        end_offset: int = 0,
+    ) -> None:
         self._handle = handle
         self.position = position
         self.size = size
+        self._log = log
+        self._segment_index = segment_index
+        self._start_offset = start_offset
+        self._end_offset = end_offset
 
     @property
     def fd(self) -> int:
@@ -31,6 +49,13 @@ class LogSlice:
     @property
     def empty(self) -> bool:
         return self.size == 0
+
+    @property
+    def aborted_transactions(self) -> list[tuple[int, int]]:
+        """(producer id, first offset) of aborted transactions with records in the slice; to be asked at once."""
+        if self._log is None:
+            return []
+        return self._log.aborted_in(self._segment_index, self, self._start_offset, self._end_offset)
 
     def __len__(self) -> int:
         return self.size
