@@ -103,7 +103,7 @@ class Runtime(Generic[S]):
         now = time.perf_counter()
         if now - self._burst_start > 5 * LOAD_SLICE_SECONDS:
             self._burst_start = now
-        if not self._loads and self._slice(steps, self._burst_start + LOAD_SLICE_SECONDS):
+        if not self._loads and self._slice(partition, state, steps, self._burst_start + LOAD_SLICE_SECONDS):
             return
         self._loads.append((partition, state, steps))
         if self._loader is None:
@@ -187,13 +187,18 @@ class Runtime(Generic[S]):
         if count:
             log.info("%s %d: %d records, %d bytes loaded in %.3f s", self._name, partition, count, bytes_read, seconds)
 
-    def _slice(self, steps: Iterator[None], until: float) -> bool:
-        """Advance a load until `until`; return whether it is complete."""
-        while time.perf_counter() < until:
-            try:
-                next(steps)
-            except StopIteration:
-                return True
+    def _slice(self, partition: int, state: _Partition[S], steps: Iterator[None], until: float) -> bool:
+        """Advance a load until `until`; return whether it is over, for good or bad."""
+        try:
+            while time.perf_counter() < until:
+                try:
+                    next(steps)
+                except StopIteration:
+                    return True
+        except Exception:
+            log.exception("%s %d cannot be loaded", self._name, partition)
+            state.active, state.failed = False, True
+            return True
         return False
 
     async def _run_loads(self) -> None:
@@ -201,15 +206,8 @@ class Runtime(Generic[S]):
         try:
             while self._loads:
                 partition, state, steps = self._loads[0]
-                if self._partitions.get(partition) is not state:
-                    self._loads.popleft()
-                    continue
-                try:
-                    complete = self._slice(steps, time.perf_counter() + LOAD_SLICE_SECONDS)
-                except Exception:
-                    log.exception("%s %d cannot be loaded", self._name, partition)
-                    state.active, state.failed, complete = False, True, True
-                if complete:
+                wanted = self._partitions.get(partition) is state
+                if not wanted or self._slice(partition, state, steps, time.perf_counter() + LOAD_SLICE_SECONDS):
                     self._loads.popleft()
                 await asyncio.sleep(0)
         finally:
@@ -308,12 +306,19 @@ class Runtime(Generic[S]):
             if outcome.after is not None:
                 self._settle(partition, outcome.after(code, now_ms))
             return code, None
-        if not state.waiting and self._writer.committed(partition, state.last_end) is None:
-            if outcome.after is not None:
-                self._settle(partition, outcome.after(ErrorCode.NONE, now_ms))
-            return ErrorCode.NONE, None
+        awaitable: Awaitable[None] | None = None
+        if not state.waiting:
+            found = self._committed(partition, state.last_end)
+            if found is None or isinstance(found, ErrorCode):
+                code = found or ErrorCode.NONE
+                if outcome.after is not None:
+                    self._settle(partition, outcome.after(code, now_ms))
+                return code, None
+            awaitable = found
         entry = _Waiting(state.last_end, outcome.after)
         self._wait(partition, state, entry)
+        if awaitable is not None:
+            self._watch(partition, state, entry, awaitable)
         return ErrorCode.NONE, entry
 
     def _append(self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int) -> ErrorCode:
@@ -360,27 +365,32 @@ class Runtime(Generic[S]):
 
     # -- the high watermark
 
+    def _committed(self, partition: int, offset: int) -> Awaitable[None] | ErrorCode | None:
+        """Return what to await, the error that makes it pointless, or None: it is committed."""
+        try:
+            return self._writer.committed(partition, offset)
+        except ApiError as err:
+            return err.code
+
     def _wait(self, partition: int, state: _Partition[S], entry: _Waiting) -> None:
         state.waiting.append(entry)
         self._timers.schedule((partition, entry), self._write_timeout_ms)
-        if state.waiter is None:
-            self._advance(partition, state)
+
+    def _watch(self, partition: int, state: _Partition[S], entry: _Waiting, awaitable: Awaitable[None]) -> None:
+        """Have one waiter at a time, for the first entry: what follows is committed no sooner."""
+        state.waiter = asyncio.ensure_future(awaitable)
+        state.waiter.add_done_callback(partial(self._on_committed, partition, state, entry))
 
     def _advance(self, partition: int, state: _Partition[S]) -> None:
         """Finish what the high watermark has passed, in order; then wait for the next."""
-        while state.waiting:
+        while state.waiting and state.waiter is None:
             entry = state.waiting[0]
-            try:
-                awaitable = self._writer.committed(partition, entry.end)
-            except ApiError as err:
-                self._finish(partition, state, state.waiting.popleft(), err.code)
-                continue
-            if awaitable is not None:
-                state.waiter = asyncio.ensure_future(awaitable)
-                state.waiter.add_done_callback(partial(self._on_committed, partition, state, entry))
-                return
-            state.waiting.popleft()
-            self._finish(partition, state, entry, ErrorCode.NONE)
+            awaitable = self._committed(partition, entry.end)
+            if awaitable is None or isinstance(awaitable, ErrorCode):
+                state.waiting.popleft()
+                self._finish(partition, state, entry, awaitable or ErrorCode.NONE)
+            else:
+                self._watch(partition, state, entry, awaitable)
 
     def _on_committed(self, partition: int, state: _Partition[S], entry: _Waiting, done: asyncio.Future[None]) -> None:
         if done.cancelled() or self._partitions.get(partition) is not state:

@@ -65,7 +65,7 @@ class Timers:
                 deadline = self._deadlines.get(key)
                 if deadline is None:
                     continue
-                if deadline > now:
+                if deadline > queued:
                     self._queued[key] = deadline
                     heapq.heappush(heap, (deadline, next(self._order), key))
                     continue
