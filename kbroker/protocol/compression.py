@@ -37,6 +37,8 @@ _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK = 32768
 _DEFAULT_LZ4_LEVEL = 9  # Kafka's number for "the fast compressor"; every other number asks for the high compressor
 _DEFAULT_ZSTD_LEVEL = 3
+_RLE_BLOCK = 1
+_SKIPPABLE = b"\x2a\x4d\x18"
 
 
 def codec_of(name: str) -> int:
@@ -191,12 +193,29 @@ def _unpack_lz4(data: memoryview) -> Iterator[bytes]:
 
 def _unpack_zstd(data: Buffer) -> Iterator[bytes]:
     try:
+        _check_zstd_frames(memoryview(data))
         with zstandard.ZstdDecompressor().stream_reader(data, read_size=_STEP, read_across_frames=True) as reader:
-            produced = False
             while step := reader.read(_STEP):
-                produced = True
                 yield step
-        if not produced and len(data) < 9:  # the reader takes a cut-off frame for the end of the data
-            raise Malformed("zstd frame ends too early")
     except (zstandard.ZstdError, MemoryError) as error:
         raise Malformed(f"broken zstd data: {error}") from error
+
+
+def _check_zstd_frames(data: memoryview) -> None:
+    """Walk the blocks' headers to see that the last frame is whole: the library takes a cut-off one for the end."""
+    position = 0
+    while position < len(data):
+        frame = data[position : position + 18]  # the longest header
+        if frame[1:4] == _SKIPPABLE and frame[0] & 0xF0 == 0x50:
+            position += 8 + int.from_bytes(frame[4:8], "little")
+            continue
+        has_checksum = zstandard.get_frame_parameters(frame).has_checksum
+        position += zstandard.frame_header_size(frame)
+        is_last = False
+        while not is_last:
+            header = int.from_bytes(data[position : position + 3], "little")
+            is_last = bool(header & 1) or position >= len(data)
+            position += 3 + (1 if header >> 1 & 3 == _RLE_BLOCK else header >> 3)
+        position += 4 if has_checksum else 0
+    if position != len(data) or not position:
+        raise Malformed("zstd frame ends too early")

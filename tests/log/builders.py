@@ -1,0 +1,52 @@
+"""Batches, logs and crashes for the tests of the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kbroker.log.log_config import LogConfig
+from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.records import Record, build_batch, iter_batches, read_records
+
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+
+
+def batch(
+    count: int = 1, *, value: bytes = b"value", timestamp: int = NOW, key: bytes | None = b"key", **kw: Any
+) -> bytes:
+    return build_batch([(timestamp + index, key, value, ()) for index in range(count)], **kw)
+
+
+def open_log(directory: Path, *, clean: bool = True, config: LogConfig | None = None, **kw: Any) -> PartitionLog:
+    directory.mkdir(exist_ok=True)
+    return PartitionLog(str(directory), "topic", 0, config or LogConfig(), now_ms=NOW, clean=clean, **kw)
+
+
+def committed(log: PartitionLog) -> PartitionLog:
+    log.set_high_watermark(log.log_end_offset)
+    return log
+
+
+def read_all(
+    log: PartitionLog, start: int | None = None, upper: int | None = None, max_bytes: int = 1 << 20
+) -> list[Record]:
+    """Read as a consumer does, fetch after fetch, dropping what lies before the offset asked for."""
+    offset = log.log_start_offset if start is None else start
+    upper = log.log_end_offset if upper is None else upper
+    records: list[Record] = []
+    while offset < upper:
+        piece = log.read(offset, max_bytes, upper, min_one=True)
+        if piece.empty:
+            break
+        view = piece.view()
+        for position, header in iter_batches(view):
+            found = read_records(view[position : position + header.size], max_bytes=1 << 24)
+            records += [record for record in found if record.offset >= offset]
+            offset = header.last_offset + 1
+    return records
+
+
+def offsets_of(records: list[Record]) -> list[int]:
+    return [record.offset for record in records]

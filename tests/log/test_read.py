@@ -1,0 +1,125 @@
+"""Reading: where it starts, where it ends, and what stays readable."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kbroker.log.log_config import LogConfig
+from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.records import parse_header
+from tests.log.builders import NOW, batch, committed, offsets_of, open_log, read_all
+
+SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=200)
+
+
+def filled(directory: Path, batches: int = 100, per_batch: int = 3) -> PartitionLog:
+    log = open_log(directory, config=SMALL)
+    for index in range(batches):
+        log.append_as_leader(batch(per_batch, timestamp=NOW + index * 10), 0, NOW)
+    return committed(log)
+
+
+def test_every_start_offset_begins_with_its_batch(tmp_path: Path) -> None:
+    log = filled(tmp_path / "topic-0")
+    assert len(log.segments) > 3
+    for offset in range(300):
+        piece = log.read(offset, 1, 300, min_one=True)
+        header = parse_header(piece.view())
+        assert header.base_offset <= offset <= header.last_offset
+        assert len(piece) == header.size
+        assert log.read(offset, header.size - 1, 300, min_one=False).empty
+    assert offsets_of(read_all(log)) == list(range(300))
+
+
+def test_bounds(tmp_path: Path) -> None:
+    log = filled(tmp_path / "topic-0")
+    for upper in range(301):
+        assert offsets_of(read_all(log, 0, upper)) == list(range(upper // 3 * 3)), "whole batches below the bound"
+    assert log.read(300, 100, 300, min_one=True).empty
+    assert log.read(250, 100, 200, min_one=True).empty
+    for offset in (-1, 301):
+        with pytest.raises(ApiError) as caught:
+            log.read(offset, 100, 300, min_one=True)
+        assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    log.advance_log_start(100)
+    with pytest.raises(ApiError):
+        log.read(99, 100, 300, min_one=True)
+    assert offsets_of(read_all(log, 100)) == list(range(100, 300))
+
+
+def test_max_bytes_may_cut_a_batch_off(tmp_path: Path) -> None:
+    log = filled(tmp_path / "topic-0")
+    size = len(log.read(0, 1, 300, min_one=True))
+    assert len(log.read(0, size * 2 + 7, 300, min_one=False)) == size * 2 + 7
+    assert offsets_of(read_all(log, max_bytes=size * 2 + 7)) == list(range(300))
+    assert log.read(0, 0, 300, min_one=False).empty
+
+
+def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
+    log = filled(tmp_path / "topic-0")
+    piece = log.read(0, 1 << 20, 300, min_one=True)
+    before = bytes(piece.view())
+    log.update_config(replace(log.config, file_delete_delay_ms=0))
+    log.advance_log_start(300)
+    log.purge_deleted(NOW)
+    log.release_idle()
+    log.close()
+    assert bytes(piece.view()) == before
+    assert os.pread(piece.fd, len(piece), piece.position) == before
+    fd = piece.fd
+    del piece
+    with pytest.raises(OSError):
+        os.fstat(fd)
+
+
+def test_timestamps(tmp_path: Path) -> None:
+    log = filled(tmp_path / "topic-0")
+    assert log.offset_for_timestamp(0) == (0, NOW, 0)
+    for index in (0, 1, 50, 99):
+        for delta in range(3):
+            wanted = NOW + index * 10 + delta
+            assert log.offset_for_timestamp(wanted) == (index * 3 + delta, wanted, 0)
+        after = (index * 3 + 3, NOW + index * 10 + 10, 0) if index < 99 else None
+        assert log.offset_for_timestamp(NOW + index * 10 + 3) == after
+    assert log.max_timestamp_offset() == (299, NOW + 992, 0)
+    log.advance_log_start(31)
+    assert log.offset_for_timestamp(0) == (31, NOW + 101, 0)
+
+
+def test_timestamps_out_of_order(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0", config=SMALL)
+    times = [5, 100, 7, 100, 8, 9, 200, 1] * 10
+    for time in times:
+        log.append_as_leader(batch(timestamp=NOW + time), 0, NOW)
+    for wanted in (1, 6, 99, 101, 200, 201):
+        first = next((i for i, time in enumerate(times) if time >= wanted), None)
+        found = log.offset_for_timestamp(NOW + wanted)
+        assert (None if found is None else found[0]) == first
+    assert log.max_timestamp_offset() == (6, NOW + 200, 0)
+
+
+def test_nothing_has_a_timestamp(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0")
+    assert log.max_timestamp_offset() is None
+    assert log.offset_for_timestamp(0) is None
+    log.append_as_leader(batch(timestamp=-1), 0, NOW)
+    assert log.max_timestamp_offset() is None
+    assert log.offset_for_timestamp(0) is None
+
+
+def test_an_idle_log_holds_no_descriptor(tmp_path: Path) -> None:
+    log = filled(tmp_path / "topic-0")
+    read_all(log)
+    for _ in range(3):
+        log.release_idle()
+    assert all(segment._handle is None and segment.offsets is None for segment in log.segments)
+    assert offsets_of(read_all(log)) == list(range(300))
+    log.append_as_leader(batch(), 0, NOW)
+    for _ in range(50):
+        log.append_as_leader(batch(), 0, NOW)
+    assert offsets_of(read_all(log)) == list(range(351))
