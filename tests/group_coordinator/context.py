@@ -43,6 +43,8 @@ class Context:
         self.log: list[CoordinatorRecord] = []
         self.timers: dict[Hashable, float] = {}
         self.fail_with = ErrorCode.NONE
+        self.lag = False
+        self.appended: list[Outcome] = []  # what the high watermark has not passed yet
         self.shard = GroupShard(self.config)
         for record in log or []:
             self.shard.replay(len(self.log), -1, *record)
@@ -71,9 +73,19 @@ class Context:
                 if outcome.replay:
                     self.shard.replay(len(self.log), -1, *record)
                 self.log.append(record)
+            if self.lag and outcome.records:
+                self.appended.append(outcome)
+                return code
         if outcome.after is not None:
             self.apply(outcome.after(code, self.now))
         return code
+
+    def catch_up(self, code: ErrorCode = ErrorCode.NONE) -> None:
+        """Let everything appended be committed, or be given up with `code`."""
+        appended, self.appended = self.appended, []
+        for outcome in appended:
+            if outcome.after is not None:
+                self.apply(outcome.after(code, self.now))
 
     def advance(self, ms: int) -> None:
         """Let time pass, and timers go off in their order."""
