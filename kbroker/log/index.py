@@ -20,6 +20,8 @@ from typing import Final
 _OFFSET_ENTRY: Final = struct.Struct(">II")
 _TIME_ENTRY: Final = struct.Struct(">qI")
 _FIRST_STEP: Final = 4096
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+"""How far an offset may lie behind the base of its segment."""
 
 
 class MappedEntries:
@@ -143,7 +145,10 @@ class OffsetIndex:
 
     def append(self, last_offset: int, position: int) -> None:
         """Note that the batch at `position` ends with `last_offset`."""
-        self.entries.append(last_offset - self._base, position)
+        last = self.last
+        # A scan of a damaged file may come by with anything.
+        if (last[0] if last else self._base - 1) < last_offset <= self._base + MAX_RELATIVE_OFFSET:
+            self.entries.append(last_offset - self._base, position)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at or beyond `offset`."""
@@ -194,7 +199,7 @@ class TimeIndex:
     def maybe_append(self, timestamp: int, offset: int) -> None:
         """Note the largest timestamp so far and the last offset of its batch, if it is larger than the last one."""
         last = self.last
-        if timestamp > (last[0] if last else -1):
+        if timestamp > (last[0] if last else -1) and 0 <= offset - self._base <= MAX_RELATIVE_OFFSET:
             self.entries.append(timestamp, offset - self._base)
 
     def truncate_to(self, offset: int) -> None:

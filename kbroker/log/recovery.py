@@ -24,10 +24,11 @@ from kbroker.log.files import (
     remove_quietly,
     sync_directory,
 )
+from kbroker.log.index import MAX_RELATIVE_OFFSET
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
 from kbroker.log.producer_state import CompletedTxn, ProducerState
-from kbroker.log.segment import MAX_RELATIVE_OFFSET, Segment
+from kbroker.log.segment import Segment
 from kbroker.log.snapshots import Snapshots
 from kbroker.log.txn_index import AbortedTxn
 from kbroker.protocol.errors import Malformed
@@ -60,6 +61,10 @@ def load_log(
     if not clean:
         loader.recover(recovery_point)
     log_end = loader.active().become_active()
+    if not loader.active().ends_whole:
+        # The mark of a clean stop was wrong: somebody else wrote to the file.
+        loader.recover(loader.active().base_offset)
+        log_end = loader.active().become_active()
     if log_end < log_start_offset:
         # The log lost more than what DeleteRecords had already given up: nothing of it may be shown again.
         loader.start_afresh(log_start_offset)

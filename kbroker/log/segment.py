@@ -26,11 +26,10 @@ from kbroker.log.files import (
     FileHandle,
     offset_name,
 )
-from kbroker.log.index import OffsetIndex, TimeIndex
+from kbroker.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from kbroker.log.txn_index import TxnIndex
 from kbroker.protocol.records import BatchHeader
 
-MAX_RELATIVE_OFFSET = 2**31 - 1
 _TAIL_LENGTH = 128  # batches whose positions are remembered, so that reads near the end touch no index
 
 
@@ -50,6 +49,7 @@ class Segment:
         "base_offset",
         "created_ms",
         "directory",
+        "ends_whole",
         "first_timestamp",
         "index_full",
         "index_interval",
@@ -69,6 +69,8 @@ class Segment:
         self.first_timestamp: int | None = None
         """Largest timestamp of the first batch, from which the segment's age counts; None while empty."""
         self.size = 0
+        self.ends_whole = True
+        """Whether nothing stood behind the last whole batch when the segment became active."""
         self.index_full = False
         self.used = False
         """Set by every access; whoever closes idle segments clears it."""
@@ -361,17 +363,20 @@ class Segment:
         self._forget_tail()
 
     def become_active(self) -> int:
-        """Prepare for appending; returns the offset after the last whole batch."""
+        """Prepare for appending; returns the offset after the last whole batch, and says if that `ends_whole`."""
         end = self.base_offset
+        whole = 0
         if self.size:
             last = self.indexes()[0].last
             for position, header in scan_headers(self.handle.fd, last[1] if last else 0, self.size):
                 end = header.last_offset + 1
+                whole = position + header.size
                 if position == 0:
                     self.first_timestamp = header.max_timestamp
             if self.first_timestamp is None:
                 first = read_header(self.handle.fd, 0, self.size)
                 self.first_timestamp = first.max_timestamp if first else None
+        self.ends_whole = whole == self.size
         self._forget_tail()
         self._tail_start = end
         return end
