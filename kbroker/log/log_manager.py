@@ -157,7 +157,7 @@ class LogManager:
                 high_watermark=high_watermarks.get(key, 0),
             )
             log.expire_producers(now_ms, self._producer_expiration_ms)
-            log.release_idle()
+            log.release_idle(force=True)
 
     def close(self, clean: bool = True, now_ms: int = 0) -> None:
         """Close everything; a clean close leaves the mark that makes the next start a short one.

@@ -305,14 +305,6 @@ class PartitionLog:
         found = segment.find(upper_bound)
         return segment.size if found is None else found[0]
 
-    def aborted_in(self, index: int, piece: LogSlice, start_offset: int, upper_bound: int) -> list[tuple[int, int]]:
-        """Return the aborted transactions of a slice of segment `index`."""
-        if index < len(self.segments) - 1:
-            upper_bound = min(upper_bound, self.bases[index + 1])
-        if index < len(self.segments):
-            upper_bound = min(upper_bound, self.segments[index].offset_beyond(piece.position + piece.size))
-        return self.aborted_transactions(start_offset, upper_bound)
-
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
         return offset_queries.aborted_transactions(self, start_offset, end_offset)
@@ -429,11 +421,11 @@ class PartitionLog:
             if task.error is not None:
                 raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._failure)
 
-    def release_idle(self) -> None:
-        """Close the files that nobody has used since the last call."""
+    def release_idle(self, *, force: bool = False) -> None:
+        """Close the files that nobody has used since the last call, or all; they are opened again when needed."""
         for segment in self.segments:
             idle = segment is not self.active or segment.size == self._idle_size
-            if idle and not segment.used:
+            if force or (idle and not segment.used):
                 segment.release()
             segment.used = False
         self._idle_size = self.active.size

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from kbroker.log.files import write_atomically
+from kbroker.protocol.records import BatchHeader
 
 RETAINED_BATCHES: Final = 5
 _HEAD: Final = struct.Struct(">hIi")
@@ -38,6 +39,12 @@ class ProducedBatch(NamedTuple):
     @property
     def first_offset(self) -> int:
         return self.last_offset - self.offset_delta
+
+
+def produced_batch(header: BatchHeader, base_offset: int) -> ProducedBatch:
+    """Return what is to be remembered of a batch that stands at `base_offset`."""
+    delta = header.last_offset_delta
+    return ProducedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp)
 
 
 class ProducerEntry:

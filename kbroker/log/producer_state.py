@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kbroker.log.appends import CLIENT, REPLICATION, AppendError, AppendOrigin
-from kbroker.log.producer_entry import ProducedBatch, ProducerEntry
+from kbroker.log.producer_entry import ProducedBatch, ProducerEntry, produced_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
 
@@ -109,11 +109,7 @@ class ProducerState:
         entry = self.entries.get(header.producer_id)
         if entry is None:
             entry = self.entries[header.producer_id] = ProducerEntry(header.producer_id)
-        delta = header.last_offset_delta
-        entry.add(
-            header.producer_epoch,
-            ProducedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp),
-        )
+        entry.add(header.producer_epoch, produced_batch(header, base_offset))
         if header.attributes & TRANSACTIONAL_BIT and entry.current_txn_first_offset < 0:
             entry.current_txn_first_offset = base_offset
             self._ongoing[base_offset] = header.producer_id

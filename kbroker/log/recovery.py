@@ -27,6 +27,7 @@ from kbroker.log.files import (
 from kbroker.log.index import MAX_RELATIVE_OFFSET
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
+from kbroker.log.producer_entry import RETAINED_BATCHES, ProducedBatch, produced_batch
 from kbroker.log.producer_state import CompletedTxn, ProducerState
 from kbroker.log.segment import Segment
 from kbroker.log.snapshots import Snapshots
@@ -35,6 +36,7 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc, read_marker
 
 _BEYOND_ALL = 2**63
+_RECALLED_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -277,8 +279,32 @@ def rebuild_producers(producers: ProducerState, snapshots: Snapshots, segments: 
     found = snapshots.newest(end_offset)
     # Producers whose records were deleted are still known: their next retry must not be taken for something new.
     producers.reset(max(found[0], lowest) if found else lowest, found[1] if found else [])
+    _recall_batches(producers, segments)
     replay(producers, segments, end_offset)
     producers.end_offset = end_offset
+
+
+def _recall_batches(producers: ProducerState, segments: list[Segment]) -> None:
+    """Add to the one batch of each producer that a snapshot holds those that still stand at the end of the log.
+
+    So a producer may retry any of its last batches after a restart, too, as long as they are among the last megabyte.
+    """
+    end = producers.end_offset
+    segment = next((segment for segment in reversed(segments) if segment.base_offset < end), None)
+    if not producers.entries or segment is None:
+        return
+    found = segment.find(end)
+    stop = segment.size if found is None else found[0]
+    earlier: dict[int, list[ProducedBatch]] = {}
+    for _, header in scan_headers(segment.handle.fd, segment.boundary_before(max(0, stop - _RECALLED_BYTES)), stop):
+        entry = producers.entries.get(header.producer_id)
+        if entry is None or header.is_control or header.producer_epoch != entry.producer_epoch or not entry.batches:
+            continue
+        if header.last_offset < entry.batches[0].last_offset:
+            earlier.setdefault(header.producer_id, []).append(produced_batch(header, header.base_offset))
+    for producer_id, batches in earlier.items():
+        known = producers.entries[producer_id].batches
+        known[:0] = batches[-(RETAINED_BATCHES - len(known)) :]
 
 
 def replay(

@@ -228,6 +228,12 @@ class Segment:
         slot = index.entries.last_at_most(position, 1) + 1
         return self.base_offset + (index.entries.get(slot)[0] if slot < index.entries.count else MAX_RELATIVE_OFFSET)
 
+    def boundary_before(self, position: int) -> int:
+        """Return the position of a batch at or before `position`, as near as the index knows."""
+        offsets = self.indexes()[0]
+        slot = offsets.entries.last_at_most(position, 1)
+        return offsets.entries.get(slot)[1] if slot >= 0 else 0
+
     def batches_at_timestamp(self, timestamp: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of batches from `start_offset` on that hold `timestamp` or a later one."""
         if not self.size or self.max_timestamp < timestamp:
@@ -425,10 +431,6 @@ class Segment:
             self.offsets.entries.close()
             self.times.entries.close()
         self.offsets = self.times = None
-
-    def flush(self) -> None:
-        """Write the log file to disk; the indexes can be rebuilt."""
-        os.fsync(self.handle.fd)
 
     def move(self, directory: str) -> None:
         """Follow the partition's directory to a new name."""

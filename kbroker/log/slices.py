@@ -55,7 +55,12 @@ class LogSlice:
         """(producer id, first offset) of aborted transactions with records in the slice; to be asked at once."""
         if self._log is None:
             return []
-        return self._log.aborted_in(self._segment_index, self, self._start_offset, self._end_offset)
+        log, index, end = self._log, self._segment_index, self._end_offset
+        if index < len(log.segments) - 1:
+            end = min(end, log.bases[index + 1])
+        if index < len(log.segments):
+            end = min(end, log.segments[index].offset_beyond(self.position + self.size))
+        return log.aborted_transactions(self._start_offset, end)
 
     def __len__(self) -> int:
         return self.size

@@ -117,11 +117,11 @@ def _explain(records: memoryview, rules: BatchRules, origin: AppendOrigin, versi
         return AppendError(ErrorCode.CORRUPT_MESSAGE, detail=f"stored CRC {header.crc} does not match the batch")
     if header.codec > ZSTD:
         return AppendError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, detail=f"unknown codec {header.codec}")
-    if origin is not CLIENT:
-        return None
     if header.last_offset_delta < 0 or header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
         detail = f"offsets 0 to {header.last_offset_delta} for {header.record_count} records"
         return AppendError(invalid, detail=detail)
+    if origin is not CLIENT:
+        return None
     if header.is_control:
         return AppendError(invalid, detail="clients are not allowed to write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:

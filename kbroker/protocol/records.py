@@ -42,6 +42,8 @@ Headers = tuple[tuple[str, bytes | None], ...]
 NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 """A record to be written: timestamp in ms, key, value, headers."""
 
+_U64: Final = 2**64 - 1
+_I64: Final = 2**63
 _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 
@@ -237,7 +239,7 @@ def _encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Any
 ) -> bytearray:
     out = bytearray(1)  # attributes, of which none is defined
-    _put_varint(out, timestamp_delta)
+    _put_varint(out, _wrap(timestamp_delta))
     _put_varint(out, offset_delta)
     _put_bytes(out, key)
     _put_bytes(out, value)
@@ -284,6 +286,8 @@ def _read_record(
     if position != end:
         raise Malformed(f"record of {size} bytes was read to {size + position - end} bytes")
     timestamp = base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp
+    if not -_I64 <= timestamp < _I64:
+        timestamp = _wrap(timestamp)
     return Record(base_offset + offset_delta, timestamp, key, value, headers), position
 
 
@@ -307,6 +311,11 @@ def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     return data[position : position + size], position + size
 
 
+def _wrap(value: int) -> int:
+    """Let a sum overflow as a Java long does; that is how every client computes a hostile timestamp."""
+    return (value + _I64 & _U64) - _I64
+
+
 def _varint(data: bytes, position: int, longest: int) -> tuple[int, int]:
     try:
         byte = data[position]
@@ -317,6 +326,7 @@ def _varint(data: bytes, position: int, longest: int) -> tuple[int, int]:
             byte = data[position + index]
             result |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
+                result &= 0xFFFFFFFF if longest == 5 else _U64  # as Java does, where a number has more bits
                 return (result >> 1) ^ -(result & 1), position + index + 1
     except IndexError as error:
         raise Malformed("record ends within a number") from error

@@ -68,6 +68,18 @@ def test_t1_retries_answer_the_first_offsets(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
+def test_t1_five_batches_survive_a_restart(log: PartitionLog, clean: bool) -> None:
+    infos = [produce(log, sequence) for sequence in range(30)]
+    produce(log, 0, pid=5)
+    log = reopened(log, clean=clean)
+    for sequence in range(25, 30):
+        assert produce(log, sequence).base_offset == infos[sequence].base_offset
+    assert code_of(log, 24) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    produce(log, 30)
+    assert code_of(log, 25) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("snapshots", ["kept", "lost", "broken"])
 def test_t1_survives_restarts(log: PartitionLog, clean: bool, snapshots: str) -> None:
     log.update_config(LogConfig(segment_bytes=1000))
@@ -80,9 +92,10 @@ def test_t1_survives_restarts(log: PartitionLog, clean: bool, snapshots: str) ->
         elif snapshots == "broken":
             path.write_bytes(path.read_bytes()[:-1] + b"!")
     log = open_log(Path(log.directory), clean=clean, config=log.config)
-    again = produce(log, 29)
-    assert again.duplicate
-    assert again.base_offset == infos[29].base_offset
+    for sequence in range(29, 29 - len(log.active_producers()[0].batches), -1):
+        again = produce(log, sequence)
+        assert again.duplicate
+        assert again.base_offset == infos[sequence].base_offset
     assert produce(log, 30).base_offset == 30
     assert code_of(log, 32) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
