@@ -11,12 +11,19 @@ from typing import Any, Final
 import pytest
 
 COUNTS: Final[Counter[tuple[str, str]]] = Counter()
+EXCHANGES: Final[Counter[str]] = Counter()
 DECLARED: Final[list[str]] = []
 
 
 def count(client: str, sides: str) -> None:
     """Note that a scenario of `client` ran on `sides`: "both", or the one side that ran."""
     COUNTS[client, sides] += 1
+
+
+def count_exchanges(tier: str, number: int) -> None:
+    """Note that a sequence of `number` exchanges was compared on both sides."""
+    COUNTS[f"{tier}: sequences", "both"] += 1
+    EXCHANGES[tier] += number
 
 
 def declare(line: str) -> None:
@@ -34,6 +41,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{client:20} {number:4}  {where}")
     total = sum(number for (_, sides), number in COUNTS.items() if sides == "both")
     terminalreporter.write_line(f"{'all clients':20} {total:4}  compared on both sides")
+    for tier, number in sorted(EXCHANGES.items()):
+        terminalreporter.write_line(f"{tier}: {number} exchanges compared, field by field")
     for line in DECLARED:
         terminalreporter.write_line(f"declared difference: {line}")
 
@@ -42,4 +51,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def pytest_sessionstart() -> None:
     """Begin counting anew: one process may run several sessions."""
     COUNTS.clear()
+    EXCHANGES.clear()
     DECLARED.clear()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Any
+from typing import Any, Self
 
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.compiler import decode, encode
@@ -36,7 +36,7 @@ class WireClient:
     def close(self) -> None:
         self._sock.close()
 
-    def __enter__(self) -> WireClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,6 +58,7 @@ class WireClient:
 
     def finish(self) -> Any:
         """Wait for the answer to what was started."""
+        assert self._pending is not None, "nothing was asked"
         cls, version, correlation = self._pending
         self._pending = None
         raw = self.receive()

@@ -1,12 +1,13 @@
 """Answers as plain data that two brokers can agree on: what must differ is replaced by a name, order by sorting.
 
-Owns the list of fields that are allowed to differ (`VOLATILE`, `SYMBOLIC`, `UNORDERED`) and nothing else may. A symbolic
-value keeps its identity: the first topic id of a sequence is "topic_id#1" on both sides, the second "#2".
+Owns the list of fields that are allowed to differ (`VOLATILE`, `SYMBOLIC`), and nothing else may. A symbolic value
+keeps its identity: the first topic id of a sequence is "topic_id#1" on both sides, the second "#2".
 """
 
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 from kbroker.protocol.schema import MessageBase
@@ -23,9 +24,13 @@ VOLATILE = {
     "last_timestamp": "the time",
     "commit_timestamp": "the time",
 }
+OURS = {"record.validation"}
+"""Configs that Kafka does not have."""
 SYMBOLIC = {"topic_id", "producer_id", "session_id", "member_id", "leader", "replica_directory_id"}
 _TIMES = {"log_append_time_ms", "timestamp"}
 _UUID_SUFFIX = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TIME_RANGE = re.compile(r"\[\d{13}, \d{13}\]")
+_NOW_MS = 600_000
 _SORT_BY = (
     "name", "topic", "topic_name", "topic_id", "group_id", "key", "resource_name", "partition_index", "partition",
     "index", "member_id", "node_id", "broker_id", "api_key", "producer_id",
@@ -45,6 +50,7 @@ class Plain:
             return {s.name: self._field(s.name, getattr(answer, s.name)) for s in answer.SPECS}
         if isinstance(answer, list):
             items = [self.of(item) for item in answer]
+            items = [item for item in items if not (isinstance(item, dict) and item.get("name") in OURS)]
             return sorted(items, key=_sort_key) if items and isinstance(items[0], dict) else items
         if isinstance(answer, (bytes, memoryview, bytearray)):
             return bytes(answer).hex()
@@ -53,21 +59,23 @@ class Plain:
     def _field(self, name: str, value: Any) -> Any:
         if name in VOLATILE and value not in (None, "", -1):
             return f"<{name}>"
-        if name in _TIMES and isinstance(value, int) and value > 1_600_000_000_000:
-            return "<time>"
+        if name in _TIMES and isinstance(value, int) and abs(value - time.time() * 1000) < _NOW_MS:
+            return "<now>"
         if name in SYMBOLIC and not isinstance(value, list):
             return self._symbol(name, value)
         if isinstance(value, str):
-            return _UUID_SUFFIX.sub("<uuid>", value)
+            return _TIME_RANGE.sub("[<then>, <then>]", _UUID_SUFFIX.sub("<uuid>", value))
         return self.of(value)
 
     def _symbol(self, name: str, value: Any) -> Any:
         empty = value is None or value in ("", -1, 0) or (isinstance(value, bytes) and not any(value))
         if empty or (name == "leader" and not isinstance(value, str)):
             return self.of(value)
-        kind = "member_id" if name == "leader" else name
-        if isinstance(value, str) and not _UUID_SUFFIX.search(value):
-            return value
+        kind = name
+        if isinstance(value, str):
+            if not _UUID_SUFFIX.search(value):
+                return value
+            kind = _UUID_SUFFIX.sub("", value)
         if (kind, value) not in self._names:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             self._names[kind, value] = f"{kind}#{self._counts[kind]}"
@@ -86,5 +94,9 @@ def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
             found += differences(ours.get(key, "<absent>"), theirs.get(key, "<absent>"), f"{path}.{key}")
         return found
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        return [line for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) for line in differences(a, b, f"{path}[{i}]")]
+        return [
+            line
+            for i, (a, b) in enumerate(zip(ours, theirs, strict=True))
+            for line in differences(a, b, f"{path}[{i}]")
+        ]
     return [] if ours == theirs else [f"{path}: kbroker {ours!r}, Kafka {theirs!r}"]

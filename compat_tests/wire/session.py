@@ -88,12 +88,12 @@ class Wire:
     def _led(self, name: str, partitions: int) -> bool:
         answer = self.quiet(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 12)
         found = answer.topics[0]
-        return found.error_code == 0 and sum(p.leader_id >= 0 for p in found.partitions) == partitions
+        return bool(found.error_code == 0 and sum(p.leader_id >= 0 for p in found.partitions) == partitions)
 
     def topic_id(self, name: str) -> bytes:
         """Return a topic's id."""
         answer = self.quiet(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 12)
-        return answer.topics[0].topic_id
+        return bytes(answer.topics[0].topic_id)
 
     def coordinator(self, group: str) -> None:
         """Wait until the group's coordinator answers."""

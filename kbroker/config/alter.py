@@ -176,6 +176,10 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         for configured, key in keys.items():
             if key is not None and key.name == name:
                 parse(key, configs[configured])
+    if "log.retention.ms" in configs and int(configs["log.retention.ms"]) == 0:
+        raise InvalidConfig(
+            "requirement failed: log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
+        )
     if not per_broker:
         _refuse(
             [name for name, key in keys.items() if key is not None and _only_per_broker(name, key)],

@@ -56,7 +56,8 @@ def place(state: ClusterState, first: int, count: int, replication_factor: int) 
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered.",
+            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered or some "
+            "brokers have all their log directories cordoned.",
         )
     return tuple(
         _partition([brokers[(first + i + r) % len(brokers)] for r in range(replication_factor)]) for i in range(count)

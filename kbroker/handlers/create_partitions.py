@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -36,7 +36,7 @@ def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> 
         try:
             grown.append(ctx.services.controller.plan_growth(topic.name, topic.count, assignments))
         except ApiError as err:
-            results.append(_failed(topic.name, err.code, err.message or DEFAULT_MESSAGES.get(err.code)))
+            results.append(_failed(topic.name, err.code, err.message))
             continue
         results.append(CreatePartitionsTopicResult(name=topic.name))
     if not request.validate_only:

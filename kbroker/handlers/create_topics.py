@@ -92,6 +92,7 @@ def _created(ctx: RequestContext, plan: TopicState) -> CreatableTopicResult:
     entries = sorted(describe_topic(ctx.services.config, plan.configs), key=lambda e: e.name)
     return CreatableTopicResult(
         name=plan.name,
+        error_message=None,
         topic_id=plan.topic_id,
         num_partitions=len(plan.partitions),
         replication_factor=len(plan.partitions[0].replicas),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kbroker.config.describe import Described, describe_broker, describe_broker_default, describe_group, describe_topic
 from kbroker.controller.decide import check_topic_name
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -20,8 +20,9 @@ from kbroker.protocol.messages.describe_configs import (
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 
-def _on_error(request: DescribeConfigsRequest, code: int, message: str | None) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=[_failed(r, code, message) for r in request.resources])
+def _on_error(request: DescribeConfigsRequest, code: int, _message: str | None) -> DescribeConfigsResponse:
+    text = DEFAULT_MESSAGES.get(ErrorCode(code))
+    return DescribeConfigsResponse(results=[_failed(r, code, text) for r in request.resources])
 
 
 def _failed(resource: DescribeConfigsResource, code: int, message: str | None) -> DescribeConfigsResult:
@@ -55,7 +56,7 @@ def _entries(ctx: RequestContext, resource: DescribeConfigsResource) -> list[Des
     if resource.resource_type == TOPIC:
         check_topic_name(name)
         if name not in state.topics:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
         return describe_topic(config, state.topics[name].configs)
     if resource.resource_type == GROUP:
         if not name:

@@ -13,7 +13,6 @@ from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
@@ -28,21 +27,24 @@ def offset_delete(
     """Delete a group's positions."""
     state = ctx.services.controller.state
     refused: dict[str, OffsetDeleteResponseTopic] = {}
-    known: dict[str, OffsetDeleteRequestTopic] = {}
+    known = []
     for topic in request.topics:
-        # Kafka reads both lists as sets.
-        for index in dict.fromkeys(partition.partition_index for partition in topic.partitions):
-            if state.partition(topic.name, index) is not None:
-                held = known.setdefault(topic.name, OffsetDeleteRequestTopic(name=topic.name))
-                held.partitions.append(OffsetDeleteRequestPartition(partition_index=index))
-            else:
-                answer = refused.setdefault(topic.name, OffsetDeleteResponseTopic(name=topic.name))
-                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                answer.partitions.append(OffsetDeleteResponsePartition(partition_index=index, error_code=error))
-    request.topics = list(known.values())
+        existing = []
+        for partition in topic.partitions:
+            if state.partition(topic.name, partition.partition_index) is not None:
+                existing.append(partition)
+                continue
+            answer = refused.setdefault(topic.name, OffsetDeleteResponseTopic(name=topic.name))
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            answer.partitions.append(
+                OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=error)
+            )
+        if existing:
+            known.append(OffsetDeleteRequestTopic(name=topic.name, partitions=existing))
+    request.topics = known
 
     def merge(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
-        if response.error_code:
+        if response.error_code or not refused:
             return response
         for topic in response.topics:
             answered = refused.setdefault(topic.name, topic)

@@ -7,6 +7,10 @@ coordinator does not know.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
+
+from kbroker.controller.decide import INTERNAL_TOPICS
 from kbroker.dispatch_errors import CloseConnection
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.appends import AppendError
@@ -23,12 +27,16 @@ from kbroker.protocol.messages.produce import (
 )
 from kbroker.protocol.wire import ZERO_UUID
 
-_ATTRIBUTES_LOW = 22
-_MAGIC = 16
+_LOOK = struct.Struct(">8xi4xb4xh")
+"""Of a batch's header: batch length, magic, attributes."""
+_HEADER_BYTES = 61
+_LENGTH_OVERHEAD = 12
+_UP_TO_MAGIC = 17
+_LEGACY_OVERHEAD = 14
+_MAGIC = 2
 _TRANSACTIONAL = 0x10
 _CODEC = 0x07
 _ZSTD = 4
-_SMALLEST_BATCH = 61
 
 _WITHOUT_LOG_START = frozenset(
     {
@@ -41,7 +49,10 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     }
 )
-_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_ACKS = frozenset({-1, 0, 1})
+_CORRUPT = (-1, 0)
+_FIRST_ZSTD_VERSION = 7
+_PREFIX = struct.Struct(">8xi4xb")
 
 
 def _on_error(request: ProduceRequest, code: int, message: str | None) -> ProduceResponse:
@@ -67,26 +78,32 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | N
     get, now_ms, acks, version = services.replicas.get, services.clock.now_ms(), request.acks, ctx.version
     responses, failed = [], False
     for topic in request.topic_data:
-        name: str | None = topic.name
+        name = topic.name
         if version > 12:
-            name = services.controller.state.topic_names.get(topic.topic_id)
-        answers = []
+            name = services.controller.state.topic_names.get(topic.topic_id, "")
+        answers: list[PartitionProduceResponse] = []
         for data in topic.partition_data:
-            partition = get((name, data.index)) if name is not None else None
+            partition = get((name, data.index))
             records = data.records
-            if (
-                partition is None
-                or records is None
-                or len(records) < _SMALLEST_BATCH
-                or acks not in (1, -1, 0)
-                or records[_ATTRIBUTES_LOW] & _TRANSACTIONAL
-                or records[_MAGIC] != 2
-                or (version < 7 and records[_ATTRIBUTES_LOW] & _CODEC == _ZSTD)
-                or name in _INTERNAL
-            ):
-                answers.append(_refuse(ctx, request, name, topic.topic_id, data))
+            if partition is None or records is None or acks not in _ACKS or len(records) < _HEADER_BYTES:
+                refusal = _refusal(ctx, request, name, topic.topic_id, data)
+            else:
+                length, magic, attributes = _LOOK.unpack_from(records)
+                if (
+                    length + _LENGTH_OVERHEAD != len(records)
+                    or magic != _MAGIC
+                    or attributes & _TRANSACTIONAL
+                    or attributes & _CODEC >= _ZSTD
+                    or name in INTERNAL_TOPICS
+                ):
+                    refusal = _refusal(ctx, request, name, topic.topic_id, data)
+                else:
+                    refusal = None
+            if refusal is not None:
+                answers.append(refusal)
                 failed = True
                 continue
+            assert partition is not None  # or it would have been refused
             try:
                 info = partition.append(records, acks, now_ms)
             except AppendError as err:
@@ -109,29 +126,64 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | N
     return answer
 
 
-def _refuse(
-    ctx: RequestContext, request: ProduceRequest, name: str | None, topic_id: bytes, data: PartitionProduceData
-) -> PartitionProduceResponse:
-    """Answer for a partition that is not even tried; the order of checks is KafkaApis.handleProduceRequest's."""
-    records = data.records
-    code = ErrorCode.INVALID_RECORD
-    if records and len(records) >= _SMALLEST_BATCH and records[_ATTRIBUTES_LOW] & _TRANSACTIONAL:
-        if request.transactional_id is None:
-            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        code = ErrorCode.INVALID_TXN_STATE
-    if name is None and topic_id != ZERO_UUID:
+def _refusal(
+    ctx: RequestContext, request: ProduceRequest, name: str, topic_id: bytes, data: PartitionProduceData
+) -> PartitionProduceResponse | None:
+    """Return the answer for a partition that must not even be tried, None when it may be after all.
+
+    The order of checks is that of KafkaApis.handleProduceRequest: the whole request, the topic, the batch, the append.
+    """
+    batches = list(_batches(data.records or b""))
+    attributes = batches[0][1] if batches else 0
+    log_start = -1
+    code = ErrorCode.NONE
+    partition = ctx.services.replicas.get((name, data.index))
+    if attributes & _TRANSACTIONAL and request.transactional_id is None:
+        raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not name and topic_id != ZERO_UUID:
         code = ErrorCode.UNKNOWN_TOPIC_ID
-    elif name is None or ctx.services.replicas.get((name, data.index)) is None:
+    elif partition is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif not records or len(records) < _SMALLEST_BATCH or records[_MAGIC] != 2:
+    elif _CORRUPT in batches:
+        code = ErrorCode.CORRUPT_MESSAGE
+    elif len(batches) != 1 or batches[0][0] != _MAGIC:
         code = ErrorCode.INVALID_RECORD
-    elif ctx.version < 7 and records[_ATTRIBUTES_LOW] & _CODEC == _ZSTD:
+    elif ctx.version < _FIRST_ZSTD_VERSION and attributes & _CODEC == _ZSTD:
         code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    elif request.acks not in (1, -1, 0):
+    elif request.acks not in _ACKS:
         code = ErrorCode.INVALID_REQUIRED_ACKS
-    elif name in _INTERNAL and ctx.client_id != "__admin_client":
+    elif name in INTERNAL_TOPICS and ctx.client_id != "__admin_client":
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
-    return PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
+    elif attributes & _TRANSACTIONAL:
+        code = ErrorCode.INVALID_TXN_STATE
+    elif attributes & _CODEC > _ZSTD:
+        code, log_start = ErrorCode.UNKNOWN_SERVER_ERROR, partition.log.log_start_offset
+    if code == ErrorCode.NONE:
+        return None
+    return PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, log_start_offset=log_start)
+
+
+def _batches(records: memoryview | bytes) -> Iterator[tuple[int, int]]:
+    """Yield (magic, attributes) of each whole batch, _CORRUPT for what cannot be one.
+
+    Raises ApiError where that is the first: Kafka then fails the whole request.
+    """
+    position, end = 0, len(records)
+    while end - position >= _UP_TO_MAGIC:
+        length, magic = _PREFIX.unpack_from(records, position)
+        if position and (length < _LEGACY_OVERHEAD or not 0 <= magic <= _MAGIC):
+            yield _CORRUPT
+            return
+        if length < _LEGACY_OVERHEAD:
+            text = f"Record size {length} is less than the minimum record overhead ({_LEGACY_OVERHEAD})"
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, text)
+        if not 0 <= magic <= _MAGIC:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
+        if position + length + _LENGTH_OVERHEAD > end:
+            return
+        whole = magic == _MAGIC and length + _LENGTH_OVERHEAD >= _HEADER_BYTES
+        yield magic, _LOOK.unpack_from(records, position)[2] if whole else 0
+        position += length + _LENGTH_OVERHEAD
 
 
 def _failure(index: int, err: AppendError, log_start_offset: int) -> PartitionProduceResponse:

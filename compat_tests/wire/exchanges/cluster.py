@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from compat_tests.wire.exchanges import sequence, versions
+from compat_tests.wire.exchanges.produce import batch, put
 from compat_tests.wire.session import Wire
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -38,7 +41,38 @@ def api_versions(wire: Wire) -> None:
         wire.record("error", v, answer.error_code)
 
 
-SERVED = {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 32, 33, 35, 37, 42, 44, 47, 60, 61, 74, 75}
+SERVED = {
+    0,
+    1,
+    2,
+    3,
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
+    14,
+    15,
+    16,
+    18,
+    19,
+    20,
+    21,
+    22,
+    23,
+    32,
+    33,
+    35,
+    37,
+    42,
+    44,
+    47,
+    60,
+    61,
+    74,
+    75,
+}
 
 
 @sequence
@@ -57,19 +91,22 @@ def api_versions_unknown(wire: Wire) -> None:
 def metadata(wire: Wire) -> None:
     one, two = wire.topic("one", 1), wire.topic("two", 3)
     for v in versions(MetadataRequest):
+
         def by_name(*names: str) -> list[MetadataRequestTopic]:
             return [MetadataRequestTopic(name=n) for n in names]
 
-        ask = lambda label, **kw: wire.ask(label, MetadataRequest(allow_auto_topic_creation=False, **kw), v)  # noqa: E731, B023
+        def ask(label: str, **fields: Any) -> None:
+            wire.ask(label, MetadataRequest(allow_auto_topic_creation=False, **fields), v)  # noqa: B023
+
         ask("one topic", topics=by_name(one))
         ask("two topics", topics=by_name(one, two))
         ask("the same twice", topics=by_name(one, one))
-        ask("unknown topic", topics=by_name(f"{wire.name}-none"))
+        ask("unknown topic", topics=by_name(f"{wire.name}-none-{v}"))
         ask("bad name", topics=by_name("a b"))
         ask("dots", topics=by_name(".."))
         ask("long name", topics=by_name("x" * 250))
         ask("empty name", topics=by_name(""))
-        ask("known and unknown", topics=by_name(one, f"{wire.name}-none"))
+        ask("known and unknown", topics=by_name(one, f"{wire.name}-neither-{v}"))
         if v > 0:
             ask("none", topics=[])
         if v >= 8:
@@ -95,9 +132,7 @@ def metadata_creates(wire: Wire) -> None:
         bad = MetadataRequest(topics=[MetadataRequestTopic(name="a/b")], allow_auto_topic_creation=True)
         wire.ask("bad name", bad, v)
     wire.topic("dup.name")
-    clash = MetadataRequest(
-        topics=[MetadataRequestTopic(name=f"{wire.name}-dup_name")], allow_auto_topic_creation=True
-    )
+    clash = MetadataRequest(topics=[MetadataRequestTopic(name=f"{wire.name}-dup_name")], allow_auto_topic_creation=True)
     wire.ask("colliding name", clash, 12)
     wire.ask("colliding name again", clash, 12)
 
@@ -144,7 +179,10 @@ def describe_topic_partitions(wire: Wire) -> None:
 @sequence
 def describe_log_dirs(wire: Wire) -> None:
     topic = wire.topic("t", 2)
+    put(wire, topic, batch(1))
+    put(wire, topic, batch(2), 1)
     for v in versions(DescribeLogDirsRequest):
+
         def ask(label: str, *topics: DescribableLogDirTopic) -> None:
             wire.ask(label, DescribeLogDirsRequest(topics=list(topics)), v)  # noqa: B023
 

@@ -23,6 +23,7 @@ def describe(kind: int, name: str, keys: list[str] | None = None, **fields: Any)
 def describe_configs(wire: Wire) -> None:
     plain, set_up = wire.topic("plain"), wire.topic("set", retention_ms="1234", cleanup_policy="compact")
     for v in versions(DescribeConfigsRequest):
+
         def ask(label: str, kind: int, name: str, keys: list[str] | None = None, **fields: Any) -> None:
             answer = wire.quiet(describe(kind, name, keys, **fields), v)  # noqa: B023
             for result in answer.results:
@@ -60,7 +61,7 @@ def alter_configs(wire: Wire) -> None:
             wire.ask(label, legacy.AlterConfigsRequest(resources=[r], validate_only=validate), v)  # noqa: B023
 
         ask("replace", TOPIC, name, segment_ms="1000")
-        wire.record("replaced", v, configs_of(wire, name))
+        settle(wire, name, {"segment.ms": "1000"})
         ask("validate only", TOPIC, name, validate=True, retention_ms="9")
         wire.record("unchanged", v, configs_of(wire, name))
         ask("unknown key", TOPIC, name, no_such="1")
@@ -75,6 +76,11 @@ def alter_configs(wire: Wire) -> None:
         ask("nothing", TOPIC, name)
 
 
+def settle(wire: Wire, name: str, expected: dict[str, str]) -> None:
+    """Wait until a topic's own configs are these."""
+    wire.until(lambda: configs_of(wire, name) == expected, f"{expected}")
+
+
 def configs_of(wire: Wire, name: str) -> dict[str, str]:
     answer = wire.quiet(describe(TOPIC, name), 4)
     return {c.name: c.value for c in answer.results[0].configs if c.config_source == 1}
@@ -85,21 +91,23 @@ def incremental_alter_configs(wire: Wire) -> None:
     for v in versions(incremental.IncrementalAlterConfigsRequest):
         name = wire.topic(str(v), retention_ms="5")
 
-        def ask(label: str, kind: int, resource: str, *ops: Any, validate: bool = False) -> None:
+        def ask(label: str, kind: int, resource: str, *ops: Any, validate: bool = False, then: Any = None) -> None:
             entries = [incremental.AlterableConfig(k, op, value) for k, op, value in ops]
             r = incremental.AlterConfigsResource(kind, resource, entries)
             request = incremental.IncrementalAlterConfigsRequest(resources=[r], validate_only=validate)
             wire.ask(label, request, v)  # noqa: B023
-            if kind == TOPIC and resource == name:  # noqa: B023
-                wire.record(f"{label}: outcome", v, configs_of(wire, name))  # noqa: B023
+            if then is not None:
+                settle(wire, name, then)  # noqa: B023
 
-        ask("set", TOPIC, name, ("segment.ms", SET, "1000"))
-        ask("delete", TOPIC, name, ("segment.ms", DELETE, None))
-        ask("delete what is not set", TOPIC, name, ("flush.ms", DELETE, None))
-        ask("append", TOPIC, name, ("cleanup.policy", APPEND, "compact"))
-        ask("append again", TOPIC, name, ("cleanup.policy", APPEND, "compact"))
-        ask("subtract", TOPIC, name, ("cleanup.policy", SUBTRACT, "delete"))
-        ask("subtract what is not there", TOPIC, name, ("cleanup.policy", SUBTRACT, "delete"))
+        ask("set", TOPIC, name, ("segment.ms", SET, "1000"), then={"retention.ms": "5", "segment.ms": "1000"})
+        ask("delete", TOPIC, name, ("segment.ms", DELETE, None), then={"retention.ms": "5"})
+        ask("delete what is not set", TOPIC, name, ("flush.ms", DELETE, None), then={"retention.ms": "5"})
+        both = {"retention.ms": "5", "cleanup.policy": "delete,compact"}
+        ask("append", TOPIC, name, ("cleanup.policy", APPEND, "compact"), then=both)
+        ask("append again", TOPIC, name, ("cleanup.policy", APPEND, "compact"), then=both)
+        one = {"retention.ms": "5", "cleanup.policy": "compact"}
+        ask("subtract", TOPIC, name, ("cleanup.policy", SUBTRACT, "delete"), then=one)
+        ask("subtract what is not there", TOPIC, name, ("cleanup.policy", SUBTRACT, "delete"), then=one)
         ask("append to a number", TOPIC, name, ("retention.ms", APPEND, "5"))
         ask("append nonsense", TOPIC, name, ("cleanup.policy", APPEND, "burn"))
         ask("set nonsense", TOPIC, name, ("retention.ms", SET, "x"))
@@ -109,6 +117,7 @@ def incremental_alter_configs(wire: Wire) -> None:
         ask("duplicate key", TOPIC, name, ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
         ask("validate only", TOPIC, name, ("retention.ms", SET, "77"), validate=True)
         ask("bad operation", TOPIC, name, ("retention.ms", 9, "77"))
+        wire.record("unchanged", v, configs_of(wire, name))
         ask("one good, one bad", TOPIC, name, ("retention.ms", SET, "78"), ("no.such", SET, "1"))
         ask("unknown topic", TOPIC, "no-such-topic", ("retention.ms", SET, "1"))
         ask("bad topic name", TOPIC, "a b", ("retention.ms", SET, "1"))
@@ -135,7 +144,8 @@ def dynamic_broker_configs(wire: Wire) -> None:
     def shown(label: str, expected: str) -> None:
         def value() -> str | None:
             answer = wire.quiet(describe(TOPIC, name, ["retention.ms"], include_synonyms=True), 4)
-            return answer.results[0].configs[0].value
+            found: str | None = answer.results[0].configs[0].value
+            return found
 
         wire.until(lambda: value() == expected, f"retention.ms={expected}")
         wire.ask(label, describe(TOPIC, name, ["retention.ms"], include_synonyms=True), 4)

@@ -40,6 +40,7 @@ def fetch_versions(wire: Wire) -> None:
     put(wire, name, batch(2), 1)
     size = len(batch(5))
     for v in versions(FetchRequest):
+
         def ask(label: str, *topics: FetchTopic, **fields: Any) -> None:
             wire.ask(label, request(list(topics), **fields), v)  # noqa: B023
 
@@ -71,7 +72,7 @@ def fetch_versions(wire: Wire) -> None:
             ask("last epoch 0", t(part(5, last_fetched_epoch=0)))
             ask("last epoch 0 past the end", t(part(25, last_fetched_epoch=0)))
             ask("last epoch 7", t(part(5, last_fetched_epoch=7)))
-        if 7 <= v:
+        if v >= 7:
             ask("unknown session", t(part(0)), session_id=12345, session_epoch=1)
             ask("negative session", t(part(0)), session_id=-5, session_epoch=3)
             ask("close an unknown session", t(part(0)), session_id=77, session_epoch=-1)
@@ -97,6 +98,7 @@ def fetch_sessions(wire: Wire) -> None:
     a, b = wire.topic("a", 2), wire.topic("b")
     put(wire, a, batch(3))
     for v in (7, 11, 12, 13, 17, 18):
+
         def ask(label: str, topics: list[FetchTopic], **fields: Any) -> Any:
             return wire.ask(label, request(topics, **fields), v)  # noqa: B023
 
@@ -134,6 +136,17 @@ def latest(name: str) -> ListOffsetsRequest:
     return ListOffsetsRequest(topics=[ListOffsetsTopic(name, [ListOffsetsPartition(0, timestamp=-1)])])
 
 
+TIMES = {
+    "zero": 0,
+    "first": STAMP,
+    "inside": STAMP + 2,
+    "between": STAMP + 500,
+    "second batch": STAMP + 1000,
+    "last": STAMP + 3004,
+    "after": STAMP + 3005,
+}
+
+
 @sequence
 def list_offsets(wire: Wire) -> None:
     name, empty = wire.topic("t"), wire.topic("empty")
@@ -141,6 +154,7 @@ def list_offsets(wire: Wire) -> None:
         put(wire, name, batch(5, stamp=STAMP + i * 1000))
     put(wire, name, batch(1, stamp=STAMP - 5000))
     for v in versions(ListOffsetsRequest):
+
         def ask(label: str, timestamp: int, of: str = name, partition: int = 0, **fields: Any) -> None:
             p = ListOffsetsPartition(partition, timestamp=timestamp, **fields)
             wire.ask(label, ListOffsetsRequest(topics=[ListOffsetsTopic(of, [p])]), v)  # noqa: B023
@@ -151,8 +165,7 @@ def list_offsets(wire: Wire) -> None:
         ask("earliest of nothing", -2, empty)
         ask("max timestamp of nothing", -3, empty)
         ask("any time of nothing", 5, empty)
-        for label, stamp in [("zero", 0), ("first", STAMP), ("inside", STAMP + 2), ("between", STAMP + 500),
-                             ("second batch", STAMP + 1000), ("last", STAMP + 3004), ("after", STAMP + 3005)]:  # fmt: skip
+        for label, stamp in TIMES.items():
             ask(label, stamp)
         ask("unknown partition", -1, partition=9)
         ask("unknown topic", -1, "no-such-topic")

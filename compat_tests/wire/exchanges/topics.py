@@ -35,6 +35,7 @@ def topic(name: str, partitions: int = 1, factor: int = 1, assignments: Any = No
 @sequence
 def create_topics(wire: Wire) -> None:
     for v in versions(CreateTopicsRequest):
+
         def ask(label: str, *topics: CreatableTopic, validate: bool = False) -> None:
             request = CreateTopicsRequest(topics=list(topics), timeout_ms=10000, validate_only=validate)
             wire.ask(label, request, v)  # noqa: B023
@@ -83,6 +84,7 @@ def create_topics(wire: Wire) -> None:
 @sequence
 def delete_topics(wire: Wire) -> None:
     for v in versions(DeleteTopicsRequest):
+
         def ask(label: str, names: list[str] | None = None, states: list[DeleteTopicState] | None = None) -> None:
             request = DeleteTopicsRequest(topic_names=names or [], topics=states or [], timeout_ms=10000)
             wire.ask(label, request, v)  # noqa: B023

@@ -1,0 +1,39 @@
+"""Answers that are known to differ, each with its reason. A declaration that no longer applies fails its test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A difference: in exchanges of `sequence` whose name starts with `exchange`, below a path that contains `path`."""
+
+    sequence: str
+    exchange: str
+    path: str
+    reason: str
+
+    def covers(self, sequence: str, line: str) -> bool:
+        """Return whether a line "exchange<path>: ..." is this difference."""
+        return (
+            sequence == self.sequence and line.startswith(self.exchange) and self.path in line.partition(": kbroker")[0]
+        )
+
+
+DECLARED: tuple[Declared, ...] = (
+    Declared(
+        "metadata",
+        "neither name nor id",
+        "",
+        "Kafka 4.3.0 fails on a null name with a NullPointerException (UNKNOWN_SERVER_ERROR); kbroker answers that "
+        "topic with INVALID_TOPIC_EXCEPTION and describes the cluster",
+    ),
+    Declared(
+        "incremental-alter-configs",
+        "bad operation",
+        "",
+        "Kafka 4.3.0 fails on an unknown operation for a topic with a NullPointerException (UNKNOWN_SERVER_ERROR); "
+        "kbroker answers INVALID_REQUEST, as Kafka does for a broker's configs",
+    ),
+)
