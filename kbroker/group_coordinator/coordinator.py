@@ -52,7 +52,7 @@ _RETRY_ELSEWHERE = (
 
 
 class GroupCoordinator:
-    """All groups that this broker coordinates. `config` may be replaced by one with other values at any time."""
+    """All groups that this broker coordinates."""
 
     def __init__(self, config: GroupConfig, writer: Writer, clock: Clock) -> None:
         self.config = config
