@@ -100,6 +100,20 @@ def test_t1_survives_restarts(log: PartitionLog, clean: bool, snapshots: str) ->
     assert code_of(log, 32) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def test_snapshots_are_kept_where_they_save_work(log: PartitionLog) -> None:
+    log.update_config(LogConfig(segment_bytes=1000))
+    for sequence in range(40):
+        produce(log, sequence)
+    log.close()
+    expected = [*log.bases[1:], 40]
+    for _ in range(2):
+        log = open_log(Path(log.directory), config=log.config)
+        assert log.snapshots.offsets == expected, "one at the base of each segment, and the newest"
+        log.close()
+    (Path(log.directory) / f"{log.bases[2] + 1:020d}.snapshot").write_bytes(b"stray")
+    assert open_log(Path(log.directory), config=log.config).snapshots.offsets == expected
+
+
 def test_t2_sequences_wrap(log: PartitionLog) -> None:
     top = 2**31 - 1
     produce(log, top - 3, 3)

@@ -243,7 +243,9 @@ def test_s1_s2_a_crash_at_any_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("damage", ["missing", "empty", "short", "odd", "zero", "garbage", "stale", "long"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "empty", "short", "odd", "zero", "garbage", "stale", "long", "middle", "middle zero"]
+)
 @pytest.mark.parametrize("suffixes", [(".index",), (".timeindex",), (".index", ".timeindex")])
 def test_s3_indexes_only_make_things_faster(
     tmp_path: Path, clean: bool, damage: str, suffixes: tuple[str, ...]
@@ -287,6 +289,8 @@ def _damage(path: Path, damage: str, other: bytes, rng: random.Random) -> None:
             "zero": bytes(len(content)),
             "garbage": rng.randbytes(len(content)),
             "stale": other,
+            "middle": content[:entry] + rng.randbytes(max(0, len(content) - 9 * entry)) + content[-8 * entry :],
+            "middle zero": content[:entry] + bytes(max(0, len(content) - 9 * entry)) + content[-8 * entry :],
             "long": content + struct.pack(">II" if entry == 8 else ">qI", 2**31 - 1, 2**31 - 1),
         }[damage]
     )

@@ -1,0 +1,95 @@
+"""The history of leader epochs, and how far each reached (KIP-101, KIP-279)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.log.checkpoints import LEADER_EPOCHS
+from kbroker.log.leader_epochs import LeaderEpochCache
+
+
+def cache(directory: Path, *entries: tuple[int, int]) -> LeaderEpochCache:
+    found = LeaderEpochCache(str(directory))
+    for epoch, start in entries:
+        found.assign(epoch, start)
+    assert LeaderEpochCache(str(directory)).entries == found.entries, "every change is on disk"
+    return found
+
+
+def test_end_offsets(tmp_path: Path) -> None:
+    epochs = cache(tmp_path, (2, 10), (4, 20), (7, 35))
+    assert epochs.latest == 7
+    expected = {
+        -1: (-1, -1),
+        0: (0, 10),
+        1: (1, 10),
+        2: (2, 20),
+        3: (2, 20),
+        4: (4, 35),
+        5: (4, 35),
+        6: (4, 35),
+        7: (7, 99),
+        8: (-1, -1),
+    }
+    assert {epoch: epochs.end_offset_for(epoch, 99) for epoch in expected} == expected
+    assert cache(tmp_path / "..").end_offset_for(0, 5) == (-1, -1)
+
+
+def test_epoch_for_offset(tmp_path: Path) -> None:
+    epochs = cache(tmp_path, (2, 10), (4, 20))
+    assert [epochs.epoch_for_offset(offset) for offset in (9, 10, 19, 20, 99)] == [-1, 2, 2, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("entry", "entries"),
+    [
+        ((4, 25), [(2, 10), (4, 20)]),
+        ((4, 15), [(2, 10), (4, 15)]),
+        ((5, 20), [(2, 10), (5, 20)]),
+        ((5, 12), [(2, 10), (5, 12)]),
+        ((3, 30), [(2, 10), (3, 30)]),
+        ((1, 30), [(1, 30)]),
+        ((9, 0), [(9, 0)]),
+        ((-1, 30), [(2, 10), (4, 20)]),
+    ],
+)
+def test_entries_that_contradict_a_new_one_go(
+    tmp_path: Path, entry: tuple[int, int], entries: list[tuple[int, int]]
+) -> None:
+    epochs = cache(tmp_path, (2, 10), (4, 20), entry)
+    assert epochs.entries == entries
+    assert epochs.latest == entries[-1][0]
+
+
+def test_truncation(tmp_path: Path) -> None:
+    epochs = cache(tmp_path, (0, 0), (2, 10), (4, 20))
+    epochs.truncate_from_start(15)
+    assert epochs.entries == [(2, 15), (4, 20)]
+    epochs.truncate_from_start(15)
+    epochs.truncate_from_end(21)
+    assert epochs.entries == [(2, 15), (4, 20)]
+    epochs.truncate_from_end(20)
+    assert epochs.entries == [(2, 15)]
+    assert cache(tmp_path).entries == [(2, 15)]
+    epochs.truncate_from_end(0)
+    assert (epochs.entries, epochs.latest) == ([], -1)
+
+
+def test_a_failed_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs = cache(tmp_path, (2, 10))
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kbroker.log.leader_epochs.write_epochs", fail)
+        with pytest.raises(OSError, match="full"):
+            epochs.assign(3, 20)
+    assert (epochs.entries, epochs.latest) == ([(2, 10)], 2)
+
+
+def test_a_broken_checkpoint_counts_as_absent(tmp_path: Path) -> None:
+    (tmp_path / LEADER_EPOCHS).write_text("0\n1\nx y\n")
+    assert LeaderEpochCache(str(tmp_path)).entries == []
