@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from kbroker import handlers
 from kbroker.clock import Clock, SystemClock
+from kbroker.cluster_state import BrokerEndpoint, ClusterState, TopicState
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import TOPIC
 from kbroker.config.values import parse_all, to_text
 from kbroker.controller.controller import Controller, InternalTopic, TopicDefaults
 from kbroker.controller.embedded import EmbeddedStore
-from kbroker.controller.state import BrokerEndpoint, ClusterState, TopicState
 from kbroker.dispatch import Dispatcher
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.coordinator import GroupCoordinator

@@ -13,7 +13,7 @@ from typing import Protocol
 from uuid import UUID
 
 from kbroker.clock import Clock
-from kbroker.controller.state import ClusterState, TopicState
+from kbroker.cluster_state import ClusterState, TopicState
 from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_manager import LogManager

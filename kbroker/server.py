@@ -130,8 +130,8 @@ def _bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
         if limits.receive_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer_bytes)
         sock.bind(address)
-    except OSError:
+    except OSError as err:
         sock.close()
-        raise
+        raise OSError(f"cannot listen on {host}:{port}: {err.strerror}") from None
     sock.setblocking(False)
     return sock

@@ -36,8 +36,12 @@ class Difference:
         return fnmatch.fnmatchcase(path, self.path)
 
 
+# Fields whose value is random or a place on this machine: what matters is whether there is one.
+VOLATILE: Final = frozenset({"topic_id", "log_dir", "member_id"})
+
+
 def normalise(seen: object, bootstrap: str) -> object:
-    """Return `seen` as plain JSON values, with this broker's address replaced by a name."""
+    """Return `seen` as plain JSON values, with this broker's address and random values replaced by names."""
     host, _, port = bootstrap.rpartition(":")
     if isinstance(seen, Enum):
         return normalise(seen.name, bootstrap)
@@ -53,7 +57,10 @@ def normalise(seen: object, bootstrap: str) -> object:
         except UnicodeDecodeError:
             return "base64:" + base64.b64encode(seen).decode()
     if isinstance(seen, Mapping):
-        return {str(normalise(key, bootstrap)): normalise(value, bootstrap) for key, value in seen.items()}
+        return {
+            str(normalise(key, bootstrap)): _volatile(value) if key in VOLATILE else normalise(value, bootstrap)
+            for key, value in seen.items()
+        }
     if isinstance(seen, (set, frozenset)):
         return sorted((normalise(each, bootstrap) for each in seen), key=repr)
     if isinstance(seen, Iterable):
@@ -63,6 +70,10 @@ def normalise(seen: object, bootstrap: str) -> object:
     if seen is None or isinstance(seen, (bool, int, float)):
         return seen
     raise TypeError(f"a scenario returned {type(seen).__name__}, which is no JSON value: {seen!r}")
+
+
+def _volatile(value: object) -> object:
+    return "<set>" if value and str(value).strip("0-") else "<unset>"
 
 
 def flatten(seen: object, path: str = "") -> dict[str, Any]:

@@ -5,6 +5,9 @@ Owns their registration and running one on both sides. Never holds a scenario it
 
 from __future__ import annotations
 
+import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -27,6 +30,33 @@ class Scenario:
     def unique(self) -> str:
         """Prefix for the names of this scenario's topics and groups."""
         return f"{self.client}-{self.name.replace('_', '-')}"
+
+
+class ScenarioThread(threading.Thread):
+    """One run of a scenario. A daemon: a client that hangs must not keep the test run from ending."""
+
+    def __init__(self, scenario: Scenario, bootstrap: str) -> None:
+        super().__init__(name=scenario.unique, daemon=True)
+        self._scenario, self._address = scenario, bootstrap
+        self._seen: object = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._seen = self._scenario.run(self._address, self._scenario.unique)
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self._error = error
+
+    def result(self, timeout: float) -> object:
+        """Return what the scenario saw, or raise what it raised; fail after `timeout` seconds."""
+        self.join(max(timeout, 0))
+        if self.is_alive():
+            frame = sys._current_frames().get(self.ident or 0)
+            where = "".join(traceback.format_stack(frame)[-8:]) if frame else "?"
+            raise TimeoutError(f"{self._scenario.name} did not end; it is here:\n{where}")
+        if self._error is not None:
+            raise self._error
+        return self._seen
 
 
 class Scenarios:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from kbroker.controller.state import ClusterState, PartitionState
+from kbroker.cluster_state import ClusterState, PartitionState
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 MAX_NAME_LENGTH = 249

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from kbroker.controller.decide import INTERNAL_TOPICS, topic_name_fault
-from kbroker.controller.state import PartitionState, TopicState
+from kbroker.cluster_state import PartitionState, TopicState
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.metadata import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from kbroker.controller.state import ClusterState
+from kbroker.cluster_state import ClusterState
 from kbroker.coordination_outcome import then
 from kbroker.group_coordinator.coordinator import commit_error
 from kbroker.handlers.registry import RequestContext, handles

@@ -84,9 +84,8 @@ def _check_version(cls: Any, version: int) -> None:
         raise ValueError(f"{cls.__name__} has no version {version}")
 
 
-def _check_count(n: int, remaining: int) -> None:
-    if n > remaining:
-        raise Malformed(f"an array claims {n} elements where {remaining} bytes remain")
+def _too_many(n: int, remaining: int) -> Malformed:
+    return Malformed(f"an array claims {n} elements where {remaining} bytes remain")
 
 
 class _Source:
@@ -101,7 +100,7 @@ class _Source:
         self.depth = 1
         self.names: dict[str, Any] = {
             "Malformed": Malformed, "read_uvarint": read_uvarint, "write_uvarint": write_uvarint,
-            "check_count": _check_count, "bad_input": _BAD_INPUT, "structs": _codec,
+            "too_many": _too_many, "bad_input": _BAD_INPUT, "structs": _codec,
         }  # fmt: skip
         self.counter = 0
 
@@ -257,7 +256,8 @@ class _Decode(_Source):
         value = self.fresh("l")
         self.add(f"if {n} >= 0:")
         self.depth += 1
-        self.add(f"check_count({n}, end - pos)")
+        self.add(f"if {n} > end - pos:")
+        self.add(f"    raise too_many({n}, end - pos)")
         if isinstance(spec.kind, Scalar) and spec.kind.letter:
             codec = self.fresh("c")
             self.add(f"{codec} = structs('{spec.kind.letter}' * {n})" if spec.kind.letter == "16s"
@@ -292,7 +292,8 @@ class _Decode(_Source):
         self.depth += 1
         self.add(f"{count}, pos = read_uvarint(buf, pos - 1)")
         last, tag, size, stop = self.fresh("last"), self.fresh("tag"), self.fresh("size"), self.fresh("stop")
-        self.add(f"check_count({count}, end - pos)")
+        self.add(f"if {count} > end - pos:")
+        self.add(f"    raise too_many({count}, end - pos)")
         self.add(f"{last} = -1")
         self.add(f"for _ in range({count}):")
         self.depth += 1

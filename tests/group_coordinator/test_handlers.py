@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.controller.state import BrokerEndpoint, ClusterState, PartitionState, TopicState
+from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.coordinator import TOPIC, GroupCoordinator
 from kbroker.handlers.registry import APIS

@@ -1,0 +1,113 @@
+"""The controller: what it refuses, what it stores, whom it tells."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.cluster_state import BrokerEndpoint
+from kbroker.controller.controller import Controller, InternalTopic, TopicDefaults
+from kbroker.controller.decide import topic_name_fault
+from kbroker.controller.embedded import EmbeddedStore
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+DEFAULTS = TopicDefaults(3, 1, {"__consumer_offsets": InternalTopic(4, 1, {"cleanup.policy": "compact"})})
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return str(tmp_path)
+
+
+def controller_in(directory):
+    controller = Controller(EmbeddedStore(directory), "cluster", DEFAULTS)
+    controller.register_broker(BrokerEndpoint(1, "localhost", 9092))
+    return controller
+
+
+def code_of(call, *args):
+    with pytest.raises(ApiError) as caught:
+        call(*args)
+    return caught.value.code
+
+
+def test_topics_survive_a_restart(directory):
+    controller = controller_in(directory)
+    controller.put_topics([controller.plan_topic("a", 2, 1, None, {"retention.ms": "5"})])
+    controller.put_topics([controller.plan_topic("b", -1, -1)])
+    controller.put_topics([controller.plan_growth("a", 4, None)])
+    before = controller.state
+    controller._store.close()
+    after = controller_in(directory).state
+    assert after.topics == before.topics
+    assert after.topic_names == before.topic_names
+    assert len(after.topics["a"].partitions) == 4
+    assert dict(after.topics["a"].configs) == {"retention.ms": "5"}
+
+
+def test_a_deleted_topic_is_gone_with_its_configs_and_its_id(directory):
+    controller = controller_in(directory)
+    controller.put_topics([controller.plan_topic("a", 1, 1, None, {"retention.ms": "5"})])
+    old = controller.state.topics["a"].topic_id
+    controller.delete_topics(["a"])
+    assert old not in controller.state.topic_names
+    controller.put_topics([controller.plan_topic("a", 1, 1)])
+    assert controller.state.topics["a"].topic_id != old
+    controller._store.close()
+    assert dict(controller_in(directory).state.topics["a"].configs) == {}
+
+
+def test_what_cannot_be_created(directory):
+    controller = controller_in(directory)
+    controller.put_topics([controller.plan_topic("a.b", 1, 1)])
+    plan = controller.plan_topic
+    assert code_of(plan, "a.b", 1, 1) == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert code_of(plan, "a_b", 1, 1) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert code_of(plan, "x", 0, 1) == ErrorCode.INVALID_PARTITIONS
+    assert code_of(plan, "x", 1, 0) == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert code_of(plan, "x", 1, 2) == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert code_of(plan, "x", -1, -1, {0: [2]}) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert code_of(plan, "x", 1, -1, {0: [1]}) == ErrorCode.INVALID_REQUEST
+    assert code_of(controller.plan_growth, "none", 2, None) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert code_of(controller.plan_growth, "a.b", 1, None) == ErrorCode.INVALID_PARTITIONS
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "x" * 250])
+def test_bad_names(name):
+    assert topic_name_fault(name) is not None
+
+
+def test_listeners_hear_of_every_change_once(directory):
+    controller = controller_in(directory)
+    heard = []
+    controller.subscribe(lambda old, new: heard.append((old.version, new.version)))
+    controller.put_topics([controller.plan_topic("a", 1, 1), controller.plan_topic("b", 1, 1)])
+    controller.set_configs("topics", "a", {"retention.ms": "1"})
+    controller.set_configs("brokers", "", {"log.retention.ms": "1"})
+    controller.delete_topics(["a"])
+    assert len(heard) == 4
+    assert all(old < new for old, new in heard)
+
+
+def test_producer_ids_are_never_handed_out_twice(directory):
+    controller = controller_in(directory)
+    first = controller.allocate_producer_ids(1000)
+    controller._store.close()
+    second = controller_in(directory).allocate_producer_ids(1000)
+    assert second >= first + 1000
+
+
+def test_epochs_grow_after_a_crash(directory):
+    controller = controller_in(directory)
+    controller.put_topics([controller.plan_topic("a", 2, 1)])
+    controller.bump_leader_epochs()
+    controller._store.close()
+    state = controller_in(directory).state
+    assert [p.leader_epoch for p in state.topics["a"].partitions] == [1, 1]
+
+
+def test_an_internal_topic_is_created_as_it_needs_to_be(directory):
+    controller = controller_in(directory)
+    controller.auto_create("__consumer_offsets")
+    topic = controller.state.topics["__consumer_offsets"]
+    assert len(topic.partitions) == 4
+    assert dict(topic.configs) == {"cleanup.policy": "compact"}

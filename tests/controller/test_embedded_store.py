@@ -1,0 +1,122 @@
+"""The embedded metadata store: durable, atomic, honest about damage."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.controller import embedded
+from kbroker.controller.embedded import JOURNAL, SNAPSHOT, CorruptMetadata, EmbeddedStore
+from kbroker.controller.store import Delete, Put, VersionConflict
+
+
+def test_what_was_written_is_there_after_reopening(tmp_path):
+    store = EmbeddedStore(str(tmp_path))
+    store.write([Put("/a/b", {"x": 1}), Put("/a/c", {"y": [1, 2]})])
+    store.write([Put("/a/b", {"x": 2})])
+    store.close()
+    again = EmbeddedStore(str(tmp_path))
+    assert again.get("/a/b").value == {"x": 2}
+    assert again.get("/a/b").version == 2
+    assert again.children("/a") == ["b", "c"]
+    assert again.children("") == ["a"]
+    again.close()
+
+
+def test_a_batch_with_a_conflict_changes_nothing(tmp_path):
+    store = EmbeddedStore(str(tmp_path))
+    store.write([Put("/a", {"x": 1})])
+    with pytest.raises(VersionConflict):
+        store.write([Put("/b", {}), Put("/a", {"x": 2}, version=7)])
+    assert store.get("/b") is None
+    assert store.get("/a").value == {"x": 1}
+    store.write([Put("/a", {"x": 3}, version=1)])
+    store.close()
+
+
+def test_deleting_takes_everything_below(tmp_path):
+    store = EmbeddedStore(str(tmp_path))
+    store.write([Put("/a/b/c", {}), Put("/a/b/d", {}), Put("/a/e", {})])
+    store.write([Delete("/a/b")])
+    assert store.children("/a") == ["e"]
+    assert store.get("/a/b/c") is None
+    store.close()
+
+
+def test_a_torn_last_line_was_never_acknowledged(tmp_path):
+    store = EmbeddedStore(str(tmp_path))
+    store.write([Put("/a", {"x": 1})])
+    store.write([Put("/b", {"x": 1})])
+    store.close()
+    path = tmp_path / JOURNAL
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for cut in range(first, len(whole)):
+        path.write_bytes(whole[:cut])
+        again = EmbeddedStore(str(tmp_path))
+        assert again.get("/a").value == {"x": 1}
+        assert again.get("/b") is None
+        again.write([Put("/c", {})])
+        again.close()
+        last = EmbeddedStore(str(tmp_path))
+        assert last.children("") == ["a", "c"]
+        last.close()
+
+
+def test_damage_in_the_middle_stops_the_start(tmp_path):
+    store = EmbeddedStore(str(tmp_path))
+    for i in range(3):
+        store.write([Put(f"/{i}", {})])
+    store.close()
+    raw = bytearray((tmp_path / JOURNAL).read_bytes())
+    raw[12] ^= 1
+    (tmp_path / JOURNAL).write_bytes(raw)
+    with pytest.raises(CorruptMetadata, match="damaged at byte 0"):
+        EmbeddedStore(str(tmp_path))
+
+
+def test_the_journal_is_folded_into_a_snapshot(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "_COMPACT_BYTES", 500)
+    store = EmbeddedStore(str(tmp_path))
+    for i in range(50):
+        store.write([Put(f"/n/{i % 7}", {"i": i})])
+    store.close()
+    assert os.path.getsize(tmp_path / JOURNAL) < 1000
+    assert (tmp_path / SNAPSHOT).exists()
+    again = EmbeddedStore(str(tmp_path))
+    assert again.children("/n") == [str(i) for i in range(7)]
+    assert again.get("/n/0").value == {"i": 49}
+    assert again.get("/n/0").version == 8
+    again.close()
+
+
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from(["/a", "/a/b", "/a/c", "/d", "/d/e/f"]), st.integers()),
+        st.tuples(st.just("delete"), st.sampled_from(["/a", "/a/b", "/d", "/d/e"]), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(changes=changes)
+def test_reopening_gives_what_a_dictionary_gives(changes, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("store")
+    store = EmbeddedStore(str(directory))
+    model = {}
+    for kind, path, number in changes:
+        if kind == "put":
+            store.write([Put(path, {"n": number})])
+            model[path] = number
+        else:
+            store.write([Delete(path)])
+            model = {p: n for p, n in model.items() if p != path and not p.startswith(path + "/")}
+    store.close()
+    again = EmbeddedStore(str(directory))
+    assert {p: again.get(p).value["n"] for p in model} == model
+    assert all(again.get(p) is None for p in ["/a", "/a/b", "/a/c", "/d", "/d/e/f"] if p not in model)
+    again.close()

@@ -1,0 +1,186 @@
+"""A broker inside the process, and the pytest plugin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from kbroker import Broker
+from kbroker.config.model import ConfigError
+
+pytest_plugins = ["pytester"]
+
+
+def produce(broker, topic, *values):
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(10) == 0
+
+
+def consume(broker, topic, count):
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": f"g-{topic}",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([topic])
+    values = []
+    deadline = time.monotonic() + 20
+    while len(values) < count and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            values.append(message.value())
+    consumer.close()
+    return values
+
+
+def test_produce_and_consume():
+    with Broker() as broker:
+        produce(broker, "t", b"a", b"b")
+        assert consume(broker, "t", 2) == [b"a", b"b"]
+        directory = broker.data_dir
+    assert not os.path.exists(directory)
+
+
+def test_two_in_one_process_know_nothing_of_each_other():
+    with Broker() as one, Broker() as two:
+        assert one.bootstrap_servers != two.bootstrap_servers
+        assert one.cluster_id != two.cluster_id
+        produce(one, "t", b"1")
+        produce(two, "t", b"2")
+        assert consume(one, "t", 1) == [b"1"]
+        assert consume(two, "t", 1) == [b"2"]
+
+
+def test_async_with():
+    async def use():
+        async with Broker() as broker:
+            host, port = broker.bootstrap_servers.split(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(use())
+
+
+def test_data_stays_where_a_directory_is_given(tmp_path):
+    with Broker(data_dir=str(tmp_path)) as broker:
+        produce(broker, "kept", b"x", b"y")
+        cluster = broker.cluster_id
+    with Broker(data_dir=str(tmp_path)) as broker:
+        assert broker.cluster_id == cluster
+        assert consume(broker, "kept", 2) == [b"x", b"y"]
+
+
+def test_what_cannot_start_says_so(tmp_path):
+    with pytest.raises(ConfigError, match=r"num\.partitions"):
+        Broker({"num.partitions": "many"}).start()
+    with Broker(data_dir=str(tmp_path)) as broker:
+        with pytest.raises(OSError, match="in use"):
+            Broker(port=int(broker.bootstrap_servers.split(":")[1])).start()
+        with pytest.raises(Exception, match="in use by another process"):
+            Broker(data_dir=str(tmp_path)).start()
+
+
+def test_the_plugin_gives_a_broker_and_a_topic(pytester):
+    pytester.makepyfile(
+        """
+        from confluent_kafka import Producer
+
+        def test_it(kafka_broker, kafka_topic):
+            producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
+            producer.produce(kafka_topic, b"x")
+            assert producer.flush(10) == 0
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+
+
+def run(*arguments, **options):
+    command = [sys.executable, "-m", "kbroker", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set", "num.partitions=many"], "num.partitions"),
+        (["--set", "zookeeper.connect=localhost:2181"], "zookeeper.connect"),
+        (["--strict", "--set", "num.partition=3"], "num.partitions"),
+        (["--set", "nonsense"], "nonsense"),
+        (["--listen", "nowhere"], "--listen"),
+    ],
+)
+def test_a_bad_setting_is_one_line_and_exit_1(tmp_path, arguments, said):
+    directory = tmp_path / "data"
+    done = run("start", "--data-dir", str(directory), *arguments)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not directory.exists()
+
+
+def test_a_port_in_use_is_one_line_and_exit_1(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run("start", "--data-dir", str(tmp_path / "d"), "--listen", f"127.0.0.1:{port}", "--log-level", "error")
+    assert done.returncode == 1
+    assert f"{port}" in done.stderr
+    assert "in use" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_directory_of_another_node_is_refused_and_left_alone(tmp_path):
+    with Broker({"node.id": "7"}, data_dir=str(tmp_path)):
+        pass
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    done = run("start", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0", "--log-level", "error")
+    assert done.returncode == 1
+    assert "belongs to node 7" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+
+
+def test_the_ready_file_and_a_clean_end(tmp_path):
+    ready = tmp_path / "ready.json"
+    command = [
+        sys.executable,
+        "-m",
+        "kbroker",
+        "start",
+        "--memory",
+        "--listen",
+        "127.0.0.1:0",
+        "--ready-file",
+        str(ready),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 20
+        while not ready.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        told = json.loads(ready.read_text())
+        assert told["pid"] == process.pid
+        assert set(told) == {"bootstrap_servers", "node_id", "cluster_id", "pid", "data_dir"}
+        process.terminate()
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "[KafkaServer id=1] started" in err
+    assert told["bootstrap_servers"] in out
+    assert not os.path.exists(told["data_dir"])

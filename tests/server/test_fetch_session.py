@@ -1,0 +1,86 @@
+"""Fetch sessions (KIP-227) by themselves: epochs, eviction, what an incremental answer contains."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.handlers.fetch_session import CachedPartition, FetchSessions, next_epoch
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
+
+
+def wanted(*partitions):
+    return [FetchTopic(topic="t", partitions=[FetchPartition(partition=p) for p in partitions])]
+
+
+def answered(*partitions):
+    return [(("t", bytes(16), p), FetchPartition(partition=p), PartitionData(partition_index=p)) for p in partitions]
+
+
+def code_of(call):
+    with pytest.raises(ApiError) as caught:
+        call()
+    return caught.value.code
+
+
+def test_a_session_follows_its_epochs():
+    sessions = FetchSessions(10)
+    sid = sessions.create(answered(0, 1), 12, 0)
+    request = FetchRequest(session_id=sid, session_epoch=1)
+    session = sessions.begin(request, 12, 0)
+    assert [k[2] for k in session.partitions] == [0, 1]
+    assert code_of(lambda: sessions.begin(request, 12, 0)) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert sessions.begin(FetchRequest(session_id=sid, session_epoch=2, topics=wanted(5)), 12, 0) is session
+    assert [k[2] for k in session.partitions] == [0, 1, 5]
+
+
+def test_the_epoch_wraps_to_one():
+    assert next_epoch(0x7FFFFFFF) == 1
+
+
+def test_names_and_ids_do_not_mix():
+    sessions = FetchSessions(10)
+    sid = sessions.create(answered(0), 12, 0)
+    request = FetchRequest(session_id=sid, session_epoch=1)
+    assert code_of(lambda: sessions.begin(request, 13, 0)) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_a_full_request_closes_the_session_it_names():
+    sessions = FetchSessions(10)
+    sid = sessions.create(answered(0), 12, 0)
+    assert sessions.begin(FetchRequest(session_id=sid, session_epoch=0, topics=wanted(0)), 12, 0) is None
+    request = FetchRequest(session_id=sid, session_epoch=1)
+    assert code_of(lambda: sessions.begin(request, 12, 0)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_session_without_partitions_ends():
+    sessions = FetchSessions(10)
+    sid = sessions.create(answered(0), 12, 0)
+    forget = FetchRequest(
+        session_id=sid, session_epoch=1, forgotten_topics_data=[ForgottenTopic(topic="t", partitions=[0])]
+    )
+    assert sessions.begin(forget, 12, 0) is None
+    assert len(sessions) == 0
+
+
+def test_a_full_cache_gives_way_to_larger_or_after_staleness_only():
+    sessions = FetchSessions(2)
+    first, second = sessions.create(answered(0), 12, 0), sessions.create(answered(0, 1), 12, 1)
+    assert 0 not in (first, second)
+    assert sessions.create([], 12, 2) == 0
+    assert sessions.create(answered(0, 1, 2), 12, 2) > 0
+    assert code_of(lambda: sessions.begin(FetchRequest(session_id=first, session_epoch=1), 12, 3)) == (
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    )
+    assert sessions.create([], 12, 200_000) > 0
+
+
+def test_only_changes_are_answered():
+    cached = CachedPartition(FetchPartition(partition=0), high_watermark=5, log_start_offset=0)
+    same = PartitionData(high_watermark=5, log_start_offset=0, records=b"")
+    assert not cached.must_answer(same)
+    assert cached.must_answer(PartitionData(high_watermark=6, log_start_offset=0, records=b""))
+    assert cached.must_answer(PartitionData(high_watermark=6, log_start_offset=2, records=b""))
+    assert cached.must_answer(PartitionData(high_watermark=6, log_start_offset=2, records=b"x"))
+    assert cached.must_answer(PartitionData(error_code=3, high_watermark=-1, log_start_offset=-1))
+    assert cached.must_answer(PartitionData(high_watermark=6, log_start_offset=2, records=b""))
