@@ -244,7 +244,8 @@ def test_s1_s2_a_crash_at_any_byte(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
-    "damage", ["missing", "empty", "short", "odd", "zero", "garbage", "stale", "long", "middle", "middle zero"]
+    "damage",
+    ["missing", "empty", "short", "odd", "zero", "garbage", "stale", "long", "middle", "middle zero", "shifted"],
 )
 @pytest.mark.parametrize("suffixes", [(".index",), (".timeindex",), (".index", ".timeindex")])
 def test_s3_indexes_only_make_things_faster(
@@ -289,8 +290,17 @@ def _damage(path: Path, damage: str, other: bytes, rng: random.Random) -> None:
             "zero": bytes(len(content)),
             "garbage": rng.randbytes(len(content)),
             "stale": other,
+            "shifted": _shifted(content, entry),
             "middle": content[:entry] + rng.randbytes(max(0, len(content) - 9 * entry)) + content[-8 * entry :],
             "middle zero": content[:entry] + bytes(max(0, len(content) - 9 * entry)) + content[-8 * entry :],
             "long": content + struct.pack(">II" if entry == 8 else ">qI", 2**31 - 1, 2**31 - 1),
         }[damage]
     )
+
+
+def _shifted(content: bytes, entry: int) -> bytes:
+    """Let all entries but the last ones name a place a little further on."""
+    changed = bytearray(content)
+    for place in range(entry - 4, len(content) - 8 * entry, entry):
+        struct.pack_into(">I", changed, place, int.from_bytes(content[place : place + 4]) + 7)
+    return bytes(changed)
