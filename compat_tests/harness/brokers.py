@@ -42,6 +42,19 @@ COMMON: Final[Mapping[str, str]] = {
     "log.retention.check.interval.ms": "1000",
     "log.segment.delete.delay.ms": "1000",
 }
+# Settings that say where one broker lives, and so differ between any two.
+PRIVATE: Final = frozenset(
+    {
+        "advertised.listeners",
+        "controller.listener.names",
+        "controller.quorum.voters",
+        "listener.security.protocol.map",
+        "listeners",
+        "log.dir",
+        "log.dirs",
+        "process.roles",
+    }
+)
 
 
 class BrokerFailed(Exception):  # noqa: N818 - what happened

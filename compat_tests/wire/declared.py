@@ -36,4 +36,15 @@ DECLARED: tuple[Declared, ...] = (
         "Kafka 4.3.0 fails on an unknown operation for a topic with a NullPointerException (UNKNOWN_SERVER_ERROR); "
         "kbroker answers INVALID_REQUEST, as Kafka does for a broker's configs",
     ),
+    *(
+        Declared(
+            "produce-bad-records",
+            f"length {how}, {codec}",
+            "",
+            "Kafka 4.3.0 does not look at the size of a record inside a compressed batch and stores one that its own "
+            "consumers cannot read; kbroker refuses it with INVALID_RECORD, as both do uncompressed",
+        )
+        for how in ("too short", "too long", "negative")
+        for codec in ("gzip", "zstd")
+    ),
 )

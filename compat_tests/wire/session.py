@@ -14,6 +14,7 @@ from compat_tests.wire.plain import Plain
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 WAIT_SECONDS = 30.0
@@ -88,7 +89,12 @@ class Wire:
     def _led(self, name: str, partitions: int) -> bool:
         answer = self.quiet(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 12)
         found = answer.topics[0]
-        return bool(found.error_code == 0 and sum(p.leader_id >= 0 for p in found.partitions) == partitions)
+        if found.error_code or sum(p.leader_id >= 0 for p in found.partitions) < partitions:
+            return False
+        # Kafka's metadata names a leader a moment before that leader serves.
+        asked = [ListOffsetsPartition(i, timestamp=-1) for i in range(partitions)]
+        served = self.quiet(ListOffsetsRequest(topics=[ListOffsetsTopic(name, asked)]), 5)
+        return all(p.error_code == 0 for p in served.topics[0].partitions)
 
     def topic_id(self, name: str) -> bytes:
         """Return a topic's id."""

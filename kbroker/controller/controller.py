@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kbroker.controller import decide
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
+from kbroker.controller import decide
 from kbroker.controller.store import Change, Delete, MetadataStore, Put
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import new_uuid, parse_uuid, uuid_text

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kbroker.controller.decide import INTERNAL_TOPICS, topic_name_fault
 from kbroker.cluster_state import PartitionState, TopicState
+from kbroker.controller.decide import INTERNAL_TOPICS, topic_name_fault
 from kbroker.handlers.metadata import NOT_ASKED, TOPIC_OPERATIONS
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode

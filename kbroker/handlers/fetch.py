@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 from kbroker.handlers.fetch_session import FINAL_EPOCH, FetchSessions, Key, Session, wanted_of
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import (
     AbortedTransaction,
@@ -123,7 +122,7 @@ class Fetch:
             return self._failed(key[2], err.code)
         aborted = None
         if committed_only:
-            aborted = _aborted(log, want.fetch_offset, stable) if piece else []
+            aborted = [AbortedTransaction(*entry) for entry in piece.aborted_transactions] if piece else []
         return PartitionData(
             key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
             piece if len(piece) else b"",
@@ -184,11 +183,6 @@ def _grouped(answered: Answered) -> list[FetchableTopicResponse]:
             topics.append(last)
         last.partitions.append(data)
     return topics
-
-
-def _aborted(log: PartitionLog, start: int, end: int) -> list[AbortedTransaction]:
-    """List the aborted transactions a reader of committed records has to skip; the index names few, if any."""
-    return [AbortedTransaction(*entry) for entry in log.aborted_transactions(start, end)]
 
 
 def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | None:

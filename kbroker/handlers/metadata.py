@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from kbroker.controller.decide import INTERNAL_TOPICS, topic_name_fault
 from kbroker.cluster_state import PartitionState, TopicState
+from kbroker.controller.decide import INTERNAL_TOPICS, topic_name_fault
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.metadata import (

@@ -18,7 +18,7 @@ from crc32c import crc32c
 from kbroker.log.appends import CLIENT, AppendError, AppendOrigin, RecordErrors
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.compression import CODEC_NAMES, ZSTD, codec_of
-from kbroker.protocol.errors import ErrorCode, Malformed
+from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecodable
 from kbroker.protocol.records import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -184,11 +184,16 @@ def walk(
     try:
         found = list(read_records(records, max_bytes=rules.max_decompressed))
     except Malformed as error:
-        raise AppendError(ErrorCode.INVALID_RECORD, detail=str(error)) from error
+        # Kafka's validator does not expect these two, so its clients know them under this code.
+        unexpected = isinstance(error, Undecodable) or (isinstance(error, EndlessNumber) and not header.codec)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if unexpected else ErrorCode.INVALID_RECORD
+        raise AppendError(code, detail=str(error)) from error
     if origin is CLIENT:
         _refuse_records(found, header, rules, now_ms)
     target = header.codec if rules.codec < 0 else rules.codec
     in_order = all(record.offset == header.base_offset + index for index, record in enumerate(found))
+    if not in_order and header.codec:
+        raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, detail="offsets of compressed records are not in order")
     if target == header.codec and in_order:
         return _with_true_timestamp(records, header, found, rules)
     rebuilt = build_batch(

@@ -40,12 +40,12 @@ def _codec(letters: str) -> struct.Struct:
 
 def decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T]:
     """Return the function that decodes version `version` of `cls`; it raises Malformed on bad input."""
-    return cast("Callable[[Buffer], _T]", _decoder(cast(Any, cls), version))
+    return cast("Callable[[Buffer], _T]", _decoder(cast("Any", cls), version))
 
 
 def encoder(cls: type[Any], version: int) -> Encoder:
     """Return the function that appends version `version` of a `cls` to a bytearray."""
-    return _encoder(cast(Any, cls), version)
+    return _encoder(cast("Any", cls), version)
 
 
 def decode(cls: type[_T], version: int, buf: Buffer) -> _T:
@@ -57,7 +57,7 @@ def encode(value: Any, version: int) -> bytes:
     """Encode one message whole, with its records copied in."""
     out = bytearray()
     spill: Spill = []
-    _encoder(cast(Any, type(value)), version)(value, out, spill)
+    _encoder(cast("Any", type(value)), version)(value, out, spill)
     if not spill:
         return bytes(out)
     parts, last = [], 0

@@ -18,7 +18,7 @@ import lz4.frame
 import snappy
 import zstandard
 
-from kbroker.protocol.errors import Malformed
+from kbroker.protocol.errors import Malformed, Undecodable
 
 NONE: Final = 0
 GZIP: Final = 1
@@ -111,7 +111,7 @@ def _gunzip(data: memoryview) -> Iterator[bytes]:
                 pending = data[position : position + _STEP]
                 position += _STEP
             if not pending:
-                raise Malformed("gzip stream ends too early")
+                raise Undecodable("gzip stream ends too early")
             yield unpacker.decompress(pending, _STEP)
             pending = unpacker.unconsumed_tail
             if unpacker.eof:
@@ -123,7 +123,7 @@ def _gunzip(data: memoryview) -> Iterator[bytes]:
                 pending = rest
                 unpacker = zlib.decompressobj(31)
     except zlib.error as error:
-        raise Malformed(f"broken gzip data: {error}") from error
+        raise Undecodable(f"broken gzip data: {error}") from error
 
 
 def _compress_snappy(data: memoryview) -> bytes:
@@ -147,7 +147,7 @@ def _unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         size = int.from_bytes(data[position : position + 4])
         position += 4
         if size == 0 or position + size > len(data):
-            raise Malformed(f"snappy block of {size} bytes does not fit in its batch")
+            raise Undecodable(f"snappy block of {size} bytes does not fit in its batch")
         block = _unpack_snappy_block(data[position : position + size], left)
         left -= len(block)
         position += size
@@ -163,13 +163,13 @@ def _unpack_snappy_block(block: memoryview, max_bytes: int) -> bytes:
         if byte < 0x80:
             break
     else:
-        raise Malformed("snappy block without a length")
+        raise Undecodable("snappy block without a length")
     if claimed > max_bytes:
         raise _too_large(max_bytes)
     try:
         return bytes(snappy.uncompress(bytes(block)))
     except Exception as error:  # the library raises different types in its versions
-        raise Malformed(f"broken snappy data: {error}") from error
+        raise Undecodable(f"broken snappy data: {error}") from error
 
 
 def _unpack_lz4(data: memoryview) -> Iterator[bytes]:
@@ -179,14 +179,14 @@ def _unpack_lz4(data: memoryview) -> Iterator[bytes]:
         while not unpacker.eof:
             if unpacker.needs_input:
                 if position >= len(data):
-                    raise Malformed("lz4 frame ends too early")
+                    raise Undecodable("lz4 frame ends too early")
                 step = unpacker.decompress(data[position : position + _STEP], _STEP)
                 position += _STEP
             else:
                 step = unpacker.decompress(b"", _STEP)
             yield step
     except (RuntimeError, ValueError, MemoryError) as error:
-        raise Malformed(f"broken lz4 data: {error}") from error
+        raise Undecodable(f"broken lz4 data: {error}") from error
     if unpacker.unused_data or position < len(data):
         raise Malformed("bytes follow the lz4 frame")
 
@@ -198,7 +198,7 @@ def _unpack_zstd(data: Buffer) -> Iterator[bytes]:
             while step := reader.read(_STEP):
                 yield step
     except (zstandard.ZstdError, MemoryError) as error:
-        raise Malformed(f"broken zstd data: {error}") from error
+        raise Undecodable(f"broken zstd data: {error}") from error
 
 
 def _check_zstd_frames(data: memoryview) -> None:
@@ -218,4 +218,4 @@ def _check_zstd_frames(data: memoryview) -> None:
             position += 3 + (1 if header >> 1 & 3 == _RLE_BLOCK else header >> 3)
         position += 4 if has_checksum else 0
     if position != len(data) or not position:
-        raise Malformed("zstd frame ends too early")
+        raise Undecodable("zstd frame ends too early")

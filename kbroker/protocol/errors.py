@@ -1,6 +1,7 @@
-"""Kafka's error codes, by number and name, and the two exceptions that carry them.
+"""Kafka's error codes, by number and name, and the exceptions that carry them.
 
-Owns the code table of Apache Kafka 4.3 (org.apache.kafka.common.protocol.Errors). Never decides which code an answer has.
+Owns the code table of Apache Kafka 4.3 (org.apache.kafka.common.protocol.Errors). Never decides which code an answer
+has.
 """
 
 from __future__ import annotations
@@ -150,6 +151,14 @@ class ErrorCode(IntEnum):
 
 class Malformed(Exception):  # noqa: N818 - a state of the input, named so in the protocol's own words
     """Bytes that do not form the message they claim to be; the connection that sent them is closed."""
+
+
+class Undecodable(Malformed):
+    """Compressed data that its codec does not accept."""
+
+
+class EndlessNumber(Malformed):
+    """A varint of a record that goes on past its type's size."""
 
 
 class ApiError(Exception):

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from crc32c import crc32c
 
 from kbroker.protocol.compression import compress, decompress
-from kbroker.protocol.errors import Malformed
+from kbroker.protocol.errors import EndlessNumber, Malformed
 
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12  # base_offset and batch_length, which batch_length does not count
@@ -330,4 +330,4 @@ def _varint(data: bytes, position: int, longest: int) -> tuple[int, int]:
                 return (result >> 1) ^ -(result & 1), position + index + 1
     except IndexError as error:
         raise Malformed("record ends within a number") from error
-    raise Malformed(f"number of more than {longest} bytes in a record")
+    raise EndlessNumber(f"number of more than {longest} bytes in a record")

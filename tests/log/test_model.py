@@ -38,7 +38,7 @@ class LogMachine(RuleBasedStateMachine):
         self.start = self.end = base
 
     @rule(
-        count=st.integers(1, 4), time=st.integers(-3, 50), size=st.integers(0, 200), codec=st.sampled_from([0, 0, 1, 4])
+        count=st.integers(1, 4), time=st.integers(-3, 50), size=st.integers(0, 180), codec=st.sampled_from([0, 0, 1, 4])
     )
     def append(self, count: int, time: int, size: int, codec: int) -> None:
         value = bytes([self.end % 256]) * size
