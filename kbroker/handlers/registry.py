@@ -33,7 +33,7 @@ class RequestContext:
         self.services = services
         self.client_host = client_host
         self.client_id: str | None = None
-        self.raw_client_id: bytes | None = None
+        self.raw_client_id: Any = None
         self.client_software: tuple[str, str] = ("", "")
         self.listener = listener
         self.local_address = local_address
@@ -42,7 +42,7 @@ class RequestContext:
     def set_client_id(self, raw: memoryview | None) -> None:
         """Take over the client id of a request header; it seldom changes within a connection."""
         self.raw_client_id = None if raw is None else bytes(raw)
-        self.client_id = None if self.raw_client_id is None else self.raw_client_id.decode(errors="replace")
+        self.client_id = None if raw is None else str(raw, "utf-8", "replace")
 
 
 _Request = TypeVar("_Request")
