@@ -1,0 +1,53 @@
+"""The one SparkSession of the tests: local[2], the connector's jars fetched with Maven.
+
+Owns Spark's start. What Spark writes beside the data (warehouse, events) stays in a temporary directory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+from functools import cache
+from typing import TYPE_CHECKING
+
+from compat_tests.harness.parts import fetch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What the connector needs and pyspark does not bring itself.
+CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+
+
+@cache
+def spark() -> SparkSession:
+    """Return the session, started at the first call; it ends with the process."""
+    from pyspark.sql import SparkSession
+
+    scratch = tempfile.TemporaryDirectory(prefix="spark-")
+    jars = [str(jar) for jar in sorted(fetch("spark").glob("*.jar")) if jar.name.startswith(CONNECTOR)]
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    session: SparkSession = (
+        SparkSession.builder.master("local[2]")
+        .appName("compat")
+        .config("spark.jars", ",".join(jars))
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", f"{scratch.name}/warehouse")
+        .config("spark.local.dir", scratch.name)
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+
+    def end() -> None:
+        session.stop()
+        scratch.cleanup()
+
+    atexit.register(end)
+    return session
