@@ -12,7 +12,7 @@ import pytest
 
 COUNTS: Final[Counter[tuple[str, str]]] = Counter()
 EXCHANGES: Final[Counter[str]] = Counter()
-DECLARED: Final[list[str]] = []
+DECLARED: Final[Counter[str]] = Counter()
 
 
 def count(client: str, sides: str) -> None:
@@ -28,7 +28,7 @@ def count_exchanges(tier: str, number: int) -> None:
 
 def declare(line: str) -> None:
     """Note a declared difference that was met."""
-    DECLARED.append(line)
+    DECLARED[line] += 1
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -43,8 +43,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     terminalreporter.write_line(f"{'all clients':20} {total:4}  compared on both sides")
     for tier, number in sorted(EXCHANGES.items()):
         terminalreporter.write_line(f"{tier}: {number} exchanges compared, field by field")
-    for line in DECLARED:
-        terminalreporter.write_line(f"declared difference: {line}")
+    for line, number in sorted(DECLARED.items()):
+        terminalreporter.write_line(f"declared difference, met in {number} scenarios: {line}")
 
 
 @pytest.hookimpl

@@ -6,7 +6,7 @@ Owns that view. Never builds protocol messages; a handler copies the fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kbroker.config.model import ConfigKey, ConfigSource, ConfigType, Mode, Value
 from kbroker.config.server_config import BrokerConfig
@@ -40,6 +40,28 @@ def describe_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Des
         synonyms = config.synonyms(key.synonyms[0].name) if key.synonyms else []
         described.append(_own(key, values[name], name in configs, ConfigSource.DYNAMIC_TOPIC_CONFIG, synonyms))
     return described
+
+
+def describe_created_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
+    """Describe a topic for the answer to CreateTopics, which tells less than DescribeConfigs.
+
+    Set values stand as they were sent, and a broker setting in hours or minutes counts as the source of a time.
+    """
+    described = []
+    for entry in describe_topic(config, configs):
+        source = _created_source(config, entry.name, configs)
+        value = configs.get(entry.name, entry.value)
+        described.append(replace(entry, value=value, source=source, doc=None, synonyms=[]))
+    return described
+
+
+def _created_source(config: BrokerConfig, name: str, configs: Mapping[str, str]) -> ConfigSource:
+    if name in configs:
+        return ConfigSource.DYNAMIC_TOPIC_CONFIG
+    names = [synonym.name for synonym in TOPIC[name].synonyms]
+    sources = [config.source(each) for each in names]
+    # Numbered so that the stronger source is the smaller number.
+    return min(sources, default=ConfigSource.DEFAULT_CONFIG)
 
 
 def describe_group(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:

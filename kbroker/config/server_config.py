@@ -38,6 +38,8 @@ _GONE: Final = frozenset(
         "reserved.broker.max.id",
     ]
 )
+# Defaults that clients are not told: what only a dynamic change sets, and what has no default in Kafka.
+_NOT_TOLD: Final = DYNAMIC_ONLY | {"node.id"}
 _GONE_PREFIXES: Final = ("zookeeper.", "password.encoder.")
 
 
@@ -52,6 +54,7 @@ class BrokerConfig:
         """Check `settings` (text by key); raise ConfigError for a bad value, and under `strict` for an unknown key."""
         self.warnings: list[str] = []
         self.static: dict[str, str] = dict(settings or {})
+        self._check_node_id()
         self.dynamic_default: dict[str, str] = {}
         self.dynamic_broker: dict[str, str] = {}
         self._values: dict[str, Value] = {}
@@ -138,9 +141,7 @@ class BrokerConfig:
 
     @property
     def node_id(self) -> int:
-        """Number of this broker: node.id, or broker.id where only that is set."""
-        if "node.id" not in self.static and self.get_int("broker.id") >= 0:
-            return self.get_int("broker.id")
+        """Number of this broker, from node.id or broker.id."""
         return self.get_int("node.id")
 
     @property
@@ -171,7 +172,7 @@ class BrokerConfig:
             found += [(each, settings[each], source) for each in names if each in settings]
         for each in names:
             key = BROKER.get(each)
-            if key is not None and key.default is not None and each not in DYNAMIC_ONLY:
+            if key is not None and key.default is not None and each not in _NOT_TOLD:
                 found.append((each, to_text(key.default), ConfigSource.DEFAULT_CONFIG))
         while found and found[0][0] != name:
             del found[0]
@@ -252,13 +253,19 @@ class BrokerConfig:
             raise ConfigError("; ".join(complaints))
         self.warnings += complaints
 
+    def _check_node_id(self) -> None:
+        """Give the two names of this broker's number the same value; clients see both as set."""
+        node, broker = self.static.get("node.id"), self.static.get("broker.id")
+        if node is None and broker is None:
+            return
+        if node is not None and broker is not None and node.strip() != broker.strip():
+            raise ConfigError(
+                f"node.id is {node} and broker.id is {broker}; set one of them, or both to the same number"
+            )
+        self.static["node.id"] = self.static["broker.id"] = node if node is not None else broker or ""
+
     def _check_together(self) -> None:
         """Check what keys demand of each other."""
-        broker_id, node_id = self.get_int("broker.id"), self.get_int("node.id")
-        if "broker.id" in self.static and "node.id" in self.static and broker_id != node_id:
-            raise ConfigError(
-                f"node.id is {node_id} and broker.id is {broker_id}; set one of them, or both to the same number"
-            )
         defaults = self.topic_defaults()
         if _number(defaults["segment.ms"]) < 1:
             raise ConfigError("log.roll.ms must be at least 1")

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.config.describe import describe_broker, describe_broker_default, describe_group, describe_topic
+from kbroker.config.describe import (
+    describe_broker,
+    describe_broker_default,
+    describe_created_topic,
+    describe_group,
+    describe_topic,
+)
 from kbroker.config.model import ConfigError, ConfigSource
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.sources import parse_properties, settings_from_environment
@@ -137,7 +143,11 @@ def test_listeners_of_a_kraft_file_are_understood() -> None:
 def test_node_id_comes_from_either_name() -> None:
     assert BrokerConfig().node_id == 1
     assert BrokerConfig({"broker.id": "7"}).node_id == 7
-    assert BrokerConfig({"node.id": "8"}).node_id == 8
+    config = BrokerConfig({"node.id": "8"})
+    assert config.node_id == 8
+    # Apache Kafka shows both names as set, and no default of node.id.
+    assert config.synonyms("node.id") == [("node.id", "8", ConfigSource.STATIC_BROKER_CONFIG)]
+    assert config.synonyms("broker.id")[0] == ("broker.id", "8", ConfigSource.STATIC_BROKER_CONFIG)
 
 
 def test_topic_defaults_convert_units_and_follow_precedence() -> None:
@@ -175,6 +185,15 @@ def test_describe_topic_shows_sources_and_synonyms() -> None:
     ]
     # Kafka lists no synonyms where only the one in another unit has a value.
     assert entries["segment.ms"].synonyms == []
+    assert entries["segment.ms"].source is ConfigSource.DEFAULT_CONFIG
+
+
+def test_created_topic_is_described_as_it_was_asked_for() -> None:
+    config = BrokerConfig({"log.retention.hours": "2"})
+    entries = {entry.name: entry for entry in describe_created_topic(config, {"min.cleanable.dirty.ratio": ".25"})}
+    ratio, retention = entries["min.cleanable.dirty.ratio"], entries["retention.ms"]
+    assert (ratio.value, ratio.source) == (".25", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert (retention.value, retention.source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
     assert entries["segment.ms"].source is ConfigSource.DEFAULT_CONFIG
 
 
