@@ -15,6 +15,6 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("scenario", scenarios, ids=lambda s: s.name)
+@pytest.mark.parametrize("scenario", list(scenarios), ids=lambda s: s.name)
 def test_spark(scenario: Scenario, side_by_side: SideBySide) -> None:
     side_by_side(scenario)

@@ -1,0 +1,196 @@
+"""The scenarios: one for each family of tools."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+from pathlib import Path
+
+from compat_tests.clients.java_tools import scenarios
+from compat_tests.clients.java_tools.tool import run
+
+
+@scenarios.add
+def topics(bootstrap: str, unique: str) -> object:
+    def tool(*arguments: str) -> list[str]:
+        return run("topics", *arguments, bootstrap=bootstrap)
+
+    return {
+        "create": tool("--create", "--topic", unique, "--partitions", "3", "--config", "retention.ms=100000"),
+        "create again": tool("--create", "--topic", unique),
+        "create if missing": tool("--create", "--topic", unique, "--if-not-exists"),
+        "bad name": tool("--create", "--topic", "a b"),
+        "bad config": tool("--create", "--topic", f"{unique}-x", "--config", "no.such=1"),
+        "too many replicas": tool("--create", "--topic", f"{unique}-x", "--replication-factor", "3"),
+        "describe": tool("--describe", "--topic", unique),
+        "grow": tool("--alter", "--topic", unique, "--partitions", "4"),
+        "shrink": tool("--alter", "--topic", unique, "--partitions", "1"),
+        "describe grown": tool("--describe", "--topic", unique),
+        "list": [line for line in tool("--list") if unique in line or line.startswith("exit")],
+        "describe unknown": tool("--describe", "--topic", f"{unique}-none"),
+        "delete": tool("--delete", "--topic", unique),
+        "delete again": tool("--delete", "--topic", unique),
+    }
+
+
+@scenarios.add
+def configs(bootstrap: str, unique: str) -> object:
+    def tool(*arguments: str) -> list[str]:
+        return run("configs", *arguments, bootstrap=bootstrap)
+
+    entity = ["--entity-type", "topics", "--entity-name", unique]
+    run("topics", "--create", "--topic", unique, bootstrap=bootstrap)
+    broker = ["--entity-type", "brokers", "--entity-name", "1"]
+    return {
+        "add": tool("--alter", *entity, "--add-config", "retention.ms=5000,cleanup.policy=[compact,delete]"),
+        "describe": tool("--describe", *entity),
+        "delete": tool("--alter", *entity, "--delete-config", "retention.ms"),
+        "describe again": tool("--describe", *entity),
+        "unknown": tool("--alter", *entity, "--add-config", "no.such=1"),
+        "bad value": tool("--alter", *entity, "--add-config", "retention.ms=soon"),
+        "unknown topic": tool("--describe", "--entity-type", "topics", "--entity-name", f"{unique}-none"),
+        "all of a topic": without_ours(tool("--describe", "--all", *entity)),
+        "broker": tool("--alter", *broker, "--add-config", "log.cleaner.threads=2"),
+        "broker described": tool("--describe", *broker),
+        "broker reset": tool("--alter", *broker, "--delete-config", "log.cleaner.threads"),
+        "read-only": tool("--alter", *broker, "--add-config", "node.id=9"),
+    }
+
+
+def without_ours(lines: list[str]) -> list[str]:
+    """Leave out the config that Kafka does not have."""
+    return [line for line in lines if "record.validation" not in line]
+
+
+@scenarios.add
+def console(bootstrap: str, unique: str) -> object:
+    run("topics", "--create", "--topic", unique, bootstrap=bootstrap)
+    properties = ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
+    produced = run("console-producer", "--topic", unique, *properties, stdin="a:1\nb:2\nc:3\n", bootstrap=bootstrap)
+    compressed = run(
+        "console-producer", "--topic", unique, "--compression-codec", "zstd", stdin="plain\n", bootstrap=bootstrap
+    )
+    shown = [f"--formatter-property=print.{what}=true" for what in ("key", "partition", "offset", "headers")]
+    return {
+        "produced": produced,
+        "compressed": compressed,
+        "consumed": run(
+            "console-consumer",
+            "--topic",
+            unique,
+            "--from-beginning",
+            "--max-messages",
+            "4",
+            *shown,
+            bootstrap=bootstrap,
+        ),
+        "from an offset": run(
+            "console-consumer",
+            *["--topic", unique, "--partition", "0", "--offset", "2", "--max-messages", "2"],
+            bootstrap=bootstrap,
+        ),
+        "nothing more": run(
+            "console-consumer",
+            *["--topic", unique, "--partition", "0", "--offset", "latest", "--timeout-ms", "2000"],
+            bootstrap=bootstrap,
+        ),
+        "by a group": run(
+            "console-consumer",
+            *["--topic", unique, "--group", unique, "--from-beginning", "--max-messages", "3"],
+            bootstrap=bootstrap,
+        ),
+    }
+
+
+@scenarios.add
+def perf(bootstrap: str, unique: str) -> object:
+    run("topics", "--create", "--topic", unique, "--partitions", "2", bootstrap=bootstrap)
+    size = ["--num-records", "20000", "--record-size", "200", "--throughput", "-1"]
+    seen = {}
+    for codec in ("none", "lz4"):
+        props = ["--producer-props", f"bootstrap.servers={bootstrap}", f"compression.type={codec}"]
+        lines = run("producer-perf", "--topic", unique, *size, *props)
+        seen[f"producer {codec}"] = [lines[0], [re.sub(r"[\d.,]+", "#", line.split(",")[0]) for line in lines[1:]][-1]]
+        assert "20000 records sent" in lines[-1], lines
+    lines = run("consumer-perf", "--topic", unique, "--messages", "40000", bootstrap=bootstrap)
+    fields = lines[-1].split(", ")
+    return {**seen, "consumer": [lines[0], fields[2], fields[4]]}
+
+
+@scenarios.add
+def consumer_groups(bootstrap: str, unique: str) -> object:
+    def tool(*arguments: str) -> list[str]:
+        return run("consumer-groups", *arguments, bootstrap=bootstrap)
+
+    run("topics", "--create", "--topic", unique, "--partitions", "2", bootstrap=bootstrap)
+    run("console-producer", "--topic", unique, stdin="".join(f"{i}\n" for i in range(10)), bootstrap=bootstrap)
+    run(
+        "console-consumer",
+        *["--topic", unique, "--group", unique, "--from-beginning", "--max-messages", "10"],
+        bootstrap=bootstrap,
+    )
+    group, reset = ["--group", unique], ["--reset-offsets", "--group", unique, "--topic", unique]
+    return {
+        "describe": tally(tool("--describe", *group)),
+        "members": tool("--describe", *group, "--members"),
+        "state": tool("--describe", *group, "--state"),
+        "list": [line for line in tool("--list") if unique in line or line.startswith("exit")],
+        "list with state": [line for line in tool("--list", "--state") if unique in line],
+        "dry run": tally(tool(*reset, "--to-earliest", "--dry-run")),
+        "to earliest": tally(tool(*reset, "--to-earliest", "--execute")),
+        "shifted": tally(tool(*reset, "--shift-by", "1", "--execute")),
+        "to an offset": tally(tool(*reset, "--to-offset", "2", "--execute")),
+        "to a time": tally(tool(*reset, "--to-datetime", "2020-01-01T00:00:00.000", "--execute")),
+        "to latest": len(tool(*reset, "--to-latest", "--execute")),
+        "delete offsets": tally(tool("--delete-offsets", *group, "--topic", unique)),
+        "delete": tool("--delete", *group),
+        "delete again": first_line(tool("--delete", *group)),
+        "describe unknown": first_line(tool("--describe", "--group", f"{unique}-none")),
+    }
+
+
+def tally(lines: list[str]) -> list[str]:
+    """Sort the lines: the order of partitions is nobody's promise."""
+    return sorted(lines)
+
+
+def first_line(lines: list[str]) -> list[str]:
+    """Keep the status and the first line: below it stand Java's stack traces."""
+    return lines[:2]
+
+
+@scenarios.add
+def offsets_and_records(bootstrap: str, unique: str) -> object:
+    run("topics", "--create", "--topic", unique, bootstrap=bootstrap)
+    run("console-producer", "--topic", unique, stdin="".join(f"{i}\n" for i in range(10)), bootstrap=bootstrap)
+
+    def offsets(*arguments: str) -> list[str]:
+        return run("get-offsets", "--topic", unique, *arguments, bootstrap=bootstrap)
+
+    def delete(offset: int, partition: int = 0) -> list[str]:
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory) / "offsets.json"
+            wanted = {"topic": unique, "partition": partition, "offset": offset}
+            file.write_text(json.dumps({"partitions": [wanted], "version": 1}))
+            return run("delete-records", "--offset-json-file", str(file), bootstrap=bootstrap)
+
+    seen = {
+        "latest": offsets(),
+        "earliest": offsets("--time", "earliest"),
+        "a past time": offsets("--time", str(int((time.time() - 3600) * 1000))),
+        "unknown topic": run("get-offsets", "--topic", f"{unique}-none", bootstrap=bootstrap)[:2],
+        "delete to 4": delete(4),
+        "delete past the end": delete(99)[:3],
+        "delete an unknown partition": delete(1, 7)[:3],
+        "earliest then": offsets("--time", "earliest"),
+        "what is left": run(
+            "console-consumer", "--topic", unique, "--from-beginning", "--max-messages", "6", bootstrap=bootstrap
+        ),
+    }
+    described = run("log-dirs", "--describe", "--topic-list", unique, bootstrap=bootstrap)
+    dirs = json.loads(described[-1])["brokers"][0]["logDirs"]
+    seen["log dirs"] = [[p["partition"], p["offsetLag"], p["isFuture"]] for d in dirs for p in d["partitions"]]
+    seen["cluster"] = run("cluster", "cluster-id", bootstrap=bootstrap)
+    return seen

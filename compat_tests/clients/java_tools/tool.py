@@ -1,0 +1,56 @@
+"""Runs one of Kafka's tools in a JVM of its own and returns what it printed, without what must differ.
+
+Owns the command line and the normalisation. Never judges an outcome.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import Final
+
+from compat_tests.harness.parts import fetch
+
+TIMEOUT_S: Final = 120
+_TOOLS: Final = "org.apache.kafka.tools"
+CLASSES: Final = {
+    "topics": f"{_TOOLS}.TopicCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "console-producer": f"{_TOOLS}.ConsoleProducer",
+    "console-consumer": f"{_TOOLS}.consumer.ConsoleConsumer",
+    "producer-perf": f"{_TOOLS}.ProducerPerformance",
+    "consumer-perf": f"{_TOOLS}.ConsumerPerformance",
+    "consumer-groups": f"{_TOOLS}.consumer.group.ConsumerGroupCommand",
+    "get-offsets": f"{_TOOLS}.GetOffsetShell",
+    "delete-records": f"{_TOOLS}.DeleteRecordsCommand",
+    "log-dirs": f"{_TOOLS}.LogDirsCommand",
+    "cluster": f"{_TOOLS}.ClusterTool",
+    "broker-api-versions": f"{_TOOLS}.BrokerApiVersionsCommand",
+}
+_NOISE: Final = re.compile(r"^(SLF4J|WARNING: |\[.*\] (WARN|INFO))|^\s*$")
+_REPLACED: Final = [
+    (re.compile(r"\b(127\.0\.0\.1|localhost):\d+"), "<address>"),
+    (re.compile(r"/127\.0\.0\.1"), "<host>"),
+    (re.compile(r"TopicId: [\w-]{22}"), "TopicId: <id>"),
+    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uuid>"),
+    (re.compile(r"Cluster ID: \S+"), "Cluster ID: <id>"),
+    (re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z "), ""),
+    (re.compile(r"\s+"), " "),
+]
+
+
+def run(
+    tool: str, *arguments: str, stdin: str = "", server: str = "--bootstrap-server", bootstrap: str = ""
+) -> list[str]:
+    """Run a tool; return its exit status and its lines, sorted by nothing, noise and volatile parts removed."""
+    command = ["java", "-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{fetch('kafka')}/*"]
+    command += [CLASSES[tool], *(["--bootstrap-server", bootstrap] if bootstrap else []), *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    lines = [f"exit {done.returncode}"]
+    for line in (done.stdout + "\n" + done.stderr).splitlines():
+        if _NOISE.search(line) or line.lstrip().startswith(("at ", "...")):
+            continue
+        for pattern, name in _REPLACED:
+            line = pattern.sub(name, line)
+        lines.append(line.strip())
+    return lines
