@@ -150,8 +150,7 @@ def pump(sock: socket.socket, requests: list[bytes], total: int, in_flight: int)
             sent += room
         ended = answers.some()
         now = clock()
-        for _ in range(ended):
-            latencies.append(now - sent_at.popleft())
+        latencies.extend(now - sent_at.popleft() for _ in range(ended))
         done += ended
     return clock() - started, latencies, answers.bytes
 
@@ -229,7 +228,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=5000)
     args = parser.parse_args()
     result = run_produce(args) if args.work == "produce" else run_fetch(args)
-    print(json.dumps({name: round(value, 3) for name, value in result.items()}))
+    print(json.dumps({name: round(value, 9) for name, value in result.items()}))
 
 
 if __name__ == "__main__":

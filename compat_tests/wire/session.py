@@ -13,6 +13,7 @@ from compat_tests.wire.client import WireClient
 from compat_tests.wire.plain import Plain
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest
 from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -106,6 +107,9 @@ class Wire:
         self.until(
             lambda: self.quiet(FindCoordinatorRequest(key=group), 2).error_code == ErrorCode.NONE, "a coordinator"
         )
+        # Kafka names a coordinator a moment before that one serves the group.
+        asked = DescribeGroupsRequest(groups=[group])
+        self.until(lambda: self.quiet(asked, 5).groups[0].error_code == ErrorCode.NONE, "the group to be loaded")
 
     def until(self, happened: Callable[[], bool], what: str) -> None:
         """Ask again until `happened`, with a deadline."""

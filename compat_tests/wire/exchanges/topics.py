@@ -139,6 +139,7 @@ def create_partitions(wire: Wire) -> None:
 
 @sequence
 def delete_records(wire: Wire) -> None:
+    wire.coordinator("any")  # from here on __consumer_offsets exists
     for v in versions(DeleteRecordsRequest):
         name = wire.topic(f"{v}")
         for _ in range(3):

@@ -1,0 +1,80 @@
+"""What is measured: both brokers and the sink, as processes, with the settings that each would have in production.
+
+Owns start and stop, and the reading of CPU time and memory from outside.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker, free_port
+from compat_tests.harness.parts import fetch
+
+SETTINGS = {"log.retention.check.interval.ms": "300000", "log.segment.delete.delay.ms": "60000"}
+
+
+class TunedKafka(ApacheKafka):
+    """Apache Kafka with the JVM options of its own start script (kafka-run-class.sh), heap 1 GB."""
+
+    def _java(self, *arguments: str) -> list[str]:
+        tuning = "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35"
+        heap = ["-Xmx1G", "-Xms1G", *tuning.split(), "-XX:+ExplicitGCInvokesConcurrent"]
+        return ["java", *heap, "-cp", f"{self._libs}/*", *arguments]
+
+
+def kafka(directory: Path) -> TunedKafka:
+    return TunedKafka(fetch("kafka"), directory, SETTINGS)
+
+
+def kbroker(directory: Path) -> KBroker:
+    return KBroker(directory, SETTINGS)
+
+
+SUBJECTS = {"kbroker": kbroker, "kafka": kafka}
+
+
+@contextmanager
+def running(name: str) -> Iterator[tuple[BrokerProcess, float]]:
+    """Run a broker on a fresh directory; yields it and the seconds from start to ready."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        broker = SUBJECTS[name](Path(directory))
+        if name == "kafka":
+            broker._command()  # formats the storage, which is not part of a start
+        started = time.perf_counter()
+        with broker:
+            yield broker, time.perf_counter() - started
+
+
+@contextmanager
+def sink() -> Iterator[tuple[str, int]]:
+    """Run the sink; yields its address and process id."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        port = free_port()
+        command = [sys.executable, "-m", "benchmarks.sink", str(port), f"{directory}/sink"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield f"127.0.0.1:{port}", process.pid
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return user and system CPU time of a process so far."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def memory_mb(pid: int) -> float:
+    """Return the resident memory of a process in MB (10^6 bytes)."""
+    return float(psutil.Process(pid).memory_info().rss) / 1e6
