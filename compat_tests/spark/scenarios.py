@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from compat_tests.harness.scenarios import Scenarios
 from compat_tests.spark.session import spark

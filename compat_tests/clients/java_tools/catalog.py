@@ -176,7 +176,7 @@ def offsets_and_records(bootstrap: str, unique: str) -> object:
             file.write_text(json.dumps({"partitions": [wanted], "version": 1}))
             return run("delete-records", "--offset-json-file", str(file), bootstrap=bootstrap)
 
-    seen = {
+    seen: dict[str, object] = {
         "latest": offsets(),
         "earliest": offsets("--time", "earliest"),
         "a past time": offsets("--time", str(int((time.time() - 3600) * 1000))),
