@@ -1,4 +1,4 @@
-"""DeleteGroups: v0-2.
+"""DeleteGroups (key 42), versions 0-2.
 
 Behaviour: deletes groups without members, with their offsets; NON_EMPTY_GROUP and GROUP_ID_NOT_FOUND for the others.
 """

@@ -1,4 +1,4 @@
-"""DescribeGroups: v0-6.
+"""DescribeGroups (key 15), versions 0-6.
 
 Behaviour: state, protocol and members of classic groups; metadata and protocol only while a group is Stable.
 Version notes: v3 authorized operations; a group that does not exist is Dead, and an error only since v6.

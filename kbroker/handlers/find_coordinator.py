@@ -1,4 +1,4 @@
-"""FindCoordinator: v0-6.
+"""FindCoordinator (key 10), versions 0-6.
 
 Behaviour: groups (key type 0) live on the leader of their partition of `__consumer_offsets`, which is created when it
 is first asked for. Since v4 one request asks for several keys, and every answer has its own error without a text.

@@ -1,4 +1,4 @@
-"""Heartbeat: v0-4.
+"""Heartbeat (key 12), versions 0-4.
 
 Behaviour: keeps a member's session, and is how a member learns that it must join again (REBALANCE_IN_PROGRESS).
 """

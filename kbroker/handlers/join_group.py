@@ -1,4 +1,4 @@
-"""JoinGroup: v0-9.
+"""JoinGroup (key 11), versions 0-9.
 
 Behaviour: parked until the group's next generation begins. v1 rebalance timeout, v4 MEMBER_ID_REQUIRED (KIP-394),
 v5 static members (KIP-345), v9 skip_assignment.

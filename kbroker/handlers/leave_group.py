@@ -1,4 +1,4 @@
-"""LeaveGroup: v0-5.
+"""LeaveGroup (key 13), versions 0-5.
 
 Behaviour: since v3 a list of members with an error each, and none for the request as a whole; one without a member id
 but with an instance id is an administrator's removal. v5 adds reasons, which are logged.

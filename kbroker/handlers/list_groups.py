@@ -1,4 +1,4 @@
-"""ListGroups: v0-5.
+"""ListGroups (key 16), versions 0-5.
 
 Behaviour: the groups that this broker coordinates; v4 filters by state (KIP-518), v5 by type (KIP-848).
 """

@@ -1,4 +1,4 @@
-"""OffsetCommit: v2-10.
+"""OffsetCommit (key 8), versions 2-10.
 
 Behaviour: a group's positions, accepted from members of the current generation, or from anybody while the group has no
 members. Topics and partitions that do not exist are answered here; the rest is the coordinator's.

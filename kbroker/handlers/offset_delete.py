@@ -1,4 +1,4 @@
-"""OffsetDelete: v0.
+"""OffsetDelete (key 47), version 0.
 
 Behaviour: deletes positions of a group in topics that it does not consume (GROUP_SUBSCRIBED_TO_TOPIC otherwise); a
 group with members that is no consumer group is NON_EMPTY_GROUP as a whole (KIP-496).

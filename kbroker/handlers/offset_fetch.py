@@ -1,4 +1,4 @@
-"""OffsetFetch: v1-10.
+"""OffsetFetch (key 9), versions 1-10.
 
 Behaviour: a group's positions, -1 where there is none; an unknown group or topic has none, which is no error. v2 null
 topics ask for all, v7 require_stable makes positions that an open transaction may change UNSTABLE_OFFSET_COMMIT.

@@ -1,4 +1,4 @@
-"""SyncGroup: v0-5.
+"""SyncGroup (key 14), versions 0-5.
 
 Behaviour: the leader hands in the assignment, everybody receives their own once it is in the log.
 Version notes: since v5 the protocol's type and name are not optional.

@@ -1,0 +1,1 @@
+"""What the README shows, as it stands there."""

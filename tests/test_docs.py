@@ -1,0 +1,42 @@
+"""The pages say what the code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kbroker import handlers
+from kbroker.cli.main import VERBS
+from kbroker.handlers.registry import APIS
+
+ROOT = Path(__file__).parents[1]
+handlers.load_all()
+
+
+def test_the_readmes_example_is_the_tested_one():
+    readme = (ROOT / "README.md").read_text()
+    example = (ROOT / "tests/examples/test_orders.py").read_text()
+    assert "".join("    " + line if line.strip() else line for line in example.splitlines(keepends=True)) in readme
+
+
+def test_the_readme_names_every_verb():
+    readme = (ROOT / "README.md").read_text()
+    for verb in VERBS:
+        assert f"kbroker {verb}" in readme or f"|{verb}" in readme
+
+
+def test_every_handler_says_its_api_and_versions():
+    for api in APIS.values():
+        module = __import__(api.handler.__module__, fromlist=["x"])
+        low, high = api.versions.low, api.versions.high
+        said = module.__doc__ or ""
+        assert f"{api.name} (key {api.key})" in said, api.name
+        assert f"{low}-{high}" in said or (low == high and f"version {low}" in said), api.name
+
+
+def test_the_architecture_page_names_every_module_of_the_top_level():
+    page = (ROOT / "docs/architecture.md").read_text()
+    for path in (ROOT / "kbroker").iterdir():
+        name = path.stem
+        if path.suffix == ".py" and not name.startswith("__"):
+            known = name in page or name.split("_")[0] + "*" in page
+            assert known, f"{path.name} is not on docs/architecture.md"
