@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
+from uuid import UUID
 
 from kbroker import handlers
 from kbroker.clock import Clock, SystemClock
@@ -133,7 +134,7 @@ class BrokerNode:
             self._load()
             await self._listen()
         except BaseException:
-            self._release(clean=True)
+            await self._abandon()
             raise
         self._schedule_tick()
         self._started = True
@@ -152,13 +153,21 @@ class BrokerNode:
         self._release(clean=True)
         log.info("[KafkaServer id=%d] stopped", self.node_id)
 
+    async def _abandon(self) -> None:
+        """Give back what a start that failed had taken."""
+        if hasattr(self, "groups"):
+            self.groups.close()
+        if hasattr(self, "server"):
+            await self.server.close()
+        self._release(clean=True)
+
     def _load(self) -> None:
         config = self.config
         self.store = EmbeddedStore(self.logs.directory)
         self.controller = Controller(self.store, self.logs.cluster_id, _topic_defaults(config))
         topics = self.controller.state.topics
         self._take_configs(self.controller.state)
-        self.logs.load(lambda topic: self._settings(topics.get(topic)).log, self.clock.now_ms())
+        self.logs.load(lambda topic: self._settings(topics.get(topic)).log, self.clock.now_ms(), self._belongs)
         if topics and not self.logs.was_clean:
             self.controller.bump_leader_epochs()
         state = self.controller.state
@@ -211,9 +220,22 @@ class BrokerNode:
         return bool(self.config.set_dynamic(state.broker_configs.get("", {}), own))
 
     def _follow_configs(self, old: ClusterState, new: ClusterState) -> None:
-        """Let changed broker configs reach the topics whose defaults they are."""
-        if old.broker_configs is not new.broker_configs and self._take_configs(new):
-            self.replicas.reconfigure(new)
+        """Let changed broker configs reach the topics whose defaults they are, the logs and the connections."""
+        if old.broker_configs is new.broker_configs or not self._take_configs(new):
+            return
+        self.replicas.reconfigure(new)
+        self.logs.producer_id_expiration_ms = self.config.get_int("producer.id.expiration.ms")
+        try:
+            self.server.limits = _limits(self.config)
+        except ConfigError as err:
+            log.warning("dynamic config ignored: %s", err)
+
+    def _belongs(self, topic: str, partition: int, topic_id: UUID | None) -> bool:
+        """Tell whether a directory is one of a topic that exists: a crash may leave those of a deleted one."""
+        known = self.controller.state.topics.get(topic)
+        if known is None or partition >= len(known.partitions):
+            return False
+        return topic_id is None or topic_id.bytes == known.topic_id
 
     def _settings(self, topic: TopicState | None) -> TopicSettings:
         own = {k: v for k, v in topic.configs.items() if k in TOPIC} if topic else {}
@@ -289,6 +311,7 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
         offsets_retention_ms=config.get_int("offsets.retention.minutes") * 60_000,
         offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
         offset_metadata_max_bytes=config.get_int("offset.metadata.max.bytes"),
+        offsets_commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
     )
 
 

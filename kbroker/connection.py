@@ -47,9 +47,9 @@ class Connection(asyncio.BufferedProtocol):
     """A protocol object of asyncio; see the module's docstring."""
 
     __slots__ = (
-        "_closing", "_context", "_dispatcher", "_frame", "_frame_filled", "_loop", "_max_request_bytes", "_out",
-        "_owner", "_parked", "_paused", "_sending", "_spill", "_transfer", "_transport", "_write_paused", "active",
-        "idle_since", "peer",
+        "_closing", "_context", "_dispatcher", "_ending", "_frame", "_frame_filled", "_loop", "_mark",
+        "_max_request_bytes", "_out", "_owner", "_parked", "_paused", "_sending", "_spill", "_transfer", "_transport",
+        "_write_paused", "active", "idle_since", "peer",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
@@ -68,7 +68,9 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._write_paused = False
         self._closing = False
+        self._ending = False
         self._transfer: Transfer | None = None
+        self._mark = (0, 0)
         self.active = True
         self.idle_since = 0.0
         self.peer = ""
@@ -101,7 +103,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.active = True
-        if self._closing:
+        if self._closing or self._ending:
             return
         if self.busy:
             self._keep(self._owner.receive_buffer[:nbytes])
@@ -129,9 +131,21 @@ class Connection(asyncio.BufferedProtocol):
         """True while what was asked is not fully answered: nothing more is read from the client's stream."""
         return self._parked is not None or self._sending or self._write_paused
 
+    def has_moved(self) -> bool:
+        """Tell whether anything came in or went out since the last call, or a request is being worked on.
+
+        A client that asked and never takes its answers does not count as active: what it holds back has to go some day.
+        """
+        mark = (self._transport.get_write_buffer_size(), self._transfer.left if self._transfer is not None else 0)
+        moved = self.active or self._parked is not None or mark != self._mark
+        self.active, self._mark = False, mark
+        return moved
+
     def close(self) -> None:
-        """End the connection once what was answered has left."""
-        if not self._closing:
+        """End the connection once the request being worked on is answered, and what was answered has left."""
+        if self._parked is not None or self._sending:
+            self._ending = True
+        elif not self._closing:
             self._closing = True
             self._transport.close()
 
@@ -165,6 +179,10 @@ class Connection(asyncio.BufferedProtocol):
                         break
         except CloseConnection as err:
             self._fail(err)
+            return
+        except Exception:
+            log.exception("closing the connection from %s", self.peer)
+            self.abort()
             return
         if out:
             self._flush()
@@ -227,11 +245,17 @@ class Connection(asyncio.BufferedProtocol):
         except CloseConnection as err:
             self._fail(err)
             return
+        except Exception:
+            log.exception("closing the connection from %s", self.peer)
+            self.abort()
+            return
         self._flush()
         self._resume()
 
     def _resume(self) -> None:
         """Go on with what arrived while a request was being worked on."""
+        if self._ending and not self._sending:
+            self.close()
         if self.busy or self._closing:
             return
         if self._frame is not None:

@@ -7,6 +7,7 @@ may run in one process. Without `data_dir` the data lies in a private temporary 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
 import threading
@@ -99,15 +100,18 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop cleanly; does nothing when the broker does not run."""
+        """Stop cleanly; does nothing when the broker does not run. Raises what made the stop fail, if anything did."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
             return
-        loop.call_soon_threadsafe(self._stop.set)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: somebody else has stopped the broker
+            loop.call_soon_threadsafe(self._stop.set)
         thread.join(_STOP_SECONDS)
         if thread.is_alive():
             raise RuntimeError(f"the broker did not stop within {_STOP_SECONDS:.0f} s")
         self._remove_private()
+        if self._error is not None:
+            raise self._error
 
     def __enter__(self) -> Self:
         return self.start()

@@ -7,7 +7,7 @@ leads: it follows the controller's published state. Every mutable thing here bel
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -135,8 +135,9 @@ class Replicas:
         for name, topic in old.topics.items():
             successor = new.topics.get(name)
             if successor is None or successor.topic_id != topic.topic_id:
-                self._drop(topic)
                 deleted[name] = topic.topic_id
+        if deleted:
+            self._drop([old.topics[name] for name in deleted])
         for name, topic in new.topics.items():
             if old.topics.get(name) is not topic:
                 self._host(topic)
@@ -167,9 +168,14 @@ class Replicas:
                 continue
             partition = self.get((topic.name, index))
             if partition is None:
-                partition_log = self.logs.get_or_create(
-                    topic.name, index, UUID(bytes=topic.topic_id), config, self._clock.now_ms()
-                )
+                try:
+                    partition_log = self.logs.get_or_create(
+                        topic.name, index, UUID(bytes=topic.topic_id), config, self._clock.now_ms()
+                    )
+                except OSError as error:
+                    # The cluster has it all the same: it is tried again at the topic's next change or the next start.
+                    log.error("%s-%d cannot be hosted: %s", topic.name, index, error)
+                    continue
                 partition = Partition(topic.name, topic.topic_id, index, partition_log)
                 self._partitions[topic.name, index] = partition
             elif partition.log.config is not config:
@@ -186,11 +192,14 @@ class Replicas:
                         partition.log.set_high_watermark(partition.log.log_end_offset)
                 partition.poke()
 
-    def _drop(self, topic: TopicState) -> None:
-        for index in range(len(topic.partitions)):
-            partition = self._partitions.pop((topic.name, index), None)
-            if partition is None:
-                continue
+    def _drop(self, topics: Iterable[TopicState]) -> None:
+        keys = [(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
+        gone = [partition for key in keys if (partition := self._partitions.pop(key, None)) is not None]
+        for partition in gone:
             partition.leading = False
-            self.logs.delete(topic.name, index, self._clock.now_ms())
             partition.poke()
+        try:
+            self.logs.delete_all(((p.topic, p.index) for p in gone), self._clock.now_ms())
+        except OSError as error:
+            # Their directories belong to no topic now, and are moved aside when one of that name is created.
+            log.error("files of deleted topics could not be taken away: %s", error)

@@ -18,6 +18,9 @@ from kbroker.handlers.services import Services
 
 log = logging.getLogger(__name__)
 
+_LINGER_SECONDS = 2.0
+"""How long a stop waits for clients to take their last answers."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
@@ -41,18 +44,19 @@ class Server:
         self.max_request_bytes = limits.max_request_bytes
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._services = services
-        self._limits = limits
+        self.limits = limits
         self._connections: set[Connection] = set()
         self._per_ip: Counter[str] = Counter()
         self._hosts: dict[Connection, str] = {}
         self._listening: list[asyncio.Server] = []
         self._sweep: asyncio.TimerHandle | None = None
+        self._gone: asyncio.Future[None] | None = None
 
     async def listen(self, name: str, host: str, port: int) -> int:
         """Open a listener; port 0 takes a free one. Return the port. Raises OSError when the address is in use."""
         loop = asyncio.get_running_loop()
-        sock = _bind(host, port, self._limits)
-        server = await loop.create_server(lambda: Connection(self, loop), sock=sock, backlog=self._limits.backlog)
+        sock = _bind(host, port, self.limits)
+        server = await loop.create_server(lambda: Connection(self, loop), sock=sock, backlog=self.limits.backlog)
         self._listening.append(server)
         if self._sweep is None:
             self._schedule_sweep()
@@ -61,18 +65,20 @@ class Server:
         return bound
 
     async def close(self) -> None:
-        """Stop accepting, end every connection."""
+        """Stop accepting, end every connection: first those that have nothing to wait for, at a deadline all."""
         if self._sweep is not None:
             self._sweep.cancel()
         for server in self._listening:
             server.close()
         for connection in list(self._connections):
             connection.close()
-        for server in self._listening:
-            await server.wait_closed()
-        await asyncio.sleep(0)
+        if self._connections:
+            self._gone = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._gone], timeout=_LINGER_SECONDS)
         for connection in list(self._connections):
             connection.abort()
+        for server in self._listening:
+            await server.wait_closed()
 
     @property
     def connection_count(self) -> int:
@@ -84,8 +90,8 @@ class Server:
     def opened(self, connection: Connection) -> RequestContext | None:
         """Admit a connection, or refuse it (max.connections, max.connections.per.ip)."""
         host = connection.peer.rpartition(":")[0]
-        allowed = self._limits.per_ip_overrides.get(host, self._limits.max_connections_per_ip)
-        if len(self._connections) >= self._limits.max_connections or self._per_ip[host] >= allowed:
+        allowed = self.limits.per_ip_overrides.get(host, self.limits.max_connections_per_ip)
+        if len(self._connections) >= self.limits.max_connections or self._per_ip[host] >= allowed:
             log.info("refusing a connection from %s: too many connections", connection.peer)
             return None
         self._connections.add(connection)
@@ -102,21 +108,22 @@ class Server:
         self._per_ip[host] -= 1
         if not self._per_ip[host]:
             del self._per_ip[host]
+        if self._gone is not None and not self._connections and not self._gone.done():
+            self._gone.set_result(None)
 
     def _schedule_sweep(self) -> None:
-        delay = min(max(self._limits.max_idle_ms / 4000, 0.05), 60.0)
+        delay = min(max(self.limits.max_idle_ms / 4000, 0.05), 60.0)
         self._sweep = asyncio.get_running_loop().call_later(delay, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close what has been idle for connections.max.idle.ms. A connection whose request is parked is not idle."""
+        """Close what has been idle for connections.max.idle.ms."""
         now = self._services.clock.monotonic_ms()
         for connection in list(self._connections):
-            if connection.active or connection.busy:
-                connection.active = False
+            if connection.has_moved():
                 connection.idle_since = now
-            elif now - connection.idle_since >= self._limits.max_idle_ms:
+            elif now - connection.idle_since >= self.limits.max_idle_ms:
                 log.info("closing the connection from %s: idle", connection.peer)
-                connection.close()
+                connection.abort()
         self._schedule_sweep()
 
 
@@ -125,6 +132,7 @@ def _bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
         if limits.send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
         if limits.receive_buffer_bytes > 0:

@@ -44,6 +44,11 @@ class Transfer:
         self._loop.add_writer(self._fd, self._writable)
         return False
 
+    @property
+    def left(self) -> int:
+        """How many bytes have not been taken by the kernel yet."""
+        return sum(len(piece) for piece in self._pieces) - self._offset
+
     def close(self) -> None:
         """Stop, and give the descriptor back."""
         if self._waiting:
@@ -68,6 +73,7 @@ class Transfer:
         self._loop.remove_writer(self._fd)
         self._waiting = False
         self._pieces.clear()
+        self._offset = 0
         done, self._done = self._done, None
         if done is not None:
             done(ok)

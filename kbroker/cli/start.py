@@ -6,9 +6,11 @@ Owns the process around a broker: logging, signals, the ready file. The first li
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -61,6 +63,7 @@ def command(
 
     Settings come from the config file, then KAFKA_* environment variables, then --set.
     """
+    _raise_file_limit()
     logging.basicConfig(
         level=log_level.upper(), format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", stream=sys.stderr
     )
@@ -84,6 +87,14 @@ def command(
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as may be had: the usual soft limit is 1024, and every connection and segment is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # some systems cap it below what they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve(config: BrokerConfig, ready_file: str | None) -> None:

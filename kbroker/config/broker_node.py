@@ -58,7 +58,7 @@ KEYS: Final[tuple[ConfigKey, ...]] = (
       "Most connections to this broker at a time."),
     key("max.connections.per.ip", INT, INT_MAX, at_least(0), CLUSTER_WIDE,
       "Most connections from one address at a time."),
-    accepted("max.connections.per.ip.overrides", STRING, "", None, CLUSTER_WIDE,
+    key("max.connections.per.ip.overrides", STRING, "", None, CLUSTER_WIDE,
       "Exceptions from max.connections.per.ip, as host:limit pairs separated by commas."),
     accepted("max.connection.creation.rate", INT, INT_MAX, at_least(0), CLUSTER_WIDE,
       "Most new connections per second."),

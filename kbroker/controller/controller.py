@@ -102,14 +102,16 @@ class Controller:
             text = f"Topic '{name}' collides with existing topic: {other}"
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
 
-    def auto_create(self, name: str) -> None:
-        """Create a topic that a client asked for, with the broker's defaults or as an internal topic needs it."""
+    def plan_auto(self, name: str) -> TopicState:
+        """Plan a topic that a client uses, with the broker's defaults or as an internal topic needs it."""
         internal = self._defaults.internal.get(name)
         if internal is None:
-            self.put_topics([self.plan_topic(name, -1, -1)])
-        else:
-            plan = self.plan_topic(name, internal.num_partitions, internal.replication_factor, None, internal.configs)
-            self.put_topics([plan])
+            return self.plan_topic(name, -1, -1)
+        return self.plan_topic(name, internal.num_partitions, internal.replication_factor, None, internal.configs)
+
+    def auto_create(self, name: str) -> None:
+        """Create a topic that a client uses."""
+        self.put_topics([self.plan_auto(name)])
 
     def _plan_partitions(
         self, num_partitions: int, replication_factor: int, assignments: Mapping[int, Sequence[int]] | None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,8 @@ from typing import Any
 import crc32c
 
 from kbroker.controller.store import ANY_VERSION, Change, Node, Put, VersionConflict
+
+log = logging.getLogger(__name__)
 
 JOURNAL = "__metadata.journal"
 SNAPSHOT = "__metadata.snapshot"
@@ -37,11 +40,16 @@ class EmbeddedStore:
         self._directory = directory
         self._nodes: dict[str, Node] = {}
         self._children: dict[str, set[str]] = {}
+        self._compact_at = _COMPACT_BYTES
         self._load_snapshot()
-        self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT, 0o644)
-        self._size = self._replay_journal()
-        os.ftruncate(self._fd, self._size)
-        _sync_directory(directory)
+        self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._size = self._replay_journal()
+            os.ftruncate(self._fd, self._size)
+            _sync_directory(directory)
+        except BaseException:
+            self.close()
+            raise
 
     def get(self, path: str) -> Node | None:
         """Return what stands at `path`."""
@@ -73,8 +81,13 @@ class EmbeddedStore:
             raise
         self._size += len(line)
         self._apply(entries)
-        if self._size > _COMPACT_BYTES:
-            self._compact()
+        if self._size > self._compact_at:
+            try:
+                self._compact()
+            except OSError as err:
+                # What was asked for is stored. The journal goes on growing, and is tried again some way further.
+                self._compact_at = self._size + _COMPACT_BYTES
+                log.error("the metadata journal cannot be compacted: %s", err)
 
     def close(self) -> None:
         """Close the journal."""
@@ -149,6 +162,7 @@ class EmbeddedStore:
         os.ftruncate(self._fd, 0)
         os.fdatasync(self._fd)
         self._size = 0
+        self._compact_at = _COMPACT_BYTES
 
 
 def _line(entries: list[list[Any]]) -> bytes:

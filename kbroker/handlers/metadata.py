@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from kbroker.cluster_state import PartitionState, TopicState
-from kbroker.controller.decide import INTERNAL_TOPICS, topic_name_fault
+from kbroker.controller.decide import INTERNAL_TOPICS, MAX_PARTITIONS_PER_REQUEST, topic_name_fault
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.metadata import (
@@ -94,6 +94,7 @@ def _asked(ctx: RequestContext, request: MetadataRequest) -> list[MetadataRespon
                 answers.append(_describe(state.topics[name]))
         return answers
     may_create = request.allow_auto_topic_creation and ctx.services.config.get_bool("auto.create.topics.enable")
+    absent = []
     for name in dict.fromkeys(t.name or "" for t in wanted):
         topic = state.topics.get(name)
         if topic is not None:
@@ -102,16 +103,28 @@ def _asked(ctx: RequestContext, request: MetadataRequest) -> list[MetadataRespon
             answers.append(_missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name))
         else:
             answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name))
-            if may_create:
-                _create(ctx, name)
+            absent.append(name)
+    if may_create and absent:
+        _create(ctx, absent)
     return answers
 
 
-def _create(ctx: RequestContext, name: str) -> None:
-    try:
-        ctx.services.controller.auto_create(name)
-    except ApiError as err:
-        log.warning("auto topic creation failed for %s: %s", name, err)
+def _create(ctx: RequestContext, names: list[str]) -> None:
+    """Create topics in one write; as with CreateTopics, none when they have too many partitions in all."""
+    controller = ctx.services.controller
+    plans, partitions = [], 0
+    for name in names:
+        try:
+            plan = controller.plan_auto(name)
+        except ApiError as err:
+            log.warning("auto topic creation failed for %s: %s", name, err)
+            continue
+        plans.append(plan)
+        partitions += len(plan.partitions)
+        if partitions > MAX_PARTITIONS_PER_REQUEST:
+            log.warning("auto topic creation failed for %d topics: too many at once", len(names))
+            return
+    controller.put_topics(plans)
 
 
 def _missing(code: ErrorCode, name: str | None, topic_id: bytes = ZERO_UUID) -> MetadataResponseTopic:

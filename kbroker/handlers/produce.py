@@ -56,6 +56,8 @@ _PREFIX = struct.Struct(">8xi4xb")
 
 
 def _on_error(request: ProduceRequest, code: int, message: str | None) -> ProduceResponse:
+    if request.acks == 0:
+        raise CloseConnection(f"a Produce with acks=0 failed with error {code}")
     return ProduceResponse(
         responses=[
             TopicProduceResponse(

@@ -4,7 +4,10 @@ Owns the directory: its lock, its identity, its checkpoints, and which partition
 has no clock and no timer: `tick` is called from outside and does what is due.
 
     .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint (checkpoints.py)
-    <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/
+    <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
+
+A partition's directory that belongs to no topic of the cluster is left as it is, and never opened. Where a new topic
+of the same name needs the place, it is moved aside (-stray) and kept, as in Kafka: old data never turns up in it.
 """
 
 from __future__ import annotations
@@ -14,23 +17,27 @@ import fcntl
 import logging
 import os
 import shutil
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
 from kbroker.log import checkpoints
-from kbroker.log.files import read_optional, remove_quietly, sync_directory
+from kbroker.log.files import LOG_SUFFIX, read_optional, remove_quietly, sync_directory
 from kbroker.log.flushing import Flusher
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 
 _DELETE_SUFFIX = "-delete"
+_STRAY_SUFFIX = "-stray"
+_PURGE_SECONDS = 0.05
 _LOGS_PER_TICK = 64
 
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, int]
+Belongs = Callable[[str, int, uuid.UUID | None], bool]
 
 
 class LogDirError(Exception):
@@ -77,7 +84,7 @@ class LogManager:
         self._lock_fd = -1
         self._loaded = False
         self._now_ms = 0  # the latest time that anybody has told
-        self._producer_expiration_ms = producer_id_expiration_ms
+        self.producer_id_expiration_ms = producer_id_expiration_ms
         self._jobs = _Jobs(
             (retention_check_interval_ms, self._apply_retention),
             (flush_check_interval_ms, self._flush_due),
@@ -105,10 +112,13 @@ class LogManager:
             self._unlock()
             raise
 
-    def load(self, configs: Callable[[str], LogConfig], now_ms: int) -> None:
+    def load(
+        self, configs: Callable[[str], LogConfig], now_ms: int, belongs: Belongs = lambda _topic, _partition, _id: True
+    ) -> None:
         """Open every partition in the directory, and the directory itself if `open` was not called.
 
-        `configs` returns a topic's settings by its name. After an unclean stop this reads all that was not flushed.
+        `configs` returns a topic's settings by its name; `belongs(topic, partition, topic id)` tells whether the
+        cluster knows a partition. After an unclean stop this reads all that was not flushed.
         """
         if self._lock_fd < 0:
             self.open()
@@ -118,7 +128,7 @@ class LogManager:
             sync_directory(self.directory)
         self._now_ms = now_ms
         try:
-            self._load_logs(configs, now_ms)
+            self._load_logs(configs, now_ms, belongs)
         except BaseException:
             self.close(clean=False)
             raise
@@ -131,7 +141,7 @@ class LogManager:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
-    def _load_logs(self, configs: Callable[[str], LogConfig], now_ms: int) -> None:
+    def _load_logs(self, configs: Callable[[str], LogConfig], now_ms: int, belongs: Belongs) -> None:
         recovery_points = checkpoints.read_offsets(self._path(checkpoints.RECOVERY_POINTS))
         log_starts = checkpoints.read_offsets(self._path(checkpoints.LOG_STARTS))
         high_watermarks = checkpoints.read_offsets(self._path(checkpoints.HIGH_WATERMARKS))
@@ -145,6 +155,9 @@ class LogManager:
             key = _key_of(name)
             if key is None:
                 continue
+            if not belongs(*key, checkpoints.read_topic_id(path)):
+                logger.warning("%s belongs to no topic of the cluster and is left as it is", path)
+                continue
             config = configs(key[0])
             log = self.logs[key] = PartitionLog(
                 path,
@@ -156,21 +169,26 @@ class LogManager:
                 log_start_offset=log_starts.get(key, 0),
                 high_watermark=high_watermarks.get(key, 0),
             )
-            log.expire_producers(now_ms, self._producer_expiration_ms)
+            log.expire_producers(now_ms, self.producer_id_expiration_ms)
             log.release_idle(force=True)
+        if not self.logs.keys() >= {*recovery_points, *log_starts, *high_watermarks}:
+            self.checkpoint()  # an entry of a partition that is gone would count for a new one of its name
 
     def close(self, clean: bool = True, now_ms: int = 0) -> None:
         """Close everything; a clean close leaves the mark that makes the next start a short one.
 
-        What was not loaded to its end is left as it is, so that a start that failed loses nothing.
+        What was not loaded to its end is left as it is, so that a start that failed loses nothing. There is no mark
+        when a log had failed: what its files hold has to be checked.
         """
         self._now_ms = max(now_ms, self._now_ms)
         self._flusher.close(self._now_ms)
+        failed = any(log.failed for log in self.logs.values())
         try:
             for log in self.logs.values():
                 log.close(clean=clean and self._loaded)
             if clean and self._loaded:
                 self.checkpoint()
+            if clean and self._loaded and not failed:
                 checkpoints.write_clean_shutdown(self.directory, self.broker_epoch)
         finally:
             self.logs.clear()
@@ -185,33 +203,55 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
-        """Return a partition's log, created where there is none; raises OSError."""
+        """Return a partition's log, created where there is none; raises OSError.
+
+        Files of another topic that had the name are moved aside. A new log holds no descriptor until it is used.
+        """
         log = self.logs.get((topic, partition))
         if log is None:
             path = f"{self.directory}/{topic}-{partition}"
+            if topic_id is not None and _holds_other(path, topic_id):
+                aside = self._renamed(topic, partition, _STRAY_SUFFIX)
+                os.rename(path, aside)
+                logger.warning("%s held data of another topic of that name, which is now in %s", path, aside)
             os.makedirs(path, exist_ok=True)
-            time = self._now_ms if now_ms is None else now_ms
-            log = PartitionLog(path, topic, partition, config, now_ms=time, topic_id=topic_id)
+            time_ms = self._now_ms if now_ms is None else now_ms
+            log = PartitionLog(path, topic, partition, config, now_ms=time_ms, topic_id=topic_id)
+            log.release_idle(force=True)
             sync_directory(self.directory)
             self.logs[topic, partition] = log
         return log
 
     def delete(self, topic: str, partition: int, now_ms: int | None = None) -> None:
-        """Take a partition away at once; its files are removed `file.delete.delay.ms` later."""
-        log = self.logs.pop((topic, partition), None)
-        if log is None:
-            return
-        log.close(clean=False)
-        # Kafka's form, cut so that the name stays within what a file system takes.
-        tail = f".{uuid.uuid4().hex}{_DELETE_SUFFIX}"
-        name = f"{topic}-{partition}"
-        path = f"{self.directory}/{name[: 255 - len(tail)]}{tail}"
-        os.rename(log.directory, path)
+        """Take a partition away at once; its files are removed `file.delete.delay.ms` later. Raises OSError."""
+        self.delete_all([(topic, partition)], now_ms)
+
+    def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
+        """Take partitions away at once, as `delete` does; raises OSError when all that can go have gone."""
+        time_ms = self._now_ms if now_ms is None else now_ms
+        failure: OSError | None = None
+        for topic, partition in keys:
+            log = self.logs.pop((topic, partition), None)
+            if log is None:
+                continue
+            log.close(clean=False)
+            path = self._renamed(topic, partition, _DELETE_SUFFIX)
+            try:
+                os.rename(log.directory, path)
+            except OSError as error:
+                failure = error
+                continue
+            log.move(path)
+            self._doomed.append((time_ms + log.config.file_delete_delay_ms, path))
         sync_directory(self.directory)
-        log.move(path)
-        time = self._now_ms if now_ms is None else now_ms
-        self._doomed.append((time + log.config.file_delete_delay_ms, path))
         self.checkpoint()
+        if failure is not None:
+            raise failure
+
+    def _renamed(self, topic: str, partition: int, suffix: str) -> str:
+        """Return where a partition's directory goes: Kafka's form, cut to what a file system takes."""
+        tail = f".{uuid.uuid4().hex}{suffix}"
+        return f"{self._path(f'{topic}-{partition}'[: 255 - len(tail)])}{tail}"
 
     def sizes(self) -> list[LogSize]:
         """Bytes of each partition."""
@@ -247,14 +287,16 @@ class LogManager:
             self._flusher.submit(log)
 
     def _expire_producers(self, log: PartitionLog, now_ms: int) -> None:
-        log.expire_producers(now_ms, self._producer_expiration_ms)
+        log.expire_producers(now_ms, self.producer_id_expiration_ms)
 
     def _purge_directories(self, now_ms: int) -> None:
-        for when, path in self._doomed:
-            if when <= now_ms:
-                self._doomed.remove((when, path))
-                shutil.rmtree(path, ignore_errors=True)
-                return  # one a call: a directory may hold many files
+        due = [(when, path) for when, path in self._doomed if when <= now_ms]
+        until = time.perf_counter() + _PURGE_SECONDS
+        for doomed in due:
+            self._doomed.remove(doomed)
+            shutil.rmtree(doomed[1], ignore_errors=True)
+            if time.perf_counter() > until:
+                return  # the rest another time: a directory may hold many files
 
     def checkpoint(self) -> None:
         """Write all checkpoints now; raises OSError."""
@@ -321,6 +363,16 @@ def _lock(directory: str) -> int:
         os.close(fd)
         raise LogDirError(f"log directory {directory} is in use by another process") from error
     return fd
+
+
+def _holds_other(path: str, topic_id: uuid.UUID) -> bool:
+    """Whether a directory holds data that is not this topic's: another id is on it, or none although it has data."""
+    if not os.path.isdir(path):
+        return False
+    found = checkpoints.read_topic_id(path)
+    if found is not None:
+        return found != topic_id
+    return any(entry.name.endswith(LOG_SUFFIX) and entry.stat().st_size > 0 for entry in os.scandir(path))
 
 
 def _take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, str]:

@@ -243,6 +243,11 @@ class PartitionLog:
         logger.error("%s-%d: append failed: %s", self.topic, self.partition, error)
         return AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=str(error))
 
+    @property
+    def failed(self) -> bool:
+        """Whether appends are refused because what is on disk can no longer be known."""
+        return self._failure is not None
+
     def refuse_appends(self, reason: str) -> None:
         """Take no more appends: what is on disk can no longer be known."""
         self._failure = reason
