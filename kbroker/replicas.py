@@ -163,6 +163,7 @@ class Replicas:
     def _host(self, topic: TopicState) -> None:
         settings = self._settings(topic)
         config = settings.log
+        created = False
         for index, state in enumerate(topic.partitions):
             if self.node_id not in state.replicas:
                 continue
@@ -178,6 +179,7 @@ class Replicas:
                     continue
                 partition = Partition(topic.name, topic.topic_id, index, partition_log)
                 self._partitions[topic.name, index] = partition
+                created = True
             elif partition.log.config is not config:
                 partition.log.update_config(config)
             partition.isr = state.isr
@@ -191,6 +193,8 @@ class Replicas:
                     if len(partition.isr) == 1:
                         partition.log.set_high_watermark(partition.log.log_end_offset)
                 partition.poke()
+        if created:
+            self.logs.sync()
 
     def _drop(self, topics: Iterable[TopicState]) -> None:
         keys = [(topic.name, index) for topic in topics for index in range(len(topic.partitions))]

@@ -81,9 +81,9 @@ def read_epochs(path: str) -> list[tuple[int, int]]:
         return []
 
 
-def write_epochs(path: str, epochs: Iterable[tuple[int, int]]) -> None:
+def write_epochs(path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = True) -> None:
     """Write (epoch, start offset) pairs."""
-    _write_lines(path, [f"{epoch} {start}" for epoch, start in epochs])
+    _write_lines(path, [f"{epoch} {start}" for epoch, start in epochs], sync=sync)
 
 
 def encode_uuid(value: uuid.UUID) -> str:
@@ -110,9 +110,9 @@ def read_topic_id(directory: str) -> uuid.UUID | None:
 
 
 def write_topic_id(directory: str, topic_id: uuid.UUID) -> None:
-    """Write a partition's topic id."""
+    """Write a partition's topic id. It is not forced to disk: the cluster's metadata know it, and write it again."""
     text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
-    write_atomically(f"{directory}/{PARTITION_METADATA}", text.encode())
+    write_atomically(f"{directory}/{PARTITION_METADATA}", text.encode(), sync=False)
 
 
 def read_properties(path: str) -> dict[str, str] | None:

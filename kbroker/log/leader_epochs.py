@@ -14,7 +14,7 @@ UNDEFINED = (-1, -1)
 
 
 class LeaderEpochCache:
-    """The leader epochs of one partition; every change is on disk before the call returns."""
+    """The leader epochs of one partition; every change but the first is on disk before the call returns."""
 
     __slots__ = ("_entries", "_path", "latest")
 
@@ -99,4 +99,6 @@ class LeaderEpochCache:
         self.latest = entries[-1][0] if entries else -1
 
     def _write(self) -> None:
-        write_epochs(self._path, self._entries)
+        # The first epoch of an empty log says nothing that is not known anyway, and thousands of logs may be created at
+        # once.
+        write_epochs(self._path, self._entries, sync=self._entries[-1:] not in ([], [(self.latest, 0)]))

@@ -203,7 +203,7 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
-        """Return a partition's log, created where there is none; raises OSError.
+        """Return a partition's log, created where there is none; raises OSError; `sync` makes it durable.
 
         Files of another topic that had the name are moved aside. A new log holds no descriptor until it is used.
         """
@@ -218,9 +218,15 @@ class LogManager:
             time_ms = self._now_ms if now_ms is None else now_ms
             log = PartitionLog(path, topic, partition, config, now_ms=time_ms, topic_id=topic_id)
             log.release_idle(force=True)
-            sync_directory(self.directory)
             self.logs[topic, partition] = log
+        elif log.topic_id is None and topic_id is not None:
+            checkpoints.write_topic_id(log.directory, topic_id)
+            log.topic_id = topic_id
         return log
+
+    def sync(self) -> None:
+        """Let partitions created since the last call survive a power loss; raises OSError."""
+        sync_directory(self.directory)
 
     def delete(self, topic: str, partition: int, now_ms: int | None = None) -> None:
         """Take a partition away at once; its files are removed `file.delete.delay.ms` later. Raises OSError."""

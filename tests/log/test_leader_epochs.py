@@ -80,7 +80,7 @@ def test_truncation(tmp_path: Path) -> None:
 def test_a_failed_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     epochs = cache(tmp_path, (2, 10))
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(28, "full")
 
     with monkeypatch.context() as patch:
