@@ -64,9 +64,9 @@ def command(
     Settings come from the config file, then KAFKA_* environment variables, then --set.
     """
     _raise_file_limit()
-    logging.basicConfig(
-        level=log_level.upper(), format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneLine("[%(asctime)s] %(levelname)s %(message)s (%(name)s)"))
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
     if memory and data_dir is not None:
         raise click.UsageError("--memory and --data-dir exclude each other")
     private = tempfile.mkdtemp(prefix="kbroker-") if memory else None
@@ -87,6 +87,14 @@ def command(
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
+
+
+class _OneLine(logging.Formatter):
+    """Escapes control characters: clients choose names that are logged, and must not write lines of their own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it so
+        text = super().formatMessage(record)
+        return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _raise_file_limit() -> None:

@@ -18,6 +18,8 @@ FINAL_EPOCH = -1
 _MAX_EPOCH = 0x7FFFFFFF
 _STALE_MS = 120_000
 _FIRST_ID_VERSION = 13
+_MAX_PARTITIONS = 500_000
+"""What all sessions together remember at most, some 150 MB: a request may name partitions that do not even exist."""
 
 Key = tuple[str, bytes, int]
 """Topic name ("" when the client speaks in ids), topic id, partition."""
@@ -87,6 +89,7 @@ class FetchSessions:
     def __init__(self, slots: int, seed: int | None = None) -> None:
         self._slots = slots
         self._sessions: dict[int, Session] = {}
+        self._partitions = 0
         self._random = random.Random(seed)
 
     def __len__(self) -> int:
@@ -98,7 +101,7 @@ class FetchSessions:
         Raises ApiError: unknown session, wrong epoch, topic ids mixed with names.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._remove(request.session_id)
             return None
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -109,10 +112,15 @@ class FetchSessions:
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.update(request)
         if not session.partitions:
-            del self._sessions[session.id]
+            self._remove(session.id)
             return None
         session.last_used_ms = now_ms
-        session.size = len(session.partitions)
+        grown = len(session.partitions) - session.size
+        if grown > 0 and self._partitions + grown > _MAX_PARTITIONS:
+            self._remove(session.id)
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        session.size += grown
+        self._partitions += grown
         session.epoch = next_epoch(session.epoch)
         return session
 
@@ -120,6 +128,11 @@ class FetchSessions:
         """Open a session for what a full request fetched; return its id, 0 when there is no room for it."""
         if len(self._sessions) >= self._slots and not self._evict(len(answered), now_ms):
             return 0
+        while self._partitions + len(answered) > _MAX_PARTITIONS:
+            oldest = min(self._sessions.values(), key=lambda s: s.last_used_ms, default=None)
+            if oldest is None or now_ms - oldest.last_used_ms <= _STALE_MS:
+                return 0
+            self._remove(oldest.id)
         session_id = self._random.randrange(1, 0x7FFFFFFF)
         while session_id in self._sessions:
             session_id = self._random.randrange(1, 0x7FFFFFFF)
@@ -127,6 +140,7 @@ class FetchSessions:
         for key, wanted, data in answered:
             session.partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
         session.size = len(session.partitions)
+        self._partitions += session.size
         self._sessions[session_id] = session
         return session_id
 
@@ -139,8 +153,13 @@ class FetchSessions:
             victim = min(self._sessions.values(), key=lambda s: (s.size, s.id))
             if victim.size > size:
                 return False
-        del self._sessions[victim.id]
+        self._remove(victim.id)
         return True
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= session.size
 
 
 def wanted_of(request: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:

@@ -45,11 +45,13 @@ def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffset
     """Look each partition up."""
     asked = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
     topics: dict[str, list[ListOffsetsPartitionResponse]] = {}
+    refused: set[tuple[str, int]] = set()
     for topic in request.topics:
         answers = topics.setdefault(topic.name, [])
         for wanted in topic.partitions:
             if asked[topic.name, wanted.partition_index] > 1:
-                if not any(a.partition_index == wanted.partition_index for a in answers):
+                if (topic.name, wanted.partition_index) not in refused:
+                    refused.add((topic.name, wanted.partition_index))
                     answers.append(_answer(wanted, ErrorCode.INVALID_REQUEST))
             else:
                 answers.append(_one(ctx, request, topic.name, wanted))

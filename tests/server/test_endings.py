@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
@@ -26,6 +27,7 @@ from kbroker.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 MARK = ".kafka_cleanshutdown"
@@ -231,3 +233,19 @@ def test_a_start_that_fails_at_its_second_listener_gives_the_first_back(tmp_path
             pass
     with Broker(data_dir=str(tmp_path)):
         pass
+
+
+def test_a_partition_asked_for_many_times_costs_no_more_than_each_once(connect):
+    client = connect()
+    many = [ListOffsetsPartition(partition_index=i % 20_000, timestamp=-1) for i in range(40_000)]
+    started = time.monotonic()
+    answer = client.ask(ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=many)]), 5)
+    assert len(answer.topics[0].partitions) == 20_000
+    assert time.monotonic() - started < 4
+
+
+def test_what_clients_name_writes_no_log_lines_of_its_own():
+    from kbroker.cli.start import _OneLine
+
+    record = logging.LogRecord("k", logging.INFO, "", 0, "group %s\n: é", ("g\n[ERROR] \x1b[1m",), None)
+    assert _OneLine("%(message)s").format(record) == "group g\\n[ERROR] \\x1b[1m\\n: é"

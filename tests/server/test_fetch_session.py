@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.handlers import fetch_session
 from kbroker.handlers.fetch_session import CachedPartition, FetchSessions, next_epoch
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
@@ -84,3 +85,16 @@ def test_only_changes_are_answered():
     assert cached.must_answer(PartitionData(high_watermark=6, log_start_offset=2, records=b"x"))
     assert cached.must_answer(PartitionData(error_code=3, high_watermark=-1, log_start_offset=-1))
     assert cached.must_answer(PartitionData(high_watermark=6, log_start_offset=2, records=b""))
+
+
+def test_all_sessions_together_remember_a_limited_number_of_partitions(monkeypatch):
+    monkeypatch.setattr(fetch_session, "_MAX_PARTITIONS", 5)
+    sessions = FetchSessions(10)
+    first = sessions.create(answered(0, 1, 2), 12, 0)
+    second = sessions.create(answered(0, 1), 12, 0)
+    assert 0 not in (first, second)
+    assert sessions.create(answered(0), 12, 1) == 0
+    more = FetchRequest(session_id=second, session_epoch=1, topics=wanted(7))
+    assert code_of(lambda: sessions.begin(more, 12, 1)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.create(answered(0, 1), 12, 1) > 0
+    assert sessions.create(answered(0, 1, 2), 12, 130_000) > 0, "the stale give way"
