@@ -86,7 +86,7 @@ class OffsetsWriter:
         while offset < partition_log.high_watermark:
             piece = partition_log.read(offset, _READ_BYTES, partition_log.high_watermark, min_one=True)
             if not len(piece):
-                return
+                raise OSError(f"{OFFSETS_TOPIC}-{partition} ends before its high watermark")
             view = piece.view()
             yield view
             offset = _next_offset(view)
