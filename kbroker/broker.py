@@ -171,7 +171,9 @@ class BrokerNode:
         if topics and not self.logs.was_clean:
             self.controller.bump_leader_epochs()
         state = self.controller.state
-        self.replicas = Replicas(self.node_id, self.logs, self._settings, self.clock)
+        self.replicas = Replicas(
+            self.node_id, self.logs, self._settings, self.clock, asyncio.get_running_loop().call_soon
+        )
         self.replicas.load(state)
         self.groups = GroupCoordinator(_group_config(config), OffsetsWriter(self.controller, self.replicas), self.clock)
         self.replicas.on_topics_deleted = self.groups.on_topics_deleted

@@ -24,6 +24,10 @@ from kbroker.protocol.wire import Buffer
 log = logging.getLogger(__name__)
 
 _UNSET = -1
+_NEVER_LATER = frozenset({"__consumer_offsets"})
+"""Whose partitions a coordinator loads as soon as the change is published."""
+AT_ONCE = 200
+"""Partitions hosted in one go: some 50 ms on a slow disk."""
 
 
 class Waiter(Protocol):
@@ -105,12 +109,19 @@ class Replicas:
     """All hosted partitions of one broker."""
 
     def __init__(
-        self, node_id: int, logs: LogManager, settings: Callable[[TopicState], TopicSettings], clock: Clock
+        self,
+        node_id: int,
+        logs: LogManager,
+        settings: Callable[[TopicState], TopicSettings],
+        clock: Clock,
+        defer: Callable[[Callable[[], None]], object],
     ) -> None:
         self.node_id = node_id
         self.logs = logs
         self._settings = settings
         self._clock = clock
+        self._defer = defer
+        self._later: dict[str, TopicState] = {}
         self._partitions: dict[tuple[str, int], Partition] = {}
         self.get = self._partitions.get
         self.on_topics_deleted: Callable[[dict[str, bytes]], None] = lambda _topics: None
@@ -128,7 +139,11 @@ class Replicas:
         return partition
 
     def apply(self, old: ClusterState, new: ClusterState) -> None:
-        """Follow a change of the cluster: create, reconfigure, lead, delete."""
+        """Follow a change of the cluster: create, reconfigure, lead, delete.
+
+        Of many new partitions the first `AT_ONCE` are hosted before this returns, the others in slices that let the
+        loop serve in between; until its turn comes a partition answers UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
+        """
         if old.topics is new.topics:
             return
         deleted = {}
@@ -138,16 +153,38 @@ class Replicas:
                 deleted[name] = topic.topic_id
         if deleted:
             self._drop([old.topics[name] for name in deleted])
+        left = AT_ONCE
         for name, topic in new.topics.items():
             if old.topics.get(name) is not topic:
-                self._host(topic)
+                fresh = sum((name, index) not in self._partitions for index in range(len(topic.partitions)))
+                if fresh > left and name not in _NEVER_LATER:
+                    if not self._later:
+                        self._defer(self._catch_up)
+                    self._later[name] = topic
+                    continue
+                left = max(left - fresh, 0)
+                self._later.pop(name, None)
+                self._host(topic, range(len(topic.partitions)))
         if deleted:
             self.on_topics_deleted(deleted)
 
     def load(self, state: ClusterState) -> None:
         """Host everything that the cluster assigns to this broker, at its start."""
         for topic in state.topics.values():
-            self._host(topic)
+            self._host(topic, range(len(topic.partitions)))
+
+    def _catch_up(self) -> None:
+        """Host a slice of what was put off."""
+        if not self._later:
+            return
+        name, topic = next(iter(self._later.items()))
+        missing = [i for i in range(len(topic.partitions)) if (name, i) not in self._partitions]
+        self._host(topic, missing[:AT_ONCE])
+        refused = bool(missing) and all((name, i) not in self._partitions for i in missing[:AT_ONCE])
+        if len(missing) <= AT_ONCE or refused:  # what the disk does not take is tried again at the topic's next change
+            del self._later[name]
+            self._host(topic, [i for i in range(len(topic.partitions)) if (name, i) in self._partitions])
+        self._defer(self._catch_up)
 
     def close(self) -> None:
         """Stop leading; whoever waits is told."""
@@ -158,13 +195,15 @@ class Replicas:
     def reconfigure(self, state: ClusterState) -> None:
         """Take over changed defaults in every topic."""
         for topic in state.topics.values():
-            self._host(topic)
+            if topic.name not in self._later:
+                self._host(topic, range(len(topic.partitions)))
 
-    def _host(self, topic: TopicState) -> None:
+    def _host(self, topic: TopicState, indexes: Iterable[int]) -> None:
         settings = self._settings(topic)
         config = settings.log
         created = False
-        for index, state in enumerate(topic.partitions):
+        for index in indexes:
+            state = topic.partitions[index]
             if self.node_id not in state.replicas:
                 continue
             partition = self.get((topic.name, index))
@@ -196,7 +235,9 @@ class Replicas:
         if created:
             self.logs.sync()
 
-    def _drop(self, topics: Iterable[TopicState]) -> None:
+    def _drop(self, topics: list[TopicState]) -> None:
+        for topic in topics:
+            self._later.pop(topic.name, None)
         keys = [(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
         gone = [partition for key in keys if (partition := self._partitions.pop(key, None)) is not None]
         for partition in gone:

@@ -249,3 +249,35 @@ def test_what_clients_name_writes_no_log_lines_of_its_own():
 
     record = logging.LogRecord("k", logging.INFO, "", 0, "group %s\n: é", ("g\n[ERROR] \x1b[1m",), None)
     assert _OneLine("%(message)s").format(record) == "group g\\n[ERROR] \\x1b[1m\\n: é"
+
+
+def test_many_partitions_are_hosted_while_others_are_served(connect):
+    """A topic of many partitions is there at once, its partitions one slice after the other."""
+    client, other = connect(), connect()
+    create = CreateTopicsRequest(topics=[CreatableTopic("many", 1500, 1)], timeout_ms=5000)
+    client.start(create, 7)
+    slowest = 0.0
+    deadline = time.monotonic() + 30
+    served = 0
+    while served < 1500:
+        assert time.monotonic() < deadline
+        begun = time.monotonic()
+        asked = [ListOffsetsPartition(i, timestamp=-1) for i in range(1500)]
+        answer = other.ask(ListOffsetsRequest(topics=[ListOffsetsTopic("many", asked)]), 5)
+        slowest = max(slowest, time.monotonic() - begun)
+        served = sum(p.error_code == 0 for p in answer.topics[0].partitions)
+    assert client.finish().topics[0].error_code == 0
+    print(f"slowest answer meanwhile: {slowest * 1000:.0f} ms")
+    deleted = client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="many")], timeout_ms=5000), 6)
+    assert deleted.responses[0].error_code == 0
+
+
+def test_a_topic_deleted_while_it_is_being_hosted_stays_deleted(broker, connect):
+    client = connect()
+    create = CreateTopicsRequest(topics=[CreatableTopic("brief", 1000, 1)], timeout_ms=5000)
+    delete = DeleteTopicsRequest(topics=[DeleteTopicState(name="brief")], timeout_ms=5000)
+    assert client.ask(create, 7).topics[0].error_code == 0
+    assert client.ask(delete, 6).responses[0].error_code == 0
+    assert client.ask(create, 7).topics[0].error_code == 0
+    assert client.ask(delete, 6).responses[0].error_code == 0
+    assert not any(p.topic == "brief" for p in broker.node.replicas)
