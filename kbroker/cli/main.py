@@ -5,6 +5,7 @@ Owns the entry point. An expected failure is one line on stderr and exit 1; `--d
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -33,6 +34,14 @@ class _Lazy(click.Group):
         command: click.Command = module.command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; whoever read its output may stop reading."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _forget_output()
+            ctx.exit(0)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
@@ -47,7 +56,7 @@ def cli(debug: bool) -> None:
 
 def main(args: list[str] | None = None) -> Any:
     """Run the command line; ends the process."""
-    arguments = sys.argv[1:] if args is None else args
+    arguments = _debug_first(sys.argv[1:] if args is None else args)
     try:
         cli.main(args=arguments, prog_name="kbroker", standalone_mode=False)
     except click.exceptions.Exit as err:
@@ -57,13 +66,26 @@ def main(args: list[str] | None = None) -> Any:
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
     except Exception as err:
-        if "--debug" in arguments:
+        if arguments[:1] == ["--debug"]:
             raise
         click.echo(f"kbroker: {_one_line(err)}", err=True)
         sys.exit(1)
+
+
+def _debug_first(arguments: list[str]) -> list[str]:
+    """Move --debug to the front, so that it may also stand after the verb."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if "--debug" not in arguments[:end]:
+        return arguments
+    return ["--debug", *(a for a in arguments[:end] if a != "--debug"), *arguments[end:]]
+
+
+def _forget_output() -> None:
+    """Let the interpreter's last flush go nowhere: who read the output has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _one_line(err: Exception) -> str:

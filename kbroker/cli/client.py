@@ -1,0 +1,260 @@
+"""What the client verbs share: how a broker is reached, and how a client's errors read.
+
+Owns the options of a connection and the settings that Kafka clients are made with. Never prints. The client is
+kafka-python, so that the verbs work against any Kafka; its own log is silent except under `--debug`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final, NoReturn, TypeVar
+
+import click
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import (
+    BrokerResponseError,
+    KafkaConfigurationError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    NoError,
+    for_code,
+)
+
+T = TypeVar("T")
+Result = TypeVar("Result")
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+_PATIENCE_S: Final = 15.0
+_PAUSE_S: Final = 0.1
+
+# What the client would wait for, shortened to what somebody at a terminal waits for.
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "client_id": "kbroker-cli",
+    "bootstrap_timeout_ms": 5_000,
+    "reconnect_backoff_max_ms": 1_000,
+    "max_block_ms": 10_000,
+}
+_KNOWN: Final[Mapping[str, Any]] = {
+    **KafkaAdminClient.DEFAULT_CONFIG,
+    **KafkaConsumer.DEFAULT_CONFIG,
+    **KafkaProducer.DEFAULT_CONFIG,
+}
+# Other clients' names for the same settings.
+_ALIASES: Final[Mapping[str, str]] = {
+    "sasl_mechanisms": "sasl_mechanism",
+    "sasl_username": "sasl_plain_username",
+    "sasl_password": "sasl_plain_password",
+    "ssl_ca_location": "ssl_cafile",
+    "ssl_certificate_location": "ssl_certfile",
+    "ssl_key_location": "ssl_keyfile",
+    "ssl_key_password": "ssl_password",
+    "compression_codec": "compression_type",
+}
+# The client itself takes any other word for PLAINTEXT.
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+# Settings that hold objects, or that an option of the verbs sets.
+_NOT_TEXT: Final = frozenset(
+    [
+        "bootstrap_servers",
+        "ssl_context",
+        "sasl_oauth_token_provider",
+        "key_serializer",
+        "value_serializer",
+        "key_deserializer",
+        "value_deserializer",
+    ]
+)
+
+
+class Failures(click.ClickException):
+    """Several things failed in one command; each has its line."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\nkbroker: ".join(lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach a cluster: its bootstrap addresses, and client settings by kafka-python's names."""
+
+    bootstrap: str
+    settings: Mapping[str, Any]
+
+    @contextmanager
+    def admin(self) -> Iterator[Any]:
+        """Open a KafkaAdminClient."""
+        client = KafkaAdminClient(**self._for(KafkaAdminClient))
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def consumer(self, **own: Any) -> Any:
+        """Make a KafkaConsumer; what -X says wins over `own`."""
+        return KafkaConsumer(**self._for(KafkaConsumer, own))
+
+    def producer(self, **own: Any) -> Any:
+        """Make a KafkaProducer; what -X says wins over `own`."""
+        return KafkaProducer(**self._for(KafkaProducer, own))
+
+    def _for(self, kind: Any, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        merged = {**_DEFAULTS, **(own or {}), **self.settings}
+        merged["bootstrap_servers"] = self.bootstrap.split(",")
+        return {key: value for key, value in merged.items() if key in kind.DEFAULT_CONFIG}
+
+
+def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a verb --bootstrap and -X, hand it their `connection`, and put the client's errors into words."""
+
+    @click.option(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        envvar=["KBROKER_BOOTSTRAP", "KAFKA_BOOTSTRAP_SERVERS"],
+        default=DEFAULT_BOOTSTRAP,
+        show_default=True,
+        help="Where a broker is; also KBROKER_BOOTSTRAP or KAFKA_BOOTSTRAP_SERVERS.",
+    )
+    @click.option("-X", "settings", multiple=True, metavar="KEY=VALUE", help="Set a setting of the client.")
+    @functools.wraps(function)
+    def with_connection(*args: Any, bootstrap: str, settings: tuple[str, ...], **kwargs: Any) -> Result:
+        _set_log()
+        connection = Connection(_addresses(bootstrap), parse_settings(settings))
+        with errors_in_words(connection):
+            return function(*args, connection=connection, **kwargs)
+
+    return with_connection
+
+
+def _addresses(text: str) -> str:
+    """Check HOST:PORT,... and return it without blanks."""
+    found = [each.strip() for each in text.split(",") if each.strip()]
+    for each in found:
+        host, _, port = each.rpartition(":")
+        if not host or not port.isdigit():
+            raise click.UsageError(f"--bootstrap takes HOST:PORT, not {each!r}")
+    if not found:
+        raise click.UsageError("--bootstrap is empty")
+    return ",".join(found)
+
+
+def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Read client settings; dots and dashes in names may stand for underscores. Raises UsageError."""
+    found = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        key = name.strip().lower().replace(".", "_").replace("-", "_")
+        key = _ALIASES.get(key, key)
+        if not equals:
+            raise click.UsageError(f"-X takes KEY=VALUE, not {pair!r}")
+        if key not in _KNOWN:
+            near = difflib.get_close_matches(key, _KNOWN, 1)
+            raise click.UsageError(f"-X: no client setting {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        found[key] = _typed(key, text.strip())
+    return found
+
+
+def _typed(key: str, text: str) -> Any:
+    default = _KNOWN[key]
+    if key in _NOT_TEXT or not isinstance(default, (str, int, float, type(None))):
+        raise click.UsageError(f"-X: {key} cannot be set here")
+    if key == "api_version":
+        return tuple(int(part) for part in text.split(".") if part.isdigit()) or None
+    if key == "security_protocol" and text not in _PROTOCOLS:
+        raise click.UsageError(f"-X: security_protocol is one of {', '.join(_PROTOCOLS)}, not {text!r}")
+    if key == "acks" and text == "all":
+        return -1
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise click.UsageError(f"-X: {key} takes true or false, not {text!r}")
+        return text.lower() == "true"
+    if isinstance(default, (int, float)) or key.endswith("_bytes"):
+        try:
+            return int(text)
+        except ValueError:
+            raise click.UsageError(f"-X: {key} takes a number, not {text!r}") from None
+    return text
+
+
+def _set_log() -> None:
+    """Let the client's log appear under --debug and nowhere else."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.find_root().params.get("debug"):
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s (%(name)s)")
+    else:
+        logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
+
+
+@contextmanager
+def ending_at_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end a verb as an error would: what it holds is given back, and nothing is printed."""
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def errors_in_words(connection: Connection) -> Iterator[None]:
+    """Turn what the client raises into one line for people."""
+    try:
+        yield
+    except KafkaError as err:
+        raise click.ClickException(_words(err, connection)) from err
+    except ValueError as err:
+        raise click.ClickException(str(err)) from err
+
+
+def _words(err: KafkaError, connection: Connection) -> str:
+    if isinstance(err, BrokerResponseError):
+        return error_text(err)
+    reason = str(err.args[0]) if err.args else type(err).__name__
+    if isinstance(err, KafkaTimeoutError) and "bootstrap" in reason:
+        return f"no broker answers at {connection.bootstrap}"
+    if isinstance(err, (KafkaConnectionError, NodeNotReadyError)):
+        return f"the connection to the cluster at {connection.bootstrap} failed: {reason}"
+    if isinstance(err, KafkaConfigurationError):
+        return f"bad client setting: {reason}"
+    return reason
+
+
+def error_text(error: Any, said: str | None = None) -> str:
+    """Return Kafka's name of an error (a class or an instance) and what the broker said about it, if anything."""
+    what = said or getattr(error, "description", None)
+    name = getattr(error, "message", None) or f"error {getattr(error, 'errno', '?')}"
+    return f"{what} ({name})" if what else str(name)
+
+
+def code_error(code: int) -> Any | None:
+    """Return the class of an error code; None for no error."""
+    error = for_code(code)
+    return None if error is NoError else error
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Repeat a call while the cluster asks for that: coordinators load, leaders move."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return call()
+        except BrokerResponseError as err:
+            if not err.retriable or time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_S)

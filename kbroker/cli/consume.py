@@ -1,0 +1,256 @@
+"""`kbroker consume`: print the records of topics.
+
+Owns where reading starts and ends, and, in a group, that only what was printed is committed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import click
+from kafka.consumer.subscription_state import ConsumerRebalanceListener
+from kafka.errors import CommitFailedError, RebalanceInProgressError
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from kbroker.cli import record_format
+from kbroker.cli.client import Connection, client_options, ending_at_signals, patiently
+
+_POLL_MS: Final = 200
+_MOST_RECORDS: Final = 500
+_OFFSET_HELP: Final = "Start there: beginning, end, N, -N before the end, +N after the beginning, @TIME (ms or ISO)."
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where reading starts: at an `edge`, `number` records from it, at an offset, or at a time in ms."""
+
+    kind: str
+    number: int = 0
+
+
+@dataclass(slots=True)
+class _Printing:
+    """What is printed, how much of it, and when that is enough."""
+
+    piece: record_format.Piece
+    count: int | None
+    timeout_ms: int | None
+    until_end: bool
+    printed: int = 0
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    assigned: bool = False
+
+    def room(self) -> int:
+        """Return how many more records may be printed at once."""
+        return _MOST_RECORDS if self.count is None else min(_MOST_RECORDS, self.count - self.printed)
+
+
+@click.command("consume", epilog="\b\nThe letters of FORMAT are those of kcat:" + record_format.HELP)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--from-beginning", is_flag=True, help="Start at the oldest record; in a group, where none is committed.")
+@click.option("-g", "--group", metavar="GROUP", help="Read as a member of this group, which commits what was printed.")
+@click.option("-c", "--count", type=click.IntRange(1), help="End after so many records.")
+@click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, value and \\n.")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Read this one only.")
+@click.option("-o", "--offset", metavar="OFFSET", help=_OFFSET_HELP)
+@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="End when no record came for so long.")
+@click.option("--until-end", is_flag=True, help="End at the records that are the last ones at the start.")
+@click.option("-Z", "--null", "show_null", is_flag=True, help="Print NULL where a key or value is null.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+@client_options
+def command(
+    topics: tuple[str, ...],
+    from_beginning: bool,
+    group: str | None,
+    count: int | None,
+    pattern: str | None,
+    partitions: tuple[int, ...],
+    offset: str | None,
+    timeout: int | None,
+    until_end: bool,
+    show_null: bool,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Print the records of topics, from now on or from where --offset or --from-beginning say."""
+    if group is not None and (partitions or offset is not None):
+        raise click.UsageError("--partition and --offset do not go with --group: the group says what is read")
+    if from_beginning and offset is not None:
+        raise click.UsageError("--from-beginning and --offset exclude each other")
+    if as_json and pattern is not None:
+        raise click.UsageError("--json and --format exclude each other")
+    start = _Start("beginning") if from_beginning else _parse_start(offset or "end")
+    printing = _Printing(_piece(as_json, pattern, show_null), count, timeout, until_end)
+    consumer = connection.consumer(
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest" if group is None or from_beginning else "latest",
+        allow_auto_create_topics=False,
+        exclude_internal_topics=False,
+    )
+    try:
+        with ending_at_signals():
+            if group is None:
+                _assign(consumer, topics, partitions, start, printing)
+            else:
+                _subscribe(consumer, topics, printing)
+            _print_records(consumer, printing, group is not None)
+    finally:
+        consumer.close(autocommit=False, timeout_ms=2_000)
+
+
+def _piece(as_json: bool, pattern: str | None, show_null: bool) -> record_format.Piece:
+    if as_json:
+        return record_format.as_json
+    try:
+        return record_format.Format("%v\\n" if pattern is None else pattern, b"NULL" if show_null else b"")
+    except record_format.FormatError as err:
+        raise click.UsageError(f"--format: {err}") from None
+
+
+def _parse_start(text: str) -> _Start:
+    if text in ("beginning", "start", "earliest"):
+        return _Start("beginning")
+    if text in ("end", "latest"):
+        return _Start("end")
+    if re.fullmatch(r"[+-]\d+", text):
+        return _Start("beginning" if text[0] == "+" else "end", int(text))
+    if text.isdecimal():
+        return _Start("offset", int(text))
+    found = re.fullmatch(r"s?@(.+)", text)
+    if found is None:
+        raise click.UsageError(f"--offset: {text!r} is no offset; see --help")
+    return _Start("time", _parse_time(found[1]))
+
+
+def _parse_time(text: str) -> int:
+    """Return a time in ms; one without a zone is in UTC."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        when = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is no time: write ms since 1970 or 2026-01-31T12:00:00Z") from None
+    when = when.replace(tzinfo=when.tzinfo or datetime.UTC)
+    return int(when.timestamp() * 1000)
+
+
+# -- where reading starts -----------------------------------------------------------------------------------------
+
+
+def _assign(
+    consumer: Any, topics: tuple[str, ...], wanted: tuple[int, ...], start: _Start, printing: _Printing
+) -> None:
+    """Read partitions without a group, from `start`."""
+    assigned = []
+    for topic in topics:
+        known = _known_partitions(consumer, topic)
+        for partition in wanted:
+            if partition not in known:
+                raise click.ClickException(f"topic {topic} has no partition {partition}")
+        assigned += [TopicPartition(topic, partition) for partition in wanted or sorted(known)]
+    consumer.assign(assigned)
+    printing.assigned = True
+    first = patiently(lambda: consumer.beginning_offsets(assigned))
+    end = patiently(lambda: consumer.end_offsets(assigned))
+    printing.ends = dict(end)
+    for each, offset in _start_offsets(consumer, start, first, end).items():
+        consumer.seek(each, offset)
+
+
+def _known_partitions(consumer: Any, topic: str) -> set[int]:
+    known = consumer.partitions_for_topic(topic)
+    if not known:
+        raise click.ClickException(f"topic {topic} does not exist")
+    return set(known)
+
+
+def _start_offsets(
+    consumer: Any, start: _Start, first: dict[TopicPartition, int], end: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    if start.kind == "time":
+        found = consumer.offsets_for_times(dict.fromkeys(first, start.number))
+        return {each: end[each] if at is None else at.offset for each, at in found.items()}
+    if start.kind == "offset":
+        for each, oldest in first.items():
+            if not oldest <= start.number <= end[each]:
+                raise click.ClickException(
+                    f"offset {start.number} of {each.topic} [{each.partition}] is out of range: "
+                    f"it has offsets from {oldest} to {end[each]}"
+                )
+        return dict.fromkeys(first, start.number)
+    edge = first if start.kind == "beginning" else end
+    return {each: min(max(edge[each] + start.number, first[each]), end[each]) for each in first}
+
+
+class _Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Notes that the group has given this member its partitions, which may be none."""
+
+    def __init__(self, printing: _Printing) -> None:
+        self._printing = printing
+
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:  # noqa: ARG002
+        self._printing.assigned = False
+
+    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:  # noqa: ARG002
+        self._printing.assigned = True
+
+
+def _subscribe(consumer: Any, topics: tuple[str, ...], printing: _Printing) -> None:
+    for topic in topics:
+        _known_partitions(consumer, topic)
+    consumer.subscribe(list(topics), listener=_Assignments(printing))
+
+
+# -- printing -----------------------------------------------------------------------------------------------------
+
+
+def _print_records(consumer: Any, printing: _Printing, in_group: bool) -> None:
+    out = sys.stdout.buffer
+    last = time.monotonic()
+    while not _at_end(consumer, printing):
+        silence_ms = (time.monotonic() - last) * 1000
+        if printing.timeout_ms is not None and silence_ms >= printing.timeout_ms:
+            return
+        wait = _POLL_MS if printing.timeout_ms is None else min(_POLL_MS, printing.timeout_ms - silence_ms)
+        done: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition, records in consumer.poll(max(wait, 1), max_records=printing.room()).items():
+            for record in records:
+                printing.printed += 1
+                out.write(printing.piece(record, printing.printed))
+            done[partition] = OffsetAndMetadata(records[-1].offset + 1, "", records[-1].leader_epoch)
+        if done:
+            out.flush()
+            last = time.monotonic()
+            if in_group:
+                _commit(consumer, done)
+
+
+def _commit(consumer: Any, done: dict[TopicPartition, OffsetAndMetadata]) -> None:
+    """Commit what was printed. Who was put out of the group meanwhile must not: another member prints it again."""
+    try:
+        consumer.commit(done, timeout_ms=10_000)
+    except (CommitFailedError, RebalanceInProgressError):
+        click.echo("kbroker: the group has rebalanced; some records may be printed again", err=True)
+
+
+def _at_end(consumer: Any, printing: _Printing) -> bool:
+    if printing.count is not None and printing.printed >= printing.count:
+        return True
+    if not printing.until_end or not printing.assigned:
+        return False
+    assigned = consumer.assignment()
+    new = [each for each in assigned if each not in printing.ends]
+    if new:
+        printing.ends.update(consumer.end_offsets(new))
+    return all(_position(consumer, each) >= printing.ends[each] for each in assigned)
+
+
+def _position(consumer: Any, partition: TopicPartition) -> int:
+    offset = consumer.position(partition, timeout_ms=1_000)
+    return -1 if offset is None else int(offset)

@@ -1,0 +1,387 @@
+"""`kbroker group`: list, describe, reset and delete consumer groups.
+
+Owns what a reset does: which offsets it would commit, and that a group with members keeps its own.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+import kafka.errors
+from kafka.admin import OffsetSpec
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from kbroker.cli.client import Connection, Failures, client_options, error_text, patiently
+from kbroker.cli.output import json_option, print_facts, print_json, print_table
+
+STATES: Final = (
+    "Stable",
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Dead",
+)
+_NO_GROUP: Final = ("GroupIdNotFoundError",)
+_WITHOUT_MEMBERS: Final = ("Empty", "Dead", None)
+
+
+@click.group("group")
+def command() -> None:
+    """List, describe, reset and delete consumer groups."""
+
+
+@command.command("list")
+@click.option("--state", "states", type=click.Choice(STATES, case_sensitive=False), multiple=True, help="Only these.")
+@json_option
+@client_options
+def list_groups(states: tuple[str, ...], as_json: bool, connection: Connection) -> None:
+    """List groups."""
+    with connection.admin() as admin:
+        found = _listed(admin, states)
+    if as_json:
+        print_json(list(found.values()))
+    else:
+        print_table(["group", "state", "type", "protocol"], [list(group.values()) for group in found.values()])
+
+
+def _listed(admin: Any, states: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+    groups = patiently(lambda: admin.list_groups(states_filter=list(states) or None))
+    return {
+        group["group_id"]: {
+            "group": group["group_id"],
+            "state": group.get("group_state"),
+            "type": group.get("group_type"),
+            "protocol": group["protocol_type"],
+        }
+        for group in sorted(groups, key=lambda group: str(group["group_id"]))
+    }
+
+
+# -- describe -----------------------------------------------------------------------------------------------------
+
+
+@command.command("describe")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@json_option
+@client_options
+def describe(names: tuple[str, ...], as_json: bool, connection: Connection) -> None:
+    """Describe groups: their members, and how far each partition is read."""
+    missing = []
+    found = []
+    with connection.admin() as admin:
+        for name in names:
+            group = _describe(admin, name)
+            if group is None:
+                missing.append(name)
+            else:
+                found.append(group)
+    if as_json:
+        print_json(found)
+    else:
+        for index, group in enumerate(found):
+            if index:
+                click.echo()
+            _print_group(group)
+    if missing:
+        raise Failures([f"group {name} does not exist" for name in missing])
+
+
+def _group(admin: Any, name: str) -> dict[str, Any] | None:
+    """Return state, protocol and members of a group; None if it does not exist."""
+    group = patiently(lambda: admin.describe_groups([name]))[name]
+    if group["error"] is None and group["group_state"] != "Dead":
+        return {
+            "group": name,
+            "state": group["group_state"],
+            "protocol": group["protocol_type"],
+            "assignor": group["protocol_data"] or None,
+            "members": [_member(each) for each in group["members"]],
+        }
+    if group["error"] is not None and not any(each in group["error"] for each in _NO_GROUP):
+        raise click.ClickException(f"cannot describe group {name}: {group['error']}")
+    # Groups of the newer protocols are listed, but described by other APIs than those this client has.
+    listed = _listed(admin).get(name)
+    if listed is None or listed["state"] == "Dead":
+        return None
+    return {"group": name, "state": listed["state"], "protocol": listed["protocol"], "assignor": None, "members": None}
+
+
+def _member(member: Mapping[str, Any]) -> dict[str, Any]:
+    assignment = member["member_assignment"]
+    partitions = assignment.get("assigned_partitions", ()) if isinstance(assignment, dict) else ()
+    return {
+        "member_id": member["member_id"],
+        "instance_id": member.get("group_instance_id"),
+        "client_id": member["client_id"],
+        "host": member["client_host"],
+        "partitions": [
+            {"topic": each["topic"], "partition": partition}
+            for each in sorted(partitions, key=lambda each: str(each["topic"]))
+            for partition in sorted(each["partitions"])
+        ],
+    }
+
+
+def _describe(admin: Any, name: str) -> dict[str, Any] | None:
+    group = _group(admin, name)
+    if group is None:
+        return None
+    owners = {
+        TopicPartition(each["topic"], each["partition"]): member["member_id"]
+        for member in group["members"] or ()
+        for each in member["partitions"]
+    }
+    committed = _committed(admin, name)
+    wanted = sorted({*owners, *committed})
+    ends = _Offsets(admin, wanted).of(OffsetSpec.LATEST)
+    rows = []
+    for each in wanted:
+        current, end = committed.get(each), ends.get(each)
+        rows.append(
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "current_offset": current,
+                "log_end_offset": end,
+                "lag": None if current is None or end is None else max(end - current, 0),
+                "member_id": owners.get(each),
+            }
+        )
+    return {**group, "partitions": rows}
+
+
+def _committed(admin: Any, name: str) -> dict[TopicPartition, int]:
+    found = patiently(lambda: admin.list_group_offsets({name: None}))[name]
+    return {partition: at.offset for partition, at in found.items() if at.offset >= 0}
+
+
+class _Offsets:
+    """Offsets of partitions; those that are gone, or have no leader, have none."""
+
+    def __init__(self, admin: Any, partitions: Iterable[TopicPartition]) -> None:
+        self._admin = admin
+        partitions = list(partitions)
+        topics = admin.describe_topics(sorted({each.topic for each in partitions})) if partitions else []
+        led = {
+            TopicPartition(topic["name"], p["partition_index"])
+            for topic in topics
+            for p in topic["partitions"]
+            if p["leader_id"] >= 0
+        }
+        self.partitions = [each for each in partitions if each in led]
+
+    def of(self, spec: int) -> dict[TopicPartition, int]:
+        """Return each partition's offset that `spec` names: an OffsetSpec, or a time in ms."""
+        if not self.partitions:
+            return {}
+        found = patiently(lambda: self._admin.list_partition_offsets(dict.fromkeys(self.partitions, spec)))
+        return {each: at.offset for each, at in found.items()}
+
+
+def _print_group(group: Mapping[str, Any]) -> None:
+    members = group["members"]
+    lags = [row["lag"] for row in group["partitions"] if row["lag"] is not None]
+    print_facts(
+        [
+            ("group", group["group"]),
+            ("state", group["state"]),
+            ("protocol", group["protocol"]),
+            ("assignor", group["assignor"]),
+            ("members", None if members is None else len(members)),
+            ("lag", sum(lags)),
+        ]
+    )
+    if group["partitions"]:
+        click.echo()
+        print_table(
+            ["topic", "partition", "current-offset", "log-end-offset", "lag", "member-id"],
+            [list(row.values()) for row in group["partitions"]],
+        )
+    if members:
+        click.echo()
+        print_table(
+            ["member-id", "instance-id", "client-id", "host", "partitions"],
+            [
+                [m["member_id"], m["instance_id"], m["client_id"], m["host"], len(m["partitions"])]
+                for m in sorted(members, key=lambda m: str(m["member_id"]))
+            ],
+        )
+
+
+# -- reset --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where a reset goes: exactly one of these is set."""
+
+    earliest: bool
+    latest: bool
+    offset: int | None
+    time_ms: int | None
+    shift: int | None
+
+    def check(self) -> None:
+        """Raise UsageError unless one target was chosen."""
+        chosen = [self.earliest, self.latest, *(v is not None for v in (self.offset, self.time_ms, self.shift))]
+        if sum(chosen) != 1:
+            raise click.UsageError("choose one of --to-earliest --to-latest --to-offset --to-datetime --shift-by")
+
+
+class _Moment(click.ParamType[int]):
+    """A point in time as ISO 8601, in UTC where no zone is given; in ms since 1970."""
+
+    name = "iso"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            when = datetime.datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time like 2026-01-31T12:00:00Z", param, ctx)
+        return int(when.replace(tzinfo=when.tzinfo or datetime.UTC).timestamp() * 1000)
+
+
+@command.command("reset")
+@click.argument("name", metavar="GROUP")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,...]", help="A topic, or some of its partitions.")
+@click.option("--all-topics", is_flag=True, help="Every partition for which the group has committed an offset.")
+@click.option("--to-earliest", is_flag=True, help="To the oldest record.")
+@click.option("--to-latest", is_flag=True, help="Behind the newest record.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To an offset.")
+@click.option("--to-datetime", type=_Moment(), metavar="ISO", help="To the first record that is not older.")
+@click.option("--shift-by", type=int, metavar="N", help="By N records, back if negative.")
+@click.option("--execute", is_flag=True, help="Do it; without this, only show what would change.")
+@json_option
+@client_options
+def reset(
+    name: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: int | None,
+    shift_by: int | None,
+    execute: bool,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Move the committed offsets of a group that has no members.
+
+    Offsets beyond what a partition holds become its first or its last.
+    """
+    target = _Target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
+    target.check()
+    if bool(topics) == all_topics:
+        raise click.UsageError("give either --topic or --all-topics")
+    with connection.admin() as admin:
+        group = _group(admin, name)
+        state = None if group is None else group["state"]
+        if state not in _WITHOUT_MEMBERS:
+            raise click.ClickException(f"group {name} has members (its state is {state}); stop them first")
+        committed = {} if group is None else _committed(admin, name)
+        partitions = sorted(committed) if all_topics else _partitions(admin, topics)
+        new = _new_offsets(admin, partitions, committed, target)
+        if execute:
+            _alter(admin, name, new)
+    rows = [
+        {
+            "group": name,
+            "topic": each.topic,
+            "partition": each.partition,
+            "old_offset": committed.get(each),
+            "new_offset": new[each],
+        }
+        for each in partitions
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(["group", "topic", "partition", "old-offset", "new-offset"], [list(row.values()) for row in rows])
+    if not execute:
+        click.echo("nothing was changed; add --execute to do it", err=True)
+
+
+def _partitions(admin: Any, wanted: tuple[str, ...]) -> list[TopicPartition]:
+    """Return the partitions that texts like "orders" and "orders:0,2" name."""
+    asked: dict[str, set[int] | None] = {}
+    for text in wanted:
+        topic, colon, numbers = text.partition(":")
+        parts = numbers.split(",") if colon else []
+        if not all(each.isdecimal() for each in parts):
+            raise click.UsageError(f"--topic takes TOPIC or TOPIC:0,1, not {text!r}")
+        asked[topic] = {*map(int, parts), *(asked.get(topic) or ())} if parts else None
+    found = []
+    known = {topic["name"]: topic for topic in admin.describe_topics(sorted(asked)) if not topic["error_code"]}
+    for topic, numbers_asked in asked.items():
+        if topic not in known:
+            raise click.ClickException(f"topic {topic} does not exist")
+        there = {p["partition_index"] for p in known[topic]["partitions"]}
+        for number in sorted((numbers_asked or set()) - there):
+            raise click.ClickException(f"topic {topic} has no partition {number}")
+        found += [TopicPartition(topic, number) for number in numbers_asked or there]
+    return sorted(found)
+
+
+def _new_offsets(
+    admin: Any, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int], target: _Target
+) -> dict[TopicPartition, int]:
+    offsets = _Offsets(admin, partitions)
+    for each in partitions:
+        if each not in offsets.partitions:
+            raise click.ClickException(f"partition {each.partition} of {each.topic} is gone, or has no leader")
+        if target.shift is not None and each not in committed:
+            raise click.ClickException(f"nothing is committed for {each.topic} {each.partition}: it cannot be shifted")
+    earliest, latest = offsets.of(OffsetSpec.EARLIEST), offsets.of(OffsetSpec.LATEST)
+    at_time = {} if target.time_ms is None else offsets.of(target.time_ms)
+    new = {}
+    for each in partitions:
+        if target.earliest:
+            wanted = earliest[each]
+        elif target.offset is not None:
+            wanted = target.offset
+        elif target.shift is not None:
+            wanted = committed[each] + target.shift
+        elif at_time.get(each, -1) >= 0:
+            wanted = at_time[each]
+        else:
+            wanted = latest[each]
+        new[each] = min(max(wanted, earliest[each]), latest[each])
+    return new
+
+
+def _alter(admin: Any, name: str, new: Mapping[TopicPartition, int]) -> None:
+    asked = {each: OffsetAndMetadata(offset, "", None) for each, offset in new.items()}
+    result = patiently(lambda: admin.alter_group_offsets(name, asked))
+    failed = {each: error for each, error in result.items() if error is not kafka.errors.NoError}
+    if failed:
+        raise Failures([f"cannot reset {p.topic} {p.partition}: {error_text(e)}" for p, e in sorted(failed.items())])
+
+
+# -- delete -------------------------------------------------------------------------------------------------------
+
+
+@command.command("delete")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@client_options
+def delete(names: tuple[str, ...], connection: Connection) -> None:
+    """Delete groups that have no members, with their committed offsets."""
+    failures = []
+    with connection.admin() as admin:
+        results = patiently(lambda: admin.delete_groups(list(names)))
+    for name in names:
+        said = results[name]
+        if said == "OK":
+            click.echo(f"deleted {name}")
+        elif said in _NO_GROUP:
+            failures.append(f"group {name} does not exist")
+        else:
+            failures.append(f"cannot delete {name}: {error_text(getattr(kafka.errors, said, None), None)}")
+    if failures:
+        raise Failures(failures)

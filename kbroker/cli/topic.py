@@ -1,0 +1,244 @@
+"""`kbroker topic`: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+import click
+from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec
+from kafka.structs import TopicPartition
+
+from kbroker.cli.client import Connection, Failures, client_options, code_error, error_text, patiently
+from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.protocol.wire import uuid_text
+
+_DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
+
+
+@click.group("topic")
+def command() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+def _assignments(pairs: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise click.UsageError(f"--config takes KEY=VALUE, not {pair!r}")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _report(failures: list[str]) -> None:
+    if failures:
+        raise Failures(failures)
+
+
+@command.command("create")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("-p", "--partitions", type=click.IntRange(1), help="Number of partitions; the broker's default without.")
+@click.option("-r", "--replicas", type=click.IntRange(1), help="Replicas of each; the broker's default without.")
+@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config of the topic.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
+@client_options
+def create(
+    names: tuple[str, ...],
+    partitions: int | None,
+    replicas: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    connection: Connection,
+) -> None:
+    """Create topics."""
+    asked = {
+        "num_partitions": -1 if partitions is None else partitions,
+        "replication_factor": -1 if replicas is None else replicas,
+        "configs": _assignments(configs),
+    }
+    failures = []
+    created = []
+    with connection.admin() as admin:
+        result = admin.create_topics(dict.fromkeys(names, asked), raise_errors=False)
+        for topic in result["topics"]:
+            error = code_error(topic["error_code"])
+            if error is None:
+                created.append(topic["name"])
+                click.echo(f"created {topic['name']}")
+            elif if_not_exists and error.message == "TOPIC_ALREADY_EXISTS":
+                click.echo(f"{topic['name']} exists")
+            else:
+                failures.append(f"cannot create {topic['name']}: {error_text(error, topic.get('error_message'))}")
+        admin.wait_for_topics(created)
+    _report(failures)
+
+
+@command.command("list")
+@click.option("--internal", is_flag=True, help="Also the cluster's own topics.")
+@json_option
+@client_options
+def list_topics(internal: bool, as_json: bool, connection: Connection) -> None:
+    """List topics."""
+    with connection.admin() as admin:
+        topics = sorted(admin.describe_topics(), key=lambda topic: str(topic["name"]))
+    found = [
+        {
+            "name": topic["name"],
+            "partitions": len(topic["partitions"]),
+            "replicas": max((len(p["replica_nodes"]) for p in topic["partitions"]), default=0),
+            "internal": topic["is_internal"],
+        }
+        for topic in topics
+        if internal or not topic["is_internal"]
+    ]
+    if as_json:
+        print_json(found)
+    else:
+        print_table(["name", "partitions", "replicas"], [[t["name"], t["partitions"], t["replicas"]] for t in found])
+
+
+@command.command("describe")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@json_option
+@client_options
+def describe(names: tuple[str, ...], as_json: bool, connection: Connection) -> None:
+    """Describe topics: partitions with their offsets, and the configs that are set."""
+    with connection.admin() as admin:
+        topics = _existing(admin, names)
+        found = [_describe(admin, topics[name]) for name in names if name in topics]
+    if as_json:
+        print_json(found)
+    else:
+        for index, topic in enumerate(found):
+            if index:
+                click.echo()
+            _print_topic(topic)
+    _report([f"topic {name} does not exist" for name in names if name not in topics])
+
+
+def _existing(admin: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the metadata of those topics that exist, by name."""
+    found = {}
+    for topic in admin.describe_topics(list(names)):
+        error = code_error(topic["error_code"])
+        if error is None:
+            found[topic["name"]] = topic
+        elif error.message != "UNKNOWN_TOPIC_OR_PARTITION":
+            raise click.ClickException(f"topic {topic['name']}: {error_text(error)}")
+    return found
+
+
+def _describe(admin: Any, topic: dict[str, Any]) -> dict[str, Any]:
+    name = topic["name"]
+    led = [TopicPartition(name, p["partition_index"]) for p in topic["partitions"] if p["leader_id"] >= 0]
+    earliest = _offsets(admin, led, OffsetSpec.EARLIEST)
+    latest = _offsets(admin, led, OffsetSpec.LATEST)
+    configs = admin.describe_configs([ConfigResource("TOPIC", name)]).get("topic", {}).get(name, {})
+    return {
+        "name": name,
+        "id": _id_text(topic.get("topic_id")),
+        "internal": topic["is_internal"],
+        "configs": {
+            key: entry["value"] for key, entry in sorted(configs.items()) if entry["config_source"] == _DYNAMIC_TOPIC
+        },
+        "partitions": [
+            {
+                "partition": p["partition_index"],
+                "leader": p["leader_id"] if p["leader_id"] >= 0 else None,
+                "replicas": p["replica_nodes"],
+                "isr": p["isr_nodes"],
+                "earliest": earliest.get(p["partition_index"]),
+                "latest": latest.get(p["partition_index"]),
+            }
+            for p in sorted(topic["partitions"], key=lambda p: int(p["partition_index"]))
+        ],
+    }
+
+
+def _offsets(admin: Any, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
+    if not partitions:
+        return {}
+    found = patiently(lambda: admin.list_partition_offsets(dict.fromkeys(partitions, spec)))
+    return {where.partition: at.offset for where, at in found.items()}
+
+
+def _id_text(topic_id: Any) -> str | None:
+    """Return a topic's id as Kafka's tools write it; brokers before 2.8 have none."""
+    return None if topic_id is None else uuid_text(UUID(str(topic_id)).bytes)
+
+
+def _print_topic(topic: dict[str, Any]) -> None:
+    configs = [f"{key}={value}" for key, value in topic["configs"].items()]
+    facts: list[tuple[str, object]] = [
+        ("topic", topic["name"]),
+        ("id", topic["id"]),
+        ("partitions", len(topic["partitions"])),
+        ("replicas", max((len(p["replicas"]) for p in topic["partitions"]), default=0)),
+    ]
+    print_facts([*facts, *(("config", each) for each in configs)])
+    click.echo()
+    print_table(
+        ["partition", "leader", "replicas", "isr", "earliest", "latest"],
+        [
+            [p["partition"], p["leader"], _nodes(p["replicas"]), _nodes(p["isr"]), p["earliest"], p["latest"]]
+            for p in topic["partitions"]
+        ],
+    )
+
+
+def _nodes(nodes: list[int]) -> str:
+    return ",".join(map(str, nodes))
+
+
+@command.command("alter")
+@click.argument("name")
+@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config.")
+@click.option("-d", "--delete-config", "deleted", multiple=True, metavar="KEY", help="Go back to a config's default.")
+@click.option("-p", "--partitions", type=click.IntRange(1), help="The number of partitions to have; it only grows.")
+@client_options
+def alter(
+    name: str, configs: tuple[str, ...], deleted: tuple[str, ...], partitions: int | None, connection: Connection
+) -> None:
+    """Change a topic's configs and its number of partitions."""
+    changes: dict[str, tuple[AlterConfigOp, str | None]] = {
+        **{key: (AlterConfigOp.SET, value) for key, value in _assignments(configs).items()},
+        **dict.fromkeys(deleted, (AlterConfigOp.DELETE, None)),
+    }
+    if not changes and partitions is None:
+        raise click.UsageError("nothing to change: give --config, --delete-config or --partitions")
+    with connection.admin() as admin:
+        if name not in _existing(admin, (name,)):
+            raise click.ClickException(f"topic {name} does not exist")
+        if changes:
+            resource = ConfigResource("TOPIC", name, changes)
+            said = admin.alter_configs([resource], raise_on_unknown=False)["topic"][name]
+            if said != "OK":
+                said = re.sub(r"^\[Error -?\d+\] \w+: ", "", said)
+                raise click.ClickException(f"cannot alter {name}: {said}")
+        if partitions is not None:
+            for each in admin.create_partitions({name: partitions}, raise_errors=False).results:
+                error = code_error(each.error_code)
+                if error is not None:
+                    raise click.ClickException(f"cannot alter {name}: {error_text(error, each.error_message)}")
+    click.echo(f"altered {name}")
+
+
+@command.command("delete")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
+@client_options
+def delete(names: tuple[str, ...], if_exists: bool, connection: Connection) -> None:
+    """Delete topics with everything in them."""
+    failures = []
+    with connection.admin() as admin:
+        for topic in admin.delete_topics(list(names), raise_errors=False)["topics"]:
+            error = code_error(topic["error_code"])
+            if error is None:
+                click.echo(f"deleted {topic['name']}")
+            elif error.message != "UNKNOWN_TOPIC_OR_PARTITION":
+                failures.append(f"cannot delete {topic['name']}: {error_text(error, topic.get('error_message'))}")
+            elif not if_exists:
+                failures.append(f"topic {topic['name']} does not exist")
+    _report(failures)

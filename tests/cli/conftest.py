@@ -1,0 +1,130 @@
+"""The command line in tests: run in this process against an embedded broker, or against Apache Kafka."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kbroker import Broker
+from kbroker.cli.main import main
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a run of the command line left."""
+
+    status: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class CommandLine:
+    """Runs `kbroker ARGUMENTS` in this process, with KBROKER_BOOTSTRAP set."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Done:
+        before = sys.stdin, sys.stdout, sys.stderr, dict(os.environ)
+        out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True), io.StringIO()
+        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+        sys.stdout, sys.stderr = out, err
+        os.environ["KBROKER_BOOTSTRAP"] = self.bootstrap
+        try:
+            main(list(arguments))
+            status = 0
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(bool(end.code))
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = before[:3]
+            os.environ.clear()
+            os.environ.update(before[3])
+        assert isinstance(out.buffer, io.BytesIO)
+        return Done(status, out.buffer.getvalue(), err.getvalue())
+
+    def ok(self, *arguments: str, stdin: bytes = b"") -> Done:
+        done = self(*arguments, stdin=stdin)
+        assert done.status == 0, done.err
+        return done
+
+    def fails(self, *arguments: str, stdin: bytes = b"") -> str:
+        """Run what must fail; return its line."""
+        return the_line(self(*arguments, stdin=stdin))
+
+    def elsewhere(self, *arguments: str, stdin: bytes = b"") -> Done:
+        """Run in a process of its own."""
+        command = [sys.executable, "-m", "kbroker", *arguments]
+        environment = {**os.environ, "KBROKER_BOOTSTRAP": self.bootstrap}
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False, env=environment)
+        return Done(done.returncode, done.stdout, done.stderr.decode())
+
+    @contextmanager
+    def started(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Start in a process of its own, which is killed at the end, or after a minute."""
+        environment = {**os.environ, "KBROKER_BOOTSTRAP": self.bootstrap}
+        command = [sys.executable, "-m", "kbroker", *arguments]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            watchdog = threading.Timer(60, process.kill)
+            watchdog.start()
+            try:
+                yield process
+            finally:
+                watchdog.cancel()
+                process.kill()
+
+
+def the_line(done: Done) -> str:
+    """Return the one line on stderr of what must have failed."""
+    assert done.status == 1, done
+    (line,) = done.err.splitlines()
+    assert line.startswith("kbroker: ")
+    return line.removeprefix("kbroker: ")
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def cli(embedded: Broker) -> CommandLine:
+    """The command line against an embedded broker."""
+    return CommandLine(embedded.bootstrap_servers)
+
+
+@pytest.fixture(params=["kbroker", pytest.param("apache", marks=pytest.mark.java)])
+def anywhere(request: pytest.FixtureRequest) -> CommandLine:
+    """The command line against an embedded broker, and against Apache Kafka."""
+    if request.param == "kbroker":
+        return CommandLine(request.getfixturevalue("embedded").bootstrap_servers)
+    return CommandLine(request.getfixturevalue("apache_kafka").bootstrap)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name for a topic or a group that no other test has."""
+    return "".join(c if c.isalnum() else "-" for c in request.node.name)

@@ -1,0 +1,187 @@
+"""`kbroker group`."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import Producer
+
+WAIT_S = 20
+QUICK = ["-X", "heartbeat.interval.ms=200"]
+
+
+def offsets(cli, group):
+    (told,) = cli.ok("group", "describe", group, "--json").json
+    return {(row["topic"], row["partition"]): row["current_offset"] for row in told["partitions"]}
+
+
+@pytest.fixture
+def topic(anywhere, name):
+    """A topic with two partitions of ten records, one a second."""
+    anywhere.ok("topic", "create", name, "-p", "2", "-c", "retention.ms=-1")
+    producer = Producer({"bootstrap.servers": anywhere.bootstrap, "log_level": 0})
+    for partition in range(2):
+        for n in range(10):
+            producer.produce(name, str(n), partition=partition, timestamp=(n + 1) * 1000)
+    assert producer.flush(WAIT_S) == 0
+    return name
+
+
+def test_a_groups_life(anywhere, topic):
+    group = f"g-{topic}"
+    assert anywhere.fails("group", "describe", group) == f"group {group} does not exist"
+    assert len(anywhere.ok("consume", topic, "-g", group, "--from-beginning", "--until-end", *QUICK).lines) == 20
+    listed = {each["group"]: each for each in anywhere.ok("group", "list", "--json").json}
+    assert listed[group] == {"group": group, "state": "Empty", "type": "classic", "protocol": "consumer"}
+    assert group in anywhere.ok("group", "list", "--state", "empty").text
+    assert group not in anywhere.ok("group", "list", "--state", "Stable").text
+
+    anywhere.ok("produce", topic, "-p", "1", stdin=b"a\nb\nc\n")
+    (told,) = anywhere.ok("group", "describe", group, "--json").json
+    assert told == {
+        "group": group,
+        "state": "Empty",
+        "protocol": "consumer",
+        "assignor": None,
+        "members": [],
+        "partitions": [
+            {
+                "topic": topic,
+                "partition": partition,
+                "current_offset": 10,
+                "log_end_offset": end,
+                "lag": end - 10,
+                "member_id": None,
+            }
+            for partition, end in ((0, 10), (1, 13))
+        ],
+    }
+    text = anywhere.ok("group", "describe", group).lines
+    assert ["lag", "3"] in [line.split() for line in text]
+    assert [topic, "1", "10", "13", "3", "-"] in [line.split() for line in text]
+
+    assert anywhere.ok("group", "delete", group).text == f"deleted {group}\n"
+    assert anywhere.fails("group", "delete", group) == f"group {group} does not exist"
+
+
+def test_members(anywhere, topic):
+    group = f"g-{topic}"
+    with anywhere.started("consume", topic, "-g", group, "--from-beginning", "-X", "client.id=reader") as process:
+        try:
+            for _ in range(20):
+                process.stdout.readline()
+            deadline = time.monotonic() + WAIT_S
+            while offsets(anywhere, group) != {(topic, 0): 10, (topic, 1): 10}:
+                assert time.monotonic() < deadline
+            (told,) = anywhere.ok("group", "describe", group, "--json").json
+            (member,) = told["members"]
+            assert (told["state"], told["assignor"]) == ("Stable", "range")
+            assert member["client_id"] == "reader"
+            assert member["instance_id"] is None
+            assert member["host"] == "/127.0.0.1"
+            assert member["partitions"] == [{"topic": topic, "partition": 0}, {"topic": topic, "partition": 1}]
+            assert {row["member_id"] for row in told["partitions"]} == {member["member_id"]}
+            assert member["member_id"] in anywhere.ok("group", "describe", group).text
+
+            assert "NON_EMPTY_GROUP" in anywhere.fails("group", "delete", group)
+            said = anywhere.fails("group", "reset", group, "--topic", topic, "--to-earliest", "--execute")
+            assert said == f"group {group} has members (its state is Stable); stop them first"
+        finally:
+            process.terminate()
+            process.wait(WAIT_S)
+    assert offsets(anywhere, group) == {(topic, 0): 10, (topic, 1): 10}
+
+
+@pytest.mark.parametrize(
+    ("target", "new"),
+    [
+        (["--to-earliest"], 0),
+        (["--to-latest"], 10),
+        (["--to-offset", "4"], 4),
+        (["--to-offset", "99"], 10),
+        (["--shift-by", "3"], 8),
+        (["--shift-by", "-2"], 3),
+        (["--shift-by", "-99"], 0),
+        (["--to-datetime", "1970-01-01T00:00:07"], 6),
+        (["--to-datetime", "1970-01-01T01:00:06.500+01:00"], 6),
+        (["--to-datetime", "2999-01-01"], 10),
+    ],
+)
+def test_reset(anywhere, topic, target, new):
+    group = f"g-{topic}"
+    anywhere.ok("group", "reset", group, "--topic", topic, "--to-offset", "5", "--execute")
+    at_five = {(topic, 0): 5, (topic, 1): 5}
+    assert offsets(anywhere, group) == at_five
+
+    shown = anywhere.ok("group", "reset", group, "--topic", f"{topic}:1", *target, "--json")
+    change = {"group": group, "topic": topic, "partition": 1, "old_offset": 5, "new_offset": new}
+    assert shown.json == [change]
+    assert "nothing was changed" in shown.err
+    assert offsets(anywhere, group) == at_five
+
+    done = anywhere.ok("group", "reset", group, "--topic", f"{topic}:1", *target, "--json", "--execute")
+    assert (done.json, done.err) == ([change], "")
+    assert offsets(anywhere, group) == {**at_five, (topic, 1): new}
+
+    done = anywhere.ok("group", "reset", group, "--all-topics", *target, "--execute")
+    assert [topic, "0", "5", str(new)] in [line.split()[1:] for line in done.lines]
+    assert offsets(anywhere, group)[(topic, 0)] == new
+
+
+def test_a_reset_group_reads_from_there(anywhere, topic):
+    group = f"g-{topic}"
+    anywhere.ok("group", "reset", group, "--topic", topic, "--to-offset", "8", "--execute")
+    printed = anywhere.ok("consume", topic, "-g", group, "--until-end", "-f", "%p:%o\\n", *QUICK).lines
+    assert sorted(printed) == ["0:8", "0:9", "1:8", "1:9"]
+
+
+def test_what_cannot_be_reset(cli, name):
+    cli.ok("topic", "create", name)
+    reset = ["group", "reset", name]
+    assert cli.fails(*reset, "--topic", f"{name}-no", "--to-latest") == f"topic {name}-no does not exist"
+    assert cli.fails(*reset, "--topic", f"{name}:1", "--to-latest") == f"topic {name} has no partition 1"
+    assert "cannot be shifted" in cli.fails(*reset, "--topic", name, "--shift-by", "1")
+    assert name not in cli.ok("group", "list").text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--topic", "t"], "choose one"),
+        (["--topic", "t", "--to-latest", "--to-offset", "3"], "choose one"),
+        (["--to-latest"], "--topic"),
+        (["--topic", "t", "--all-topics", "--to-latest"], "--topic"),
+        (["--topic", "t:x", "--to-latest"], "TOPIC:0,1"),
+        (["--topic", "t", "--to-datetime", "soon"], "no time"),
+    ],
+)
+def test_wrong_usage_of_reset(cli, arguments, said):
+    done = cli("group", "reset", "some-group", *arguments)
+    assert done.status == 2
+    assert said in done.err
+
+
+def test_offsets_of_a_topic_that_has_gone(cli, name):
+    for each in ("kept", "gone"):
+        cli.ok("produce", f"{name}-{each}", stdin=b"a\n")
+        cli.ok("group", "reset", name, "--topic", f"{name}-{each}", "--to-latest", "--execute")
+    cli.ok("topic", "delete", f"{name}-gone")
+    (told,) = cli.ok("group", "describe", name, "--json").json
+    rows = {row["topic"]: row for row in told["partitions"]}
+    assert rows[f"{name}-kept"]["lag"] == 0
+    assert rows.get(f"{name}-gone", {"log_end_offset": None})["log_end_offset"] is None
+
+
+def test_several_groups(cli, name):
+    cli.ok("topic", "create", name)
+    for each in ("a", "b"):
+        cli.ok("group", "reset", f"{name}-{each}", "--topic", name, "--to-latest", "--execute")
+    done = cli("group", "describe", f"{name}-a", "nope", f"{name}-b", "--json")
+    assert done.status == 1
+    assert [group["group"] for group in done.json] == [f"{name}-a", f"{name}-b"]
+    assert done.err == "kbroker: group nope does not exist\n"
+    done = cli("group", "delete", f"{name}-a", "nope", f"{name}-b")
+    assert done.status == 1
+    assert done.lines == [f"deleted {name}-a", f"deleted {name}-b"]
+    assert done.err == "kbroker: group nope does not exist\n"

@@ -1,0 +1,130 @@
+"""What all verbs share: errors in one line, settings of the client, --debug, and where the broker is."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kbroker import Broker
+from kbroker.cli.client import parse_settings
+from tests.cli.conftest import CommandLine, the_line
+
+VERBS = [["topic", "list"], ["produce", "t"], ["consume", "t"], ["group", "list"]]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_a_broker_that_is_not_there_is_one_line(verb):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        cli = CommandLine(f"127.0.0.1:{probe.getsockname()[1]}")
+        began = time.monotonic()
+        done = cli.elsewhere(*verb, "-X", "bootstrap.timeout.ms=300")
+    assert the_line(done) == f"no broker answers at {cli.bootstrap}"
+    assert time.monotonic() - began < 5
+
+
+def test_a_broker_that_is_silent_is_given_up_after_some_seconds():
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        cli = CommandLine(f"127.0.0.1:{silent.getsockname()[1]}")
+        began = time.monotonic()
+        assert the_line(cli.elsewhere("topic", "list")) == f"no broker answers at {cli.bootstrap}"
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--debug", "topic", "describe", "nope"], ["topic", "describe", "nope", "--debug"]]
+)
+def test_debug_shows_the_traceback_wherever_it_stands(cli, arguments):
+    done = cli.elsewhere(*arguments)
+    assert done.status == 1
+    assert "Traceback" in done.err
+    assert "topic nope does not exist" in done.err
+
+
+def test_debug_after_two_dashes_is_an_argument(cli):
+    assert cli.fails("topic", "describe", "--", "--debug") == "topic --debug does not exist"
+
+
+def test_where_the_broker_is(cli, name):
+    cli.ok("topic", "create", name)
+    describe = [sys.executable, "-m", "kbroker", "topic", "describe", name, "-X", "bootstrap_timeout_ms=300"]
+
+    def run(*arguments, **environment):
+        done = subprocess.run([*describe, *arguments], capture_output=True, timeout=30, check=False, env=environment)
+        return done.returncode
+
+    here, nowhere = cli.bootstrap, "127.0.0.1:1"
+    assert run(KAFKA_BOOTSTRAP_SERVERS=here) == 0
+    assert run(KBROKER_BOOTSTRAP=here, KAFKA_BOOTSTRAP_SERVERS=nowhere) == 0
+    assert run(KBROKER_BOOTSTRAP=nowhere, KAFKA_BOOTSTRAP_SERVERS=here) == 1
+    assert run("-b", here, KBROKER_BOOTSTRAP=nowhere) == 0
+    assert run("-b", f"{nowhere}, {here}", "-X", "bootstrap_timeout_ms=5000") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-b", "nowhere"], "HOST:PORT"),
+        (["-b", "host:port"], "HOST:PORT"),
+        (["-b", " , "], "empty"),
+        (["-X", "novalue"], "KEY=VALUE"),
+        (["-X", "securty.protocol=SSL"], "did you mean security_protocol"),
+        (["-X", "request.timeout.ms=soon"], "takes a number"),
+        (["-X", "check.crcs=maybe"], "true or false"),
+        (["-X", "partitioner=mine"], "cannot be set"),
+        (["-X", "security.protocol=TLS"], "SASL_SSL, not 'TLS'"),
+    ],
+)
+def test_wrong_settings(cli, arguments, said):
+    done = cli("topic", "list", *arguments)
+    assert done.status == 2
+    assert said in done.err
+
+
+def test_settings_are_read_as_what_the_client_wants():
+    assert parse_settings(
+        (
+            "security.protocol=SASL_SSL",
+            "sasl.password=12=34",
+            "ssl-cafile=/x",
+            "request_timeout_ms=1000",
+            "receive.buffer.bytes=65536",
+            "ssl.check.hostname=false",
+            "acks=all",
+            "api.version=2.8",
+        )
+    ) == {
+        "security_protocol": "SASL_SSL",
+        "sasl_plain_password": "12=34",
+        "ssl_cafile": "/x",
+        "request_timeout_ms": 1000,
+        "receive_buffer_bytes": 65536,
+        "ssl_check_hostname": False,
+        "acks": -1,
+        "api_version": (2, 8),
+    }
+
+
+def test_settings_that_do_not_go_together_are_one_line(cli):
+    said = cli.fails("produce", "t", "-X", "enable.idempotence=true", "--acks", "1")
+    assert said.startswith("bad client setting: ")
+
+
+def test_what_start_prints_works():
+    """The lines that `kbroker start` prints for copying do what they say."""
+    with Broker() as broker:
+        cli = CommandLine(broker.bootstrap_servers)
+        cli.ok("topic", "create", "hello")
+        assert cli.ok("produce", "hello", stdin=b"hello, world\n").err == "1 record written to hello\n"
+        assert cli.ok("consume", "hello", "--from-beginning", "--count", "1").text == "hello, world\n"
+
+
+def test_help_of_every_verb(cli):
+    for verb in (["start"], ["topic"], ["produce"], ["consume"], ["group"], ["group", "reset"], ["topic", "create"]):
+        assert cli.ok(*verb, "--help").text.startswith("Usage: kbroker " + " ".join(verb))
