@@ -39,12 +39,16 @@ _REPLACED: Final = [
 ]
 
 
-def run(
-    tool: str, *arguments: str, stdin: str = "", server: str = "--bootstrap-server", bootstrap: str = ""
-) -> list[str]:
-    """Run a tool; return its exit status and its lines, sorted by nothing, noise and volatile parts removed."""
+def run(tool: str, *arguments: str, stdin: str = "", bootstrap: str = "") -> list[str]:
+    """Run a tool; return its exit status and its lines, noise and volatile parts removed."""
+    server = ["--bootstrap-server", bootstrap] if bootstrap else []
+    return run_class(CLASSES[tool], *server, *arguments, stdin=stdin)
+
+
+def run_class(main: str, *arguments: str, stdin: str = "") -> list[str]:
+    """Run a Java class of Kafka's; return its exit status and its lines, noise and volatile parts removed."""
     command = ["java", "-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{fetch('kafka')}/*"]
-    command += [CLASSES[tool], *(["--bootstrap-server", bootstrap] if bootstrap else []), *arguments]
+    command += [main, *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     lines = [f"exit {done.returncode}"]
     for line in (done.stdout + "\n" + done.stderr).splitlines():
