@@ -19,6 +19,8 @@ VERBS = {
     "consume": "Print the records of topics.",
     "group": "List, describe, reset and delete consumer groups.",
 }
+HIDDEN = ("container",)
+"""What only the image's entrypoint uses."""
 
 
 class _Lazy(click.Group):
@@ -28,7 +30,7 @@ class _Lazy(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in VERBS:
+        if cmd_name not in VERBS and cmd_name not in HIDDEN:
             return None
         module = import_module(f"kbroker.cli.{cmd_name}")
         command: click.Command = module.command

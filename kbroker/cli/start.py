@@ -15,7 +15,9 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -46,6 +48,7 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
 @click.option("--data-dir", metavar="DIR", help="Where the data lies.")
 @click.option("--memory", is_flag=True, help="Keep no data after the stop.")
+@click.option("--cluster-id", metavar="ID", help="Id of the cluster; data of another cluster is refused.")
 @click.option("--ready-file", metavar="FILE", help="Write JSON with the address there once the broker serves.")
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="INFO", show_default=True)
@@ -55,6 +58,7 @@ def command(
     listen: str | None,
     data_dir: str | None,
     memory: bool,
+    cluster_id: str | None,
     ready_file: str | None,
     strict: bool,
     log_level: str,
@@ -63,10 +67,7 @@ def command(
 
     Settings come from the config file, then KAFKA_* environment variables, then --set.
     """
-    _raise_file_limit()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine("[%(asctime)s] %(levelname)s %(message)s (%(name)s)"))
-    logging.basicConfig(level=log_level.upper(), handlers=[handler])
+    set_up_log(sys.stderr, log_level.upper())
     if memory and data_dir is not None:
         raise click.UsageError("--memory and --data-dir exclude each other")
     private = tempfile.mkdtemp(prefix="kbroker-") if memory else None
@@ -77,16 +78,46 @@ def command(
             overrides=[*settings, *_shortcuts(listen, private or data_dir)],
             strict=strict,
         )
-        for warning in config.warnings:
-            logging.getLogger("kbroker").warning("%s", warning)
-        loop = new_event_loop()
-        try:
-            loop.run_until_complete(_serve(config, ready_file))
-        finally:
-            loop.close()
+        run(config, cluster_id, ready_file)
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
+
+
+def announce(node: BrokerNode) -> None:
+    """Print where the broker is, and what to do next."""
+    where = node.bootstrap_servers
+    click.echo(
+        f"kbroker serves at {where}\n\n"
+        f"  kbroker topic create hello --bootstrap {where}\n"
+        f"  echo 'hello, world' | kbroker produce hello --bootstrap {where}\n"
+        f"  kbroker consume hello --from-beginning --count 1 --bootstrap {where}\n"
+    )
+    sys.stdout.flush()
+
+
+def run(
+    config: BrokerConfig,
+    cluster_id: str | None = None,
+    ready_file: str | None = None,
+    started: Callable[[BrokerNode], None] = announce,
+) -> None:
+    """Serve until a signal comes; `started` is called when clients can connect."""
+    _raise_file_limit()
+    for warning in config.warnings:
+        logging.getLogger("kbroker").warning("%s", warning)
+    loop = new_event_loop()
+    try:
+        loop.run_until_complete(_serve(BrokerNode(config, cluster_id=cluster_id), ready_file, started))
+    finally:
+        loop.close()
+
+
+def set_up_log(stream: TextIO, level: str = "INFO") -> None:
+    """Log to `stream`, one line a record."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_OneLine("[%(asctime)s] %(levelname)s %(message)s (%(name)s)"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 class _OneLine(logging.Formatter):
@@ -105,31 +136,19 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
-    node = BrokerNode(config)
+async def _serve(node: BrokerNode, ready_file: str | None, started: Callable[[BrokerNode], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await node.start()
     try:
-        _announce(node)
+        started(node)
         if ready_file is not None:
             _write_ready_file(node, ready_file)
         await stop.wait()
     finally:
         await node.stop()
-
-
-def _announce(node: BrokerNode) -> None:
-    where = node.bootstrap_servers
-    click.echo(
-        f"kbroker serves at {where}\n\n"
-        f"  kbroker topic create hello --bootstrap {where}\n"
-        f"  echo 'hello, world' | kbroker produce hello --bootstrap {where}\n"
-        f"  kbroker consume hello --from-beginning --count 1 --bootstrap {where}\n"
-    )
-    sys.stdout.flush()
 
 
 def _write_ready_file(node: BrokerNode, path: str) -> None:

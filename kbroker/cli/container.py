@@ -1,0 +1,104 @@
+"""`kbroker container`: run a broker in a container by the rules of the apache/kafka image.
+
+Owns how the image's environment becomes settings: what works with that image works by changing the image's name. A
+mounted server.properties counts, and KAFKA_* variables win over it; without either, clients reach the broker at
+localhost:9092. Without `listeners`, they are the addresses of `advertised.listeners` on every interface. The keys of a
+KRaft node are accepted; there is no separate controller.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kbroker.broker import BrokerNode
+from kbroker.cli.start import run, set_up_log
+from kbroker.config.listeners import Endpoint, parse_endpoint
+from kbroker.config.model import ConfigError
+from kbroker.config.server_config import BrokerConfig
+from kbroker.config.sources import parse_properties, settings_from_environment
+from kbroker.log.checkpoints import META_PROPERTIES, read_properties
+
+MOUNTED: Final = "/mnt/shared/config/server.properties"
+DATA_DIR: Final = "/var/lib/kbroker/data"
+CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
+"""The id that the apache/kafka image gives a new cluster when CLUSTER_ID is not set."""
+
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")
+_HOST: Final = re.compile(r"://(?:\[[^\]]*\]|[^:]*):")
+_IGNORED: Final = re.compile(r"KAFKA_(LOG4J_.*|JMX_.*|HEAP_OPTS|OPTS|JVM_PERFORMANCE_OPTS|GC_LOG_OPTS)")
+
+log = logging.getLogger("kbroker")
+
+
+@click.command("container", hidden=True)
+@click.option("--config", "mounted", default=MOUNTED, show_default=True, help="A server.properties, if it is there.")
+@click.option("--data-dir", default=DATA_DIR, show_default=True, help="Where the data lies unless log.dirs says.")
+@click.option("--ready-file", metavar="FILE", help="As of `kbroker start`.")
+def command(mounted: str, data_dir: str, ready_file: str | None) -> None:
+    """Run a broker by the rules of the apache/kafka image."""
+    set_up_log(sys.stdout)
+    for name in sorted(filter(_IGNORED.fullmatch, os.environ)):
+        log.info("%s is for a JVM and has no effect", name)
+    file = Path(mounted)
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    config = BrokerConfig(container_settings(os.environ, text, data_dir, socket.gethostname()))
+    run(config, _cluster_id(os.environ, config), ready_file, _say_started)
+
+
+def container_settings(environment: Mapping[str, str], file: str, data_dir: str, hostname: str) -> dict[str, str]:
+    """Return the settings that environment variables and the text of a mounted file make."""
+    variables = settings_from_environment(environment)
+    # A variable that is set and empty is as good as none to the image's scripts.
+    variables = {key: value for key, value in variables.items() if value or not key.endswith("listeners")}
+    advertised = variables.get("advertised.listeners")
+    if advertised and "listeners" not in variables:
+        variables["listeners"] = _HOST.sub("://0.0.0.0:", advertised)
+    settings = {**parse_properties(file), **variables}
+    roles = [role.strip() for role in settings.get("process.roles", "").split(",")]
+    if roles == ["controller"]:
+        raise ConfigError("process.roles is controller: kbroker has no separate controllers, its brokers do that work")
+    if "log.dirs" not in settings:
+        settings["log.dirs"] = settings.get("log.dir", data_dir)
+    if "listeners" not in settings and "advertised.listeners" not in settings:
+        settings["listeners"] = "PLAINTEXT://0.0.0.0:9092"
+        settings["advertised.listeners"] = "PLAINTEXT://localhost:9092"
+    elif "advertised.listeners" not in settings:
+        settings["advertised.listeners"] = _advertised(settings, hostname)
+    return settings
+
+
+def _advertised(settings: Mapping[str, str], hostname: str) -> str:
+    """Return what clients are told of listeners on every interface: the name of the container."""
+    controllers = {name.strip().upper() for name in settings.get("controller.listener.names", "").split(",")}
+    endpoints = [parse_endpoint("listeners", text) for text in settings["listeners"].split(",")]
+    return ",".join(_address(each, hostname) for each in endpoints if each.name not in controllers)
+
+
+def _address(endpoint: Endpoint, hostname: str) -> str:
+    host = hostname if endpoint.host in _EVERYWHERE else endpoint.host
+    return f"{endpoint.name}://{f'[{host}]' if ':' in host else host}:{endpoint.port}"
+
+
+def _cluster_id(environment: Mapping[str, str], config: BrokerConfig) -> str | None:
+    """Return CLUSTER_ID; without it, None where data lies already, which says whose it is."""
+    given = environment.get("CLUSTER_ID")
+    if given:
+        return given
+    known = read_properties(os.path.join(config.log_dirs[0], META_PROPERTIES)) or {}
+    return None if known.get("cluster.id") else CLUSTER_ID
+
+
+def _say_started(node: BrokerNode) -> None:
+    """Print what Testcontainers' modules wait for; the broker itself has said `[KafkaServer id=N] started`."""
+    log.info("[BrokerLifecycleManager id=%d] The broker serves. Transitioning from RECOVERY to RUNNING.", node.node_id)
+    log.info("Kafka Server started")
+    log.info("clients connect to %s", node.bootstrap_servers)
