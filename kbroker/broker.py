@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
@@ -109,8 +110,10 @@ def _next_offset(view: memoryview) -> int:
 class BrokerNode:
     """One running broker inside an event loop. `start` may fail with ConfigError, LogDirError or OSError."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None, cluster_id: str | None = None) -> None:
+        """Prepare a broker; with `cluster_id` it refuses a directory of any other cluster."""
         self.config = config
+        self._cluster_id = cluster_id
         self.clock = clock or SystemClock()
         self.node_id = config.node_id
         self.addresses: list[Address] = []
@@ -129,7 +132,7 @@ class BrokerNode:
         """Load what is on disk, then serve."""
         config = self.config
         handlers.load_all()
-        self.logs = _open_logs(config, self.node_id)
+        self.logs = _open_logs(config, self.node_id, self._cluster_id)
         try:
             self._load()
             await self._listen()
@@ -203,7 +206,9 @@ class BrokerNode:
             self.addresses.append(Address(host, advertised.port if advertised and advertised.port else port))
         first = self.addresses[0]
         rack = config.get_optional_str("broker.rack")
-        self.controller.register_broker(BrokerEndpoint(self.node_id, first.host, first.port, rack))
+        names = [listener.name for listener in config.listeners.bind]
+        by_name = {name: (each.host, each.port) for name, each in zip(names, self.addresses, strict=True)}
+        self.controller.register_broker(BrokerEndpoint(self.node_id, first.host, first.port, rack, by_name))
 
     def _lead_groups(self, old: ClusterState, new: ClusterState) -> None:
         """Load the groups of a partition of the offsets topic once this broker leads it."""
@@ -264,7 +269,7 @@ class BrokerNode:
         self.logs.close(clean, self.clock.now_ms())
 
 
-def _open_logs(config: BrokerConfig, node_id: int) -> LogManager:
+def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None) -> LogManager:
     """Lock the log directory. Raises ConfigError, LogDirError."""
     if len(config.log_dirs) != 1:
         raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; this broker keeps one")
@@ -272,7 +277,7 @@ def _open_logs(config: BrokerConfig, node_id: int) -> LogManager:
     logs = LogManager(
         directory,
         node_id=node_id,
-        cluster_id=_cluster_id(directory),
+        cluster_id=_cluster_id(directory, cluster_id),
         retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
         recovery_point_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
         log_start_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
@@ -283,8 +288,12 @@ def _open_logs(config: BrokerConfig, node_id: int) -> LogManager:
     return logs
 
 
-def _cluster_id(directory: str) -> str:
-    """Return the id of the cluster whose data lies in `directory`; a new one for a new directory."""
+def _cluster_id(directory: str, wanted: str | None) -> str:
+    """Return the id of the cluster: as `wanted`, or as found in `directory`; a new one for a new directory."""
+    if wanted is not None:
+        if re.fullmatch(r"[A-Za-z0-9_+/=-]{1,64}", wanted) is None:
+            raise ConfigError(f"{wanted!r} is no cluster id; it has 22 letters, digits, '-' and '_'")
+        return wanted
     found = checkpoints.read_properties(os.path.join(directory, checkpoints.META_PROPERTIES)) or {}
     return found.get("cluster.id") or uuid_text(new_uuid())
 

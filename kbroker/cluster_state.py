@@ -36,12 +36,20 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """Where clients reach a broker."""
+    """Where clients reach a broker: by listener name in `listeners`, and by every other listener at `host`."""
 
     node_id: int
     host: str
     port: int
     rack: str | None = None
+    listeners: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+
+    def by(self, listener: str) -> BrokerEndpoint:
+        """Return the address to tell a client that came by `listener`."""
+        if listener not in self.listeners:
+            return self
+        host, port = self.listeners[listener]
+        return replace(self, host=host, port=port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,10 @@ class ClusterState:
         """Return a partition's state, or None when the topic or the index does not exist."""
         state = self.topics.get(topic)
         return state.partitions[index] if state is not None and 0 <= index < len(state.partitions) else None
+
+    def reached_by(self, listener: str) -> list[BrokerEndpoint]:
+        """Return every broker at the address to tell a client that came by `listener`."""
+        return [broker.by(listener) for broker in self.brokers.values()]
 
     def with_topic(self, topic: TopicState) -> ClusterState:
         """Return the state with `topic` added or replaced."""

@@ -49,11 +49,12 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_closing", "_context", "_dispatcher", "_ending", "_frame", "_frame_filled", "_loop", "_mark",
         "_max_request_bytes", "_out", "_owner", "_parked", "_paused", "_sending", "_spill", "_transfer", "_transport",
-        "_write_paused", "active", "idle_since", "peer",
+        "_write_paused", "active", "idle_since", "listener", "peer",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop, listener: str = "PLAINTEXT") -> None:
         self._owner = owner
+        self.listener = listener
         self._loop = loop
         self._dispatcher = owner.dispatcher
         self._max_request_bytes = owner.max_request_bytes

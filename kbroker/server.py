@@ -56,7 +56,7 @@ class Server:
         """Open a listener; port 0 takes a free one. Return the port. Raises OSError when the address is in use."""
         loop = asyncio.get_running_loop()
         sock = _bind(host, port, self.limits)
-        server = await loop.create_server(lambda: Connection(self, loop), sock=sock, backlog=self.limits.backlog)
+        server = await loop.create_server(lambda: Connection(self, loop, name), sock=sock, backlog=self.limits.backlog)
         self._listening.append(server)
         if self._sweep is None:
             self._schedule_sweep()
@@ -97,7 +97,7 @@ class Server:
         self._connections.add(connection)
         self._per_ip[host] += 1
         self._hosts[connection] = host
-        return RequestContext(self._services, "/" + host, "PLAINTEXT", ("", 0))
+        return RequestContext(self._services, "/" + host, connection.listener, ("", 0))
 
     def closed(self, connection: Connection) -> None:
         """Give a connection's place back."""

@@ -169,7 +169,7 @@ class Fetch:
                 if known is not None:
                     data.current_leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
                     if known.leader in state.brokers:
-                        nodes[known.leader] = state.brokers[known.leader]
+                        nodes[known.leader] = state.brokers[known.leader].by(self._ctx.listener)
         response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in nodes.values()]
 
 

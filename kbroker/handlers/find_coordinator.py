@@ -70,6 +70,7 @@ def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
     broker = state.brokers.get(partition.leader) if partition is not None else None
     if broker is None:
         return nobody
+    broker = broker.by(ctx.listener)
     return Coordinator(key=key, node_id=broker.node_id, host=broker.host, port=broker.port)
 
 

@@ -58,7 +58,7 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
         for topic in topics:
             topic.topic_authorized_operations = TOPIC_OPERATIONS
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(b.node_id, b.host, b.port, b.rack) for b in state.brokers.values()],
+        brokers=[MetadataResponseBroker(b.node_id, b.host, b.port, b.rack) for b in state.reached_by(ctx.listener)],
         cluster_id=state.cluster_id,
         controller_id=services.node_id,
         topics=topics,

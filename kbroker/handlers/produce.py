@@ -213,5 +213,5 @@ def _add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:
             if known is not None:
                 partition.current_leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
                 if known.leader in state.brokers:
-                    nodes[known.leader] = state.brokers[known.leader]
+                    nodes[known.leader] = state.brokers[known.leader].by(ctx.listener)
     answer.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in nodes.values()]

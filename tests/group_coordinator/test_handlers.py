@@ -77,7 +77,9 @@ class Node:
             self.writer.count = 0
         self.controller = SimpleNamespace(state=state)
         services = SimpleNamespace(groups=self.groups, controller=self.controller)
-        self.context: Any = SimpleNamespace(services=services, version=0, client_id=None, client_host="/127.0.0.1")
+        self.context: Any = SimpleNamespace(
+            services=services, version=0, client_id=None, client_host="/127.0.0.1", listener="PLAINTEXT"
+        )
         if lead:
             for partition in range(4):
                 self.groups.on_leadership(partition, 0)
