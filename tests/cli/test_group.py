@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+
+from tests.cli.conftest import CommandLine
 
 WAIT_S = 20
 QUICK = ["-X", "heartbeat.interval.ms=200"]
@@ -185,3 +187,26 @@ def test_several_groups(cli, name):
     assert done.status == 1
     assert done.lines == [f"deleted {name}-a", f"deleted {name}-b"]
     assert done.err == "kbroker: group nope does not exist\n"
+
+
+@pytest.mark.java
+def test_a_group_of_the_newer_protocol_shows_its_offsets(apache_kafka, name):
+    """Its members are described by an API that the client does not have."""
+    cli = CommandLine(apache_kafka.bootstrap)
+    cli.ok("topic", "create", name)
+    cli.ok("produce", name, stdin=b"a\nb\n")
+    settings = {"group.id": name, "group.protocol": "consumer", "auto.offset.reset": "earliest", "log_level": 0}
+    member = Consumer({"bootstrap.servers": cli.bootstrap, "enable.auto.commit": False, **settings})
+    try:
+        member.subscribe([name])
+        deadline = time.monotonic() + WAIT_S
+        while (message := member.poll(0.2)) is None:
+            assert time.monotonic() < deadline
+        member.commit(message, asynchronous=False)
+        (told,) = cli.ok("group", "describe", name, "--json").json
+        assert (told["state"], told["protocol"], told["members"]) == ("Stable", "consumer", None)
+        assert [(row["current_offset"], row["lag"]) for row in told["partitions"]] == [(1, 1)]
+        assert ["members", "-"] in [line.split() for line in cli.ok("group", "describe", name).lines]
+        assert "has members" in cli.fails("group", "reset", name, "--all-topics", "--to-latest")
+    finally:
+        member.close()

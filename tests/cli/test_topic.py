@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
+
 import pytest
 
 
@@ -101,3 +106,19 @@ def test_wrong_usage(cli, arguments, said):
     done = cli("topic", *arguments)
     assert done.status == 2
     assert said in done.err
+
+
+def test_on_a_terminal_tables_have_lines(cli, name):
+    cli.ok("topic", "create", name, "-p", "2")
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "KBROKER_BOOTSTRAP": cli.bootstrap, "TERM": "xterm", "COLUMNS": "100"}
+    command = [sys.executable, "-m", "kbroker", "topic", "describe", name]
+    try:
+        subprocess.run(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, timeout=30, check=True)
+        shown = os.read(ours, 65536).decode()
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    assert name in shown
+    assert "\u2500" in shown
+    assert "PARTITION" in shown
