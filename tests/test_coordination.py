@@ -142,15 +142,12 @@ class World:
     def read(self) -> Any:
         return self.runtime.read(0, lambda shard, _now: len(shard.seen), failed)
 
-    async def loaded(self) -> float:
-        """Wait until all partitions are loaded; return the longest time the loop was held, in seconds."""
-        loop = asyncio.get_running_loop()
-        longest, last = 0.0, loop.time()
-        for _ in range(100_000):
+    async def loaded(self) -> int:
+        """Wait until all partitions are loaded; return how many turns of the loop others had meanwhile."""
+        for turns in range(100_000):
             if None not in dict(self.runtime.shards()).values():
-                return longest
+                return turns
             await asyncio.sleep(0)
-            longest, last = max(longest, loop.time() - last), loop.time()
         raise AssertionError("the load does not end")
 
     def advance(self, ms: float) -> None:
@@ -376,7 +373,8 @@ def test_a_large_load_does_not_hold_the_loop() -> None:
         loading = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
         assert world.write(b"a") == world.read() == loading
         assert dict(world.runtime.shards()) == {0: None, 1: None}
-        assert await world.loaded() < 0.1, "10 ms a slice, and what a busy machine adds"
+        # 80,000 records take some 300 ms, a slice 10 ms. On a machine ten times as fast there are still some turns.
+        assert await world.loaded() >= 4
         assert len(world.runtime.shard(0).seen) == 80_000
         world.runtime.close()
 

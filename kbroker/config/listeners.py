@@ -83,6 +83,11 @@ def resolve(
         raise ConfigError("listeners: there is no listener for clients, only those of controller.listener.names")
     for endpoint in bind:
         _require_plaintext(endpoint, protocols)
+        if endpoint.host == "0.0.0.0" and not advertised:
+            raise ConfigError(
+                f"listeners: clients cannot connect to 0.0.0.0:{endpoint.port}; set advertised.listeners to an address "
+                "that they can reach"
+            )
     known = {endpoint.name for endpoint in bind}
     told: dict[str, Endpoint] = {}
     for text in advertised or ():
