@@ -125,7 +125,10 @@ def consumer_groups(bootstrap: str, unique: str) -> object:
         return run("consumer-groups", *arguments, bootstrap=bootstrap)
 
     run("topics", "--create", "--topic", unique, "--partitions", "2", bootstrap=bootstrap)
-    run("console-producer", "--topic", unique, stdin="".join(f"{i}\n" for i in range(10)), bootstrap=bootstrap)
+    # With keys, so that the records go to the same partitions on both sides.
+    keyed = ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
+    lines = "".join(f"k{i}:{i}\n" for i in range(10))
+    run("console-producer", "--topic", unique, *keyed, stdin=lines, bootstrap=bootstrap)
     run(
         "console-consumer",
         *["--topic", unique, "--group", unique, "--from-beginning", "--max-messages", "10"],

@@ -160,6 +160,9 @@ def static_members_keep_their_partitions(bootstrap: str, unique: str) -> object:
 
         one, two = member("one"), member("two")
         settle([one, two], [2, 2])
+        # Both have their share before the last of them has answered for it: a generation may still be under way.
+        wait_for("a stable group", lambda: described(bootstrap, unique)["group_state"] == "Stable")
+        settle([one, two], [2, 2])
         before = [one.partitions, two.partitions]
         generation = one.do(lambda client: client.group_metadata().generation_id)
         two.leave()
