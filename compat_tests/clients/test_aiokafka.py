@@ -1,0 +1,16 @@
+"""Every scenario of aiokafka on both brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from compat_tests.clients.aio import admin_scenarios, consuming, groups, producing, scenarios  # noqa: F401 - registered
+from compat_tests.harness.fixtures import SideBySide
+from compat_tests.harness.scenarios import Scenario
+
+pytestmark = pytest.mark.java
+
+
+@pytest.mark.parametrize("scenario", list(scenarios), ids=lambda scenario: scenario.name)
+def test_scenario(scenario: Scenario, side_by_side: SideBySide) -> None:
+    side_by_side(scenario)
