@@ -198,7 +198,7 @@ KEYS: Final[tuple[ConfigKey, ...]] = (
       "Segment size in bytes of __transaction_state."),
     accepted("transaction.state.log.load.buffer.size", INT, 5_242_880, at_least(1), READ_ONLY,
       "Bytes read at a time while loading transactions."),
-    accepted("transaction.max.timeout.ms", INT, 900_000, at_least(1), READ_ONLY,
+    key("transaction.max.timeout.ms", INT, 900_000, at_least(1), READ_ONLY,
       "Longest transaction timeout in ms that a producer may ask for."),
     accepted("transactional.id.expiration.ms", INT, 604_800_000, at_least(1), READ_ONLY,
       "Time in ms after which an unused transactional id is forgotten."),
