@@ -15,7 +15,7 @@ PYTEST_ARGS ?=
 .PHONY: run test check bench docs fmt clean
 
 run: .venv-run/.stamp
-	.venv-run/bin/kbroker start --listen 127.0.0.1:9092 --data-dir ./data
+	.venv-run/bin/kbroker start --listen 127.0.0.1:9092 --data-dir ./data --set group.initial.rebalance.delay.ms=0
 
 test: .venv/.stamp
 	$(BIN)/pytest $(PYTEST_ARGS)

@@ -11,6 +11,7 @@ import contextlib
 import shutil
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -87,6 +88,8 @@ class Broker:
         self._data_dir = directory
         try:
             config = BrokerConfig({**self._settings, "log.dirs": directory})
+            for warning in config.warnings:
+                warnings.warn(warning, stacklevel=3)
         except BaseException:
             self._remove_private()
             raise

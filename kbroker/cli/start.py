@@ -87,11 +87,13 @@ def command(
 def announce(node: BrokerNode) -> None:
     """Print where the broker is, and what to do next."""
     where = node.bootstrap_servers
+    # In a virtual environment that is not activated the command is not on the path.
+    command = "kbroker" if shutil.which("kbroker") or not sys.argv[0].endswith("/kbroker") else sys.argv[0]
     click.echo(
-        f"kbroker serves at {where}\n\n"
-        f"  kbroker topic create hello --bootstrap {where}\n"
-        f"  echo 'hello, world' | kbroker produce hello --bootstrap {where}\n"
-        f"  kbroker consume hello --from-beginning --count 1 --bootstrap {where}\n"
+        f"kbroker serves at {where} (Ctrl-C stops it)\n\n"
+        f"  {command} topic create hello --bootstrap {where}\n"
+        f"  echo 'hello, world' | {command} produce hello --bootstrap {where}\n"
+        f"  {command} consume hello --from-beginning --count 1 --bootstrap {where}\n"
     )
     sys.stdout.flush()
 

@@ -109,7 +109,7 @@ KEYS: Final[tuple[ConfigKey, ...]] = (
     accepted("log.cleaner.enable", BOOLEAN, True, None, READ_ONLY,
       "Whether compaction runs at all."),
     accepted("log.cleaner.threads", INT, 1, at_least(0), CLUSTER_WIDE,
-      "Compactions that run at a time; kbroker compacts in one worker process."),
+      "Compactions that run at a time."),
     accepted("log.cleaner.io.max.bytes.per.second", DOUBLE, DOUBLE_MAX, None, CLUSTER_WIDE,
       "Most bytes per second that compaction reads and writes."),
     accepted("log.cleaner.dedupe.buffer.size", LONG, 134_217_728, None, CLUSTER_WIDE,
