@@ -53,6 +53,16 @@ async def described(bootstrap: str, group: str) -> dict[str, Any]:
     return dict(found)
 
 
+async def stable(bootstrap: str, group: str) -> dict[str, Any]:
+    """Wait until no generation is under way and return what an admin sees then."""
+
+    async def found() -> dict[str, Any] | None:
+        seen = await described(bootstrap, group)
+        return seen if seen["state"] == "Stable" else None
+
+    return dict(await eventually("a stable group", found))
+
+
 async def _grow_and_shrink(bootstrap: str, unique: str, strategy: type) -> dict[str, Any]:
     topic = await create(bootstrap, unique, 6)
     seen: dict[str, Any] = {}
@@ -62,7 +72,7 @@ async def _grow_and_shrink(bootstrap: str, unique: str, strategy: type) -> dict[
             config = {"partition_assignment_strategy": (strategy,)}
             members.append(await member(stack, bootstrap, unique, topic, **config))
             seen[f"{count} members"] = await settle(members, sizes)
-        seen["described"] = await described(bootstrap, unique)
+        seen["described"] = await stable(bootstrap, unique)
         await members.pop().stop()
         seen["one left"] = await settle(members, [3, 3])
         await members.pop().stop()
@@ -96,6 +106,7 @@ async def static_members_keep_their_partitions(bootstrap: str, unique: str) -> o
         one = await member(stack, bootstrap, unique, topic, group_instance_id="one", **config)
         two = await member(stack, bootstrap, unique, topic, group_instance_id="two", **config)
         await settle([one, two], [2, 2])
+        await stable(bootstrap, unique)
         before = [partitions(one), partitions(two)]
         await two.stop()
         away = await described(bootstrap, unique)

@@ -107,6 +107,16 @@ def described(bootstrap: str, group: str) -> dict[str, Any]:
     return dict(only)
 
 
+def stable(bootstrap: str, group: str) -> dict[str, Any]:
+    """Wait until no generation is under way and return what an admin sees then."""
+
+    def found() -> dict[str, Any] | None:
+        seen = described(bootstrap, group)
+        return seen if seen["state"] == "STABLE" else None
+
+    return wait_for("a stable group", found)
+
+
 def _grow_and_shrink(bootstrap: str, unique: str, strategy: str) -> dict[str, Any]:
     topic = create(bootstrap, unique, 6)
     seen: dict[str, Any] = {}
@@ -117,18 +127,13 @@ def _grow_and_shrink(bootstrap: str, unique: str, strategy: str) -> dict[str, An
                 stack.enter_context(Member(bootstrap, unique, topic, partition_assignment_strategy=strategy))
             )
             seen[f"{count} members"] = settle(members, sizes)
-        seen["described"] = wait_for("a stable group", lambda: _stable(bootstrap, unique))
+        seen["described"] = stable(bootstrap, unique)
         members.pop().leave()
         seen["one left"] = settle(members, [3, 3])
         members.pop().leave()
         seen["two left"] = settle(members, [6])
     seen["empty"] = described(bootstrap, unique)
     return seen
-
-
-def _stable(bootstrap: str, group: str) -> dict[str, Any] | None:
-    found = described(bootstrap, group)
-    return found if found["state"] == "STABLE" else None
 
 
 @scenarios.add
@@ -161,6 +166,7 @@ def static_members_keep_their_partitions(bootstrap: str, unique: str) -> object:
 
         one, two = member("one"), member("two")
         settle([one, two], [2, 2])
+        stable(bootstrap, unique)
         before = [one.partitions, two.partitions]
         two.leave()
         away = described(bootstrap, unique)

@@ -112,6 +112,19 @@ def described(bootstrap: str, group: str) -> dict[str, Any]:
     return dict(found)
 
 
+def stable(bootstrap: str, group: str) -> dict[str, Any]:
+    """Wait until no generation is under way and return what an admin sees then.
+
+    Members have their shares before the last of them has answered for it.
+    """
+
+    def found() -> dict[str, Any] | None:
+        seen = described(bootstrap, group)
+        return seen if seen["group_state"] == "Stable" else None
+
+    return wait_for("a stable group", found)
+
+
 def _grow_and_shrink(bootstrap: str, unique: str, strategy: type) -> dict[str, Any]:
     topic = create(bootstrap, unique, 6)
     seen: dict[str, Any] = {}
@@ -121,7 +134,7 @@ def _grow_and_shrink(bootstrap: str, unique: str, strategy: type) -> dict[str, A
             joining = Member(bootstrap, unique, topic, partition_assignment_strategy=(strategy,))
             members.append(stack.enter_context(joining))
             seen[f"{count} members"] = settle(members, sizes)
-        seen["described"] = described(bootstrap, unique)
+        seen["described"] = stable(bootstrap, unique)
         members.pop().leave()
         seen["one left"] = settle(members, [3, 3])
         members.pop().leave()
@@ -160,8 +173,7 @@ def static_members_keep_their_partitions(bootstrap: str, unique: str) -> object:
 
         one, two = member("one"), member("two")
         settle([one, two], [2, 2])
-        # Both have their share before the last of them has answered for it: a generation may still be under way.
-        wait_for("a stable group", lambda: described(bootstrap, unique)["group_state"] == "Stable")
+        stable(bootstrap, unique)
         settle([one, two], [2, 2])
         before = [one.partitions, two.partitions]
         generation = one.do(lambda client: client.group_metadata().generation_id)
