@@ -24,6 +24,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from kbroker.log import checkpoints
+from kbroker.log.checkpoint_files import CheckpointFile, Offsets
 from kbroker.log.files import LOG_SUFFIX, read_optional, remove_quietly, sync_directory
 from kbroker.log.flushing import Flusher
 from kbroker.log.log_config import LogConfig
@@ -91,9 +92,9 @@ class LogManager:
             (producer_id_check_interval_ms, self._expire_producers),
         )
         self._writers = [
-            (recovery_point_interval_ms, self._write_recovery_points),
-            (log_start_interval_ms, self._write_log_starts),
-            (high_watermark_interval_ms, self._write_high_watermarks),
+            (recovery_point_interval_ms, self._checkpoint_file(checkpoints.RECOVERY_POINTS), self._recovery_points),
+            (log_start_interval_ms, self._checkpoint_file(checkpoints.LOG_STARTS), self._log_starts),
+            (high_watermark_interval_ms, self._checkpoint_file(checkpoints.HIGH_WATERMARKS), self._high_watermarks),
         ]
         self._written_ms = [0] * len(self._writers)
         self._flusher = Flusher()
@@ -276,10 +277,10 @@ class LogManager:
         self._flusher.poll(now_ms)
         self._jobs.run(now_ms, self.logs)
         self._purge_directories(now_ms)
-        for index, (interval, write) in enumerate(self._writers):
+        for index, (interval, file, offsets) in enumerate(self._writers):
             if now_ms - self._written_ms[index] >= interval:
                 self._written_ms[index] = now_ms
-                write()
+                file.write_by(self._flusher.pool, offsets())
 
     def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
         log.purge_deleted(now_ms)
@@ -306,21 +307,21 @@ class LogManager:
 
     def checkpoint(self) -> None:
         """Write all checkpoints now; raises OSError."""
-        for _, write in self._writers:
-            write()
+        for _, file, offsets in self._writers:
+            file.write(offsets())
 
-    def _write_recovery_points(self) -> None:
-        points = {key: log.recovery_point for key, log in self.logs.items()}
-        checkpoints.write_offsets(self._path(checkpoints.RECOVERY_POINTS), points)
+    def _checkpoint_file(self, name: str) -> CheckpointFile:
+        return CheckpointFile(self._path(name))
 
-    def _write_log_starts(self) -> None:
+    def _recovery_points(self) -> Offsets:
+        return {key: log.recovery_point for key, log in self.logs.items()}
+
+    def _log_starts(self) -> Offsets:
         # A start that is a segment's base is found again from the files, so only the others are worth a line.
-        starts = {key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset > log.bases[0]}
-        checkpoints.write_offsets(self._path(checkpoints.LOG_STARTS), starts)
+        return {key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset > log.bases[0]}
 
-    def _write_high_watermarks(self) -> None:
-        marks = {key: log.high_watermark for key, log in self.logs.items()}
-        checkpoints.write_offsets(self._path(checkpoints.HIGH_WATERMARKS), marks)
+    def _high_watermarks(self) -> Offsets:
+        return {key: log.high_watermark for key, log in self.logs.items()}
 
 
 class _Jobs:
