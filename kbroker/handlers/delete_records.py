@@ -45,7 +45,7 @@ def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> Delete
 def _delete(ctx: RequestContext, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
     partition = ctx.services.replicas.get((topic, index))
     if partition is None:
-        return _result(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _result(index, ctx.services.replicas.why_missing(topic, index))
     if topic in INTERNAL_TOPICS:
         return _result(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
     if not partition.leading:

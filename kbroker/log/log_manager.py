@@ -13,6 +13,7 @@ of the same name needs the place, it is moved aside (-stray) and kept, as in Kaf
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -32,10 +33,14 @@ from kbroker.log.partition_log import PartitionLog
 
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
+_FUTURE_SUFFIX = "-future"
 _PURGE_SECONDS = 0.05
 _LOGS_PER_TICK = 64
 
 logger = logging.getLogger(__name__)
+
+# Of the machine or the process, and over once there is room again: the directory itself is in order.
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EINTR})
 
 Key = tuple[str, int]
 Belongs = Callable[[str, int, uuid.UUID | None], bool]
@@ -82,6 +87,11 @@ class LogManager:
         self.directory_id = ""
         self.was_clean = False
         """Whether the directory had been closed cleanly when it was opened."""
+        self.failure = ""
+        """Why the directory is offline; empty while it is in use."""
+        self.on_failure: Callable[[LogManager], None] = lambda _manager: None
+        self.futures: list[tuple[Key, str]] = []
+        """Partitions whose move into this directory had not ended when it was loaded, with their directories."""
         self._lock_fd = -1
         self._loaded = False
         self._now_ms = 0  # the latest time that anybody has told
@@ -153,6 +163,9 @@ class LogManager:
             if name.endswith(_DELETE_SUFFIX):
                 self._doomed.append((now_ms, path))
                 continue
+            if name.endswith(_FUTURE_SUFFIX):
+                self._note_future(name)
+                continue
             key = _key_of(name)
             if key is None:
                 continue
@@ -160,7 +173,7 @@ class LogManager:
                 logger.warning("%s belongs to no topic of the cluster and is left as it is", path)
                 continue
             config = configs(key[0])
-            log = self.logs[key] = PartitionLog(
+            log = PartitionLog(
                 path,
                 *key,
                 config,
@@ -172,8 +185,39 @@ class LogManager:
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             log.release_idle(force=True)
+            self._keep(key, log)
         if not self.logs.keys() >= {*recovery_points, *log_starts, *high_watermarks}:
             self.checkpoint()  # an entry of a partition that is gone would count for a new one of its name
+
+    def _keep(self, key: Key, log: PartitionLog) -> None:
+        log.report_failure = self.report
+        self.logs[key] = log
+
+    def _note_future(self, name: str) -> None:
+        key = _key_of(name.rpartition(".")[0])
+        if key is not None:
+            self.futures.append((key, self._path(name)))
+
+    # -- failure ----------------------------------------------------------------------------------------------
+
+    def report(self, error: OSError) -> None:
+        """Hear of a failed read, write or flush; what does not pass of itself ends the use of the directory."""
+        if error.errno in _PASSING or self.failure:
+            return
+        self.failure = str(error) or type(error).__name__
+        self.on_failure(self)
+
+    def abandon(self) -> list[Key]:
+        """Use the directory no more and return the partitions that it held; nothing is written, the lock stays."""
+        lost = list(self.logs)
+        for log in self.logs.values():
+            log.refuse_appends(f"log directory {self.directory} is offline: {self.failure}")
+            log.close(clean=False)
+        self.logs.clear()
+        self._loaded = False
+        return lost
+
+    # -- closing ----------------------------------------------------------------------------------------------
 
     def close(self, clean: bool = True, now_ms: int = 0) -> None:
         """Close everything; a clean close leaves the mark that makes the next start a short one.
@@ -219,7 +263,7 @@ class LogManager:
             time_ms = self._now_ms if now_ms is None else now_ms
             log = PartitionLog(path, topic, partition, config, now_ms=time_ms, topic_id=topic_id)
             log.release_idle(force=True)
-            self.logs[topic, partition] = log
+            self._keep((topic, partition), log)
         elif log.topic_id is None and topic_id is not None:
             checkpoints.write_topic_id(log.directory, topic_id)
             log.topic_id = topic_id
@@ -255,6 +299,30 @@ class LogManager:
         if failure is not None:
             raise failure
 
+    def future_path(self, topic: str, partition: int) -> str:
+        """Return a new name for the directory of a partition that is being moved here."""
+        return self._renamed(topic, partition, _FUTURE_SUFFIX)
+
+    def take_over(self, log: PartitionLog) -> None:
+        """Let a log that was built in a future directory of this directory become the partition's; raises OSError."""
+        path = f"{self.directory}/{log.topic}-{log.partition}"
+        log.release_idle(force=True)  # open indexes know their files by name
+        os.rename(log.directory, path)
+        sync_directory(self.directory)
+        log.move(path)
+        self._keep((log.topic, log.partition), log)
+
+    def set_aside(self, topic: str, partition: int) -> None:
+        """Take a partition out of use and keep its files under another name; raises OSError."""
+        log = self.logs.pop((topic, partition))
+        log.close(clean=False)
+        os.rename(log.directory, self._renamed(topic, partition, _STRAY_SUFFIX))
+        sync_directory(self.directory)
+
+    def discard(self, path: str, now_ms: int) -> None:
+        """Have a directory removed, a future one that is not wanted any more, by `tick`."""
+        self._doomed.append((now_ms, path))
+
     def _renamed(self, topic: str, partition: int, suffix: str) -> str:
         """Return where a partition's directory goes: Kafka's form, cut to what a file system takes."""
         tail = f".{uuid.uuid4().hex}{suffix}"
@@ -272,15 +340,24 @@ class LogManager:
     # -- what is due ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due, a bounded number of partitions a call; raises OSError if a checkpoint cannot be written."""
+        """Do what is due, a bounded number of partitions a call."""
         self._now_ms = now_ms
         self._flusher.poll(now_ms)
+        if self.failure:
+            return
         self._jobs.run(now_ms, self.logs)
         self._purge_directories(now_ms)
         for index, (interval, file, offsets) in enumerate(self._writers):
             if now_ms - self._written_ms[index] >= interval:
                 self._written_ms[index] = now_ms
-                file.write_by(self._flusher.pool, offsets())
+                self._write_checkpoint(file, offsets())
+
+    def _write_checkpoint(self, file: CheckpointFile, offsets: Offsets) -> None:
+        try:
+            file.write_by(self._flusher.pool, offsets)
+        except OSError as error:
+            logger.error("%s: %s", file.path, error)
+            self.report(error)
 
     def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
         log.purge_deleted(now_ms)
@@ -358,8 +435,10 @@ class _Jobs:
             chore(log, now_ms)
         except OSError as error:
             # One partition's trouble must not keep the others from their turn.
-            log.refuse_appends(str(error))
             logger.error("%s-%d: %s", log.topic, log.partition, error)
+            if error.errno not in _PASSING:
+                log.refuse_appends(str(error))
+            log.report_failure(error)
 
 
 def _lock(directory: str) -> int:

@@ -16,6 +16,7 @@ import random
 import struct
 import uuid
 from bisect import bisect_right
+from collections.abc import Callable
 
 from kbroker.log import checkpoints, offset_queries, retention, truncation
 from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
@@ -39,6 +40,10 @@ _UNDATED = -1  # deleted by somebody without a clock: the delay begins when some
 logger = logging.getLogger(__name__)
 
 
+def _nobody(_error: OSError) -> None:
+    """Nobody is told."""
+
+
 class PartitionLog:
     """One partition's log; offsets are absolute, `size` in bytes, times in ms."""
 
@@ -60,6 +65,7 @@ class PartitionLog:
         "partition",
         "producers",
         "recovery_point",
+        "report_failure",
         "segments",
         "snapshots",
         "topic",
@@ -107,6 +113,8 @@ class PartitionLog:
         self.bases = [segment.base_offset for segment in self.segments]
         self.active = self.segments[-1]
         self._failure: str | None = None
+        self.report_failure: Callable[[OSError], None] = _nobody
+        """Told of every failure of the disk; whoever keeps the directory decides what it means for the others in it."""
         self._doomed: list[tuple[int, str]] = []
         self._dirty_directory = True
         self.truncations = 0
@@ -241,6 +249,7 @@ class PartitionLog:
             except OSError as second:
                 self.refuse_appends(f"the transaction index could not be cut back after: {second}")
         logger.error("%s-%d: append failed: %s", self.topic, self.partition, error)
+        self.report_failure(error)
         return AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=str(error))
 
     @property
@@ -414,6 +423,7 @@ class PartitionLog:
         if task.error is not None:
             # After a failed fsync the kernel may have dropped the pages: a second one would succeed and prove nothing.
             self.refuse_appends(f"flush failed: {task.error}")
+            self.report_failure(task.error)
         elif task.truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, task.end_offset)
 
