@@ -30,6 +30,7 @@ from kbroker.log.files import LOG_SUFFIX, read_optional, remove_quietly, sync_di
 from kbroker.log.flushing import Flusher
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.errors import ApiError
 
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
@@ -227,18 +228,30 @@ class LogManager:
         """
         self._now_ms = max(now_ms, self._now_ms)
         self._flusher.close(self._now_ms)
-        failed = any(log.failed for log in self.logs.values())
+        clean = clean and self._loaded
+        failed = [log for log in self.logs.values() if not self._close_log(log, clean)]
         try:
-            for log in self.logs.values():
-                log.close(clean=clean and self._loaded)
-            if clean and self._loaded:
+            if clean:
                 self.checkpoint()
-            if clean and self._loaded and not failed:
+            if clean and not failed:
                 checkpoints.write_clean_shutdown(self.directory, self.broker_epoch)
+        except OSError as error:
+            logger.error("%s gets no mark of a clean stop: %s", self.directory, error)
         finally:
             self.logs.clear()
             self._loaded = False
             self._unlock()
+
+    def _close_log(self, log: PartitionLog, clean: bool) -> bool:
+        """Close one log; whether all of it is on disk, as far as that was asked for."""
+        whole = not log.failed
+        try:
+            log.close(clean=clean)
+        except (OSError, ApiError) as error:
+            # A full disk, say: the next start reads what the snapshots and indexes would have told.
+            logger.error("%s-%d could not be closed cleanly: %s", log.topic, log.partition, error)
+            whole = False
+        return whole
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"

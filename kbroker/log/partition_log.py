@@ -35,6 +35,7 @@ from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, par
 _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
+_COMPLAIN_EVERY_MS = 10_000
 _UNDATED = -1  # deleted by somebody without a clock: the delay begins when somebody with one comes by
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class PartitionLog:
     """One partition's log; offsets are absolute, `size` in bytes, times in ms."""
 
     __slots__ = (
+        "_complained_ms",
         "_dirty_directory",
         "_doomed",
         "_failure",
@@ -113,6 +115,7 @@ class PartitionLog:
         self.bases = [segment.base_offset for segment in self.segments]
         self.active = self.segments[-1]
         self._failure: str | None = None
+        self._complained_ms = -_COMPLAIN_EVERY_MS
         self.report_failure: Callable[[OSError], None] = _nobody
         """Told of every failure of the disk; whoever keeps the directory decides what it means for the others in it."""
         self._doomed: list[tuple[int, str]] = []
@@ -234,13 +237,13 @@ class PartitionLog:
                 _put_prefix(batch, 0, offset, header[1], leader_epoch)
                 segment.append((batch,), size, last_offset, header[8])
         except OSError as error:
-            raise self._append_failed(error, completed) from error
+            raise self._append_failed(error, completed, now_ms) from error
         self.log_end_offset = self.producers.end_offset = last_offset + 1
         if last_offset + 1 - self.recovery_point >= config.flush_messages:
             self.flush(now_ms)
         return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, self.log_start_offset)
 
-    def _append_failed(self, error: OSError, completed: CompletedTxn | None) -> AppendError:
+    def _append_failed(self, error: OSError, completed: CompletedTxn | None, now_ms: int) -> AppendError:
         if getattr(error, "unrepaired", False):
             self.refuse_appends(f"the file could not be cut back after: {error}")
         if completed is not None and completed.aborted:
@@ -248,7 +251,9 @@ class PartitionLog:
                 self.active.txns.truncate_to(self.log_end_offset)
             except OSError as second:
                 self.refuse_appends(f"the transaction index could not be cut back after: {second}")
-        logger.error("%s-%d: append failed: %s", self.topic, self.partition, error)
+        if now_ms - self._complained_ms >= _COMPLAIN_EVERY_MS:
+            self._complained_ms = now_ms  # clients try again many times a second
+            logger.error("%s-%d: append failed: %s", self.topic, self.partition, error)
         self.report_failure(error)
         return AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=str(error))
 
@@ -454,11 +459,16 @@ class PartitionLog:
         self._doomed = []  # they go with the directory
 
     def close(self, *, clean: bool = True) -> None:
-        """Close the files; a clean close also flushes, snapshots the producers and completes the indexes."""
-        if clean and self._failure is None:
-            self.snapshots.take(self.producers, sync=True)
-            self.active.seal()
-            self._dirty_directory = True
-            self.flush()
-        for segment in self.segments:
-            segment.release()
+        """Close the files; a clean close also flushes, snapshots the producers and completes the indexes.
+
+        Raises OSError or AppendError when that failed; the files are closed all the same.
+        """
+        try:
+            if clean and self._failure is None:
+                self.snapshots.take(self.producers, sync=True)
+                self.active.seal()
+                self._dirty_directory = True
+                self.flush()
+        finally:
+            for segment in self.segments:
+                segment.release()
