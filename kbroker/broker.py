@@ -8,6 +8,7 @@ state. Never reads a request.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -178,11 +179,12 @@ class BrokerNode:
         self.logs.load(lambda topic: self._settings(topics.get(topic)).log, self.clock.now_ms(), self._belongs)
         if topics and not self.logs.was_clean:
             self.controller.bump_leader_epochs()
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self.replicas = Replicas(self.node_id, self.logs, self._settings, self.clock, loop.call_soon)
         self._settle_offline()
         state = self.controller.state
         self.replicas.load(state)
+        self.logs.wake = self._wake_moves
         self.logs.on_moved = self.replicas.replace_log
         self.logs.on_offline = self._lose_soon
         self.logs.on_fatal = self._fail
@@ -212,6 +214,11 @@ class BrokerNode:
         self.replicas.lose(lost)
         self.controller.lose_replicas(self.node_id, lost)
         self.controller.regain_replicas(self.node_id, [key for key in leaderless if key not in lost])
+
+    def _wake_moves(self) -> None:
+        """Called on the thread of a move; the loop may be gone by then."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
 
     def _lose_soon(self, keys: list[tuple[str, int]]) -> None:
         """Follow once the append that failed has been answered."""

@@ -30,7 +30,8 @@ class LogDirs:
     """Every log of a broker, by (topic, partition). First `open`, then `load`, then everything else.
 
     `on_offline(keys)` hears which partitions went with a directory that failed, `on_moved(key, log)` of a partition
-    whose log is another one now, `on_fatal(text)` that the broker cannot go on.
+    whose log is another one now, `on_fatal(text)` that the broker cannot go on. `wake()` is called from other
+    threads when it is worth calling `advance_moves`.
     """
 
     def __init__(self, managers: Sequence[LogManager], metadata_directory: str) -> None:
@@ -42,6 +43,7 @@ class LogDirs:
         self.on_offline: Callable[[list[Key]], None] = lambda _keys: None
         self.on_moved: Callable[[Key, PartitionLog], None] = lambda _key, _log: None
         self.on_fatal: Callable[[str], None] = lambda _text: None
+        self.wake: Callable[[], object] = lambda: None
         self._wished: dict[Key, str] = {}
 
     # -- opening and closing ----------------------------------------------------------------------------------
@@ -252,7 +254,7 @@ class LogDirs:
         if self.some_offline:
             # The partition's data might be there as well, and two of them could never be told apart later.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        self.moves[key] = Move(source.logs[key], target, self.move_bytes_per_second)
+        self.moves[key] = Move(source.logs[key], target, self.move_bytes_per_second, self.wake)
         logger.info("%s-%d begins to move from %s to %s", topic, partition, source.directory, directory)
 
     def _cancel(self, key: Key, now_ms: int) -> None:
@@ -261,7 +263,8 @@ class LogDirs:
             move.stop()
             move.target.discard(move.path, now_ms)
 
-    def _advance_moves(self, now_ms: int) -> None:
+    def advance_moves(self, now_ms: int) -> None:
+        """End the moves that are ready to end."""
         for key, move in list(self.moves.items()):
             try:
                 ready = move.is_ready()
@@ -290,4 +293,4 @@ class LogDirs:
         for manager in self.online:
             manager.tick(now_ms)
         if self.moves:
-            self._advance_moves(now_ms)
+            self.advance_moves(now_ms)
