@@ -21,6 +21,7 @@ from typing import Any
 import crc32c
 
 from kbroker.controller.store import ANY_VERSION, Change, Node, Put, VersionConflict
+from kbroker.failpoints import passed
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class EmbeddedStore:
             written = os.pwrite(self._fd, line, self._size)
             if written != len(line):
                 raise OSError("the metadata journal was written in part")
+            passed("journal.written")
             os.fdatasync(self._fd)
         except OSError:
             with contextlib.suppress(OSError):
@@ -159,6 +161,7 @@ class EmbeddedStore:
             os.fsync(file.fileno())
         os.replace(temporary, self._path(SNAPSHOT))
         _sync_directory(self._directory)
+        passed("journal.compacted")
         os.ftruncate(self._fd, 0)
         os.fdatasync(self._fd)
         self._size = 0

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from kbroker.failpoints import passed
 from kbroker.log import checkpoints
 from kbroker.log.checkpoint_files import CheckpointFile, Offsets
 from kbroker.log.files import LOG_SUFFIX, read_optional, remove_quietly, sync_directory
@@ -138,6 +139,7 @@ class LogManager:
             # The mark goes before anything is loaded: a crash while loading must not pass for a clean stop.
             remove_quietly(self._path(checkpoints.CLEAN_SHUTDOWN))
             sync_directory(self.directory)
+            passed("load.unmarked")
         self._now_ms = now_ms
         try:
             self._load_logs(configs, now_ms, belongs)
@@ -233,6 +235,7 @@ class LogManager:
         try:
             if clean:
                 self.checkpoint()
+                passed("close.flushed")
             if clean and not failed:
                 checkpoints.write_clean_shutdown(self.directory, self.broker_epoch)
         except OSError as error:
@@ -305,6 +308,7 @@ class LogManager:
             except OSError as error:
                 failure = error
                 continue
+            passed("partition.renamed")
             log.move(path)
             self._doomed.append((time_ms + log.config.file_delete_delay_ms, path))
         sync_directory(self.directory)
@@ -320,7 +324,9 @@ class LogManager:
         """Let a log that was built in a future directory of this directory become the partition's; raises OSError."""
         path = f"{self.directory}/{log.topic}-{log.partition}"
         log.release_idle(force=True)  # open indexes know their files by name
+        passed("move.copied")
         os.rename(log.directory, path)
+        passed("move.renamed")
         sync_directory(self.directory)
         log.move(path)
         self._keep((log.topic, log.partition), log)

@@ -18,6 +18,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable
 
+from kbroker.failpoints import passed
 from kbroker.log import checkpoints, offset_queries, retention, truncation
 from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.files import remove_quietly
@@ -279,8 +280,10 @@ class PartitionLog:
             old.created_ms = now_ms
             return old
         segment = self.add_segment(offset, now_ms)
+        passed("roll.created")
         try:
             old.seal()
+            passed("roll.sealed")
             self.snapshots.take(self.producers, sync=False)
         except OSError as error:
             # Both only save work later: the indexes are checked, and the log itself tells what a snapshot would.

@@ -15,6 +15,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 
+from kbroker.failpoints import passed
 from kbroker.log.batch_scan import read_header, scan_headers
 from kbroker.log.files import (
     DELETED_SUFFIX,
@@ -448,4 +449,5 @@ class Segment:
             except FileNotFoundError:
                 continue
             doomed.append(path + DELETED_SUFFIX)
+            passed("segment.marked")
         return doomed
