@@ -34,12 +34,12 @@ def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> Delete
     topics: dict[str, dict[int, int]] = {}
     for topic in request.topics:
         topics.setdefault(topic.name, {}).update({p.partition_index: p.offset for p in topic.partitions})
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(name, [_delete(ctx, name, index, offset) for index, offset in offsets.items()])
-            for name, offsets in topics.items()
-        ]
-    )
+    results = [
+        DeleteRecordsTopicResult(name, [_delete(ctx, name, index, offset) for index, offset in offsets.items()])
+        for name, offsets in topics.items()
+    ]
+    ctx.services.replicas.logs.save_log_starts()
+    return DeleteRecordsResponse(topics=results)
 
 
 def _delete(ctx: RequestContext, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:

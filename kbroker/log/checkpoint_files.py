@@ -29,10 +29,10 @@ class CheckpointFile:
         self._written = 0
         self._pending: Future[None] | None = None
 
-    def write(self, offsets: Offsets) -> None:
-        """Write now, after a write that is under way; raises OSError."""
+    def write(self, offsets: Offsets, *, sync: bool = True) -> None:
+        """Write now, after a write that is under way; raises OSError. Without `sync` it holds over a crash only."""
         self._asked += 1
-        self._put(self._asked, offsets)
+        self._put(self._asked, offsets, sync=sync)
 
     def write_by(self, pool: Executor, offsets: Offsets) -> None:
         """Have it written by a thread, unless the last such write is not done yet; raises the OSError of that one."""
@@ -44,8 +44,8 @@ class CheckpointFile:
         self._asked += 1
         self._pending = pool.submit(self._put, self._asked, offsets)
 
-    def _put(self, number: int, offsets: Offsets) -> None:
+    def _put(self, number: int, offsets: Offsets, *, sync: bool = True) -> None:
         with self._lock:
             if number > self._written:
-                checkpoints.write_offsets(self.path, offsets)
+                checkpoints.write_offsets(self.path, offsets, sync=sync)
                 self._written = number

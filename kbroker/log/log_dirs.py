@@ -125,7 +125,7 @@ class LogDirs:
                 other = homes.setdefault(key, manager)
                 if other is manager:
                     continue
-                shorter = manager if log.log_end_offset <= other.logs[key].log_end_offset else other
+                shorter = manager if _extent(log) <= _extent(other.logs[key]) else other
                 logger.warning("%s-%d is in two directories; the one in %s is set aside", *key, shorter.directory)
                 shorter.set_aside(*key)
                 homes[key] = other if shorter is manager else manager
@@ -197,6 +197,15 @@ class LogDirs:
                 failure = error
         if failure is not None:
             raise failure
+
+    def save_log_starts(self) -> None:
+        """Let what clients were told of deleted records survive a crash."""
+        for manager in self.online:
+            try:
+                manager.save_log_starts()
+            except OSError as error:
+                logger.error("the start offsets of logs in %s could not be saved: %s", manager.directory, error)
+                manager.report(error)
 
     def sync(self) -> None:
         """Let partitions created since the last call survive a power loss; raises OSError."""
@@ -294,3 +303,8 @@ class LogDirs:
             manager.tick(now_ms)
         if self.moves:
             self.advance_moves(now_ms)
+
+
+def _extent(log: PartitionLog) -> tuple[int, int]:
+    """Rank copies of a log: the longer one, then the one that knows of more deleted records."""
+    return log.log_end_offset, log.log_start_offset

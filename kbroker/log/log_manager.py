@@ -324,12 +324,13 @@ class LogManager:
         """Let a log that was built in a future directory of this directory become the partition's; raises OSError."""
         path = f"{self.directory}/{log.topic}-{log.partition}"
         log.release_idle(force=True)  # open indexes know their files by name
+        self._keep((log.topic, log.partition), log)
+        self.save_log_starts()  # first, or a crash would show deleted records again
         passed("move.copied")
         os.rename(log.directory, path)
         passed("move.renamed")
         sync_directory(self.directory)
         log.move(path)
-        self._keep((log.topic, log.partition), log)
 
     def set_aside(self, topic: str, partition: int) -> None:
         """Take a partition out of use and keep its files under another name; raises OSError."""
@@ -405,6 +406,10 @@ class LogManager:
         """Write all checkpoints now; raises OSError."""
         for _, file, offsets in self._writers:
             file.write(offsets())
+
+    def save_log_starts(self) -> None:
+        """Let what clients were told of deleted records survive a crash; raises OSError."""
+        self._writers[1][1].write(self._log_starts(), sync=False)
 
     def _checkpoint_file(self, name: str) -> CheckpointFile:
         return CheckpointFile(self._path(name))
