@@ -13,7 +13,6 @@ of the same name needs the place, it is moved aside (-stray) and kept, as in Kaf
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -24,10 +23,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from kbroker.log import checkpoints
+from kbroker.log.dir_lock import LogDirError, lock_directory
 from kbroker.log.files import LOG_SUFFIX, read_optional, remove_quietly, sync_directory
 from kbroker.log.flushing import Flusher
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.verify import log_class
 
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
@@ -38,10 +39,6 @@ logger = logging.getLogger(__name__)
 
 Key = tuple[str, int]
 Belongs = Callable[[str, int, uuid.UUID | None], bool]
-
-
-class LogDirError(Exception):
-    """The log directory cannot be used; the text says why, in one line, and nothing in it has been changed."""
 
 
 class LogSize(NamedTuple):
@@ -104,7 +101,7 @@ class LogManager:
     def open(self) -> None:
         """Lock the directory and check that it is ours; raises LogDirError. Other files in it may be read then."""
         os.makedirs(self.directory, exist_ok=True)
-        self._lock_fd = _lock(self.directory)
+        self._lock_fd = lock_directory(self.directory)
         try:
             self.cluster_id, self.directory_id = _take_identity(self.directory, self.node_id, self.cluster_id)
             self.was_clean = read_optional(self._path(checkpoints.CLEAN_SHUTDOWN)) is not None
@@ -152,14 +149,14 @@ class LogManager:
             if name.endswith(_DELETE_SUFFIX):
                 self._doomed.append((now_ms, path))
                 continue
-            key = _key_of(name)
+            key = partition_of(name)
             if key is None:
                 continue
             if not belongs(*key, checkpoints.read_topic_id(path)):
                 logger.warning("%s belongs to no topic of the cluster and is left as it is", path)
                 continue
             config = configs(key[0])
-            log = self.logs[key] = PartitionLog(
+            log = self.logs[key] = log_class()(
                 path,
                 *key,
                 config,
@@ -216,7 +213,7 @@ class LogManager:
                 logger.warning("%s held data of another topic of that name, which is now in %s", path, aside)
             os.makedirs(path, exist_ok=True)
             time_ms = self._now_ms if now_ms is None else now_ms
-            log = PartitionLog(path, topic, partition, config, now_ms=time_ms, topic_id=topic_id)
+            log = log_class()(path, topic, partition, config, now_ms=time_ms, topic_id=topic_id)
             log.release_idle(force=True)
             self.logs[topic, partition] = log
         elif log.topic_id is None and topic_id is not None:
@@ -361,16 +358,6 @@ class _Jobs:
             logger.error("%s-%d: %s", log.topic, log.partition, error)
 
 
-def _lock(directory: str) -> int:
-    fd = os.open(f"{directory}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise LogDirError(f"log directory {directory} is in use by another process") from error
-    return fd
-
-
 def _holds_other(path: str, topic_id: uuid.UUID) -> bool:
     """Whether a directory holds data that is not this topic's: another id is on it, or none although it has data."""
     if not os.path.isdir(path):
@@ -402,7 +389,8 @@ def _take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, 
     return cluster, directory_id
 
 
-def _key_of(name: str) -> Key | None:
+def partition_of(name: str) -> Key | None:
+    """Return the (topic, partition) that a directory's name stands for, None if it is no partition's."""
     topic, dash, number = name.rpartition("-")
     if not dash or not topic or not number.isascii() or not number.isdigit():
         return None
