@@ -1,7 +1,8 @@
 """What all test trees share: Apache Kafka's jars, and the rule about tests that need Java.
 
 A test marked `java` or `spark` is skipped, by name, on a machine without a JDK or Maven; where CI=true it fails
-instead, so that a build never passes by leaving them out.
+instead, so that a build never passes by leaving them out. Logs check themselves (KBROKER_VERIFY), in this process and
+in the brokers that tests start.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from compat_tests.harness.parts import PartsMissing, fetch, missing_tools
+
+os.environ.setdefault("KBROKER_VERIFY", "1")
 
 pytest_plugins = ["compat_tests.harness.report", "compat_tests.harness.fixtures"]
 

@@ -18,6 +18,7 @@ VERBS = {
     "produce": "Write lines of standard input to a topic.",
     "consume": "Print the records of topics.",
     "group": "List, describe, reset and delete consumer groups.",
+    "log": "Check, dump, repair and adopt the files of a data directory.",
 }
 HIDDEN = ("container",)
 """What only the image's entrypoint uses."""

@@ -15,8 +15,9 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 
 from kbroker.config.overrides import ALL_DIRS
+from kbroker.log.dir_lock import LogDirError
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import Belongs, Key, LogDirError, LogManager
+from kbroker.log.log_manager import Belongs, Key, LogManager
 from kbroker.log.moves import Move
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import shutil
@@ -27,10 +26,12 @@ from typing import NamedTuple
 from kbroker.failpoints import passed
 from kbroker.log import checkpoints
 from kbroker.log.checkpoint_files import CheckpointFile, Offsets
+from kbroker.log.dir_lock import LogDirError, lock_directory
 from kbroker.log.files import LOG_SUFFIX, read_optional, remove_quietly, sync_directory
 from kbroker.log.flushing import Flusher
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.verify import log_class
 from kbroker.protocol.errors import ApiError
 
 _DELETE_SUFFIX = "-delete"
@@ -46,10 +47,6 @@ _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, er
 
 Key = tuple[str, int]
 Belongs = Callable[[str, int, uuid.UUID | None], bool]
-
-
-class LogDirError(Exception):
-    """The log directory cannot be used; the text says why, in one line, and nothing in it has been changed."""
 
 
 class LogSize(NamedTuple):
@@ -117,7 +114,7 @@ class LogManager:
     def open(self) -> None:
         """Lock the directory and check that it is ours; raises LogDirError. Other files in it may be read then."""
         os.makedirs(self.directory, exist_ok=True)
-        self._lock_fd = _lock(self.directory)
+        self._lock_fd = lock_directory(self.directory)
         try:
             self.cluster_id, self.directory_id = _take_identity(self.directory, self.node_id, self.cluster_id)
             self.was_clean = read_optional(self._path(checkpoints.CLEAN_SHUTDOWN)) is not None
@@ -169,14 +166,14 @@ class LogManager:
             if name.endswith(_FUTURE_SUFFIX):
                 self._note_future(name)
                 continue
-            key = _key_of(name)
+            key = partition_of(name)
             if key is None:
                 continue
             if not belongs(*key, checkpoints.read_topic_id(path)):
                 logger.warning("%s belongs to no topic of the cluster and is left as it is", path)
                 continue
             config = configs(key[0])
-            log = PartitionLog(
+            log = log_class()(
                 path,
                 *key,
                 config,
@@ -197,7 +194,7 @@ class LogManager:
         self.logs[key] = log
 
     def _note_future(self, name: str) -> None:
-        key = _key_of(name.rpartition(".")[0])
+        key = partition_of(name.rpartition(".")[0])
         if key is not None:
             self.futures.append((key, self._path(name)))
 
@@ -277,7 +274,7 @@ class LogManager:
                 logger.warning("%s held data of another topic of that name, which is now in %s", path, aside)
             os.makedirs(path, exist_ok=True)
             time_ms = self._now_ms if now_ms is None else now_ms
-            log = PartitionLog(path, topic, partition, config, now_ms=time_ms, topic_id=topic_id)
+            log = log_class()(path, topic, partition, config, now_ms=time_ms, topic_id=topic_id)
             log.release_idle(force=True)
             self._keep((topic, partition), log)
         elif log.topic_id is None and topic_id is not None:
@@ -465,16 +462,6 @@ class _Jobs:
             log.report_failure(error)
 
 
-def _lock(directory: str) -> int:
-    fd = os.open(f"{directory}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise LogDirError(f"log directory {directory} is in use by another process") from error
-    return fd
-
-
 def _holds_other(path: str, topic_id: uuid.UUID) -> bool:
     """Whether a directory holds data that is not this topic's: another id is on it, or none although it has data."""
     if not os.path.isdir(path):
@@ -506,7 +493,8 @@ def _take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, 
     return cluster, directory_id
 
 
-def _key_of(name: str) -> Key | None:
+def partition_of(name: str) -> Key | None:
+    """Return the (topic, partition) that a directory's name stands for, None if it is no partition's."""
     topic, dash, number = name.rpartition("-")
     if not dash or not topic or not number.isascii() or not number.isdigit():
         return None

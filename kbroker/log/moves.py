@@ -34,6 +34,7 @@ from kbroker.log.files import (
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer_entry import write_snapshot
 from kbroker.log.segment import Segment
+from kbroker.log.verify import log_class
 
 if TYPE_CHECKING:
     from kbroker.log.log_manager import LogManager
@@ -116,7 +117,7 @@ class Move:
             path = offset_name(self.path, log.log_end_offset, SNAPSHOT_SUFFIX)
             write_snapshot(path, log.producers.entries.values(), sync=True)
         sync_directory(self.path)
-        moved = PartitionLog(
+        moved = log_class()(
             self.path,
             log.topic,
             log.partition,

@@ -7,6 +7,7 @@ from typing import Any
 
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.verify import log_class
 from kbroker.protocol.records import Record, build_batch, iter_batches, read_records
 
 NOW = 1_700_000_000_000
@@ -21,7 +22,7 @@ def batch(
 
 def open_log(directory: Path, *, clean: bool = True, config: LogConfig | None = None, **kw: Any) -> PartitionLog:
     directory.mkdir(exist_ok=True)
-    return PartitionLog(str(directory), "topic", 0, config or LogConfig(), now_ms=NOW, clean=clean, **kw)
+    return log_class()(str(directory), "topic", 0, config or LogConfig(), now_ms=NOW, clean=clean, **kw)
 
 
 def committed(log: PartitionLog) -> PartitionLog:

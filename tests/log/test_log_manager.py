@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from kbroker.log import checkpoints
+from kbroker.log.dir_lock import LogDirError
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogDirError, LogManager
+from kbroker.log.log_manager import LogManager
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all
 
 TOPIC_ID = uuid.UUID(int=0x1234)

@@ -66,12 +66,12 @@ def test_s13_by_relative_offset(tmp_path: Path) -> None:
     """Bug 6: offsets that no longer fit into four bytes beside the base."""
     log = open_log(tmp_path / "topic-0")
     append(log)
-    log.log_end_offset = 2**31 - 1
+    log.log_end_offset = log.producers.end_offset = 2**31 - 1
     append(log)
     assert log.bases == [0]
     append(log)
     assert log.bases == [0, 2**31]
-    log.log_end_offset = 2**33
+    log.log_end_offset = log.producers.end_offset = 2**33
     append(log)
     assert log.bases == [0, 2**31, 2**33]
     assert offsets_of(read_all(log)) == [0, 2**31 - 1, 2**31, 2**33]

@@ -105,7 +105,7 @@ def test_a_partition_that_cannot_be_hosted_does_not_stop_the_others(tmp_path, mo
 
     with Broker(data_dir=str(tmp_path)) as broker, WireClient(broker.bootstrap_servers) as client:
         create(client, "good")
-        monkeypatch.setattr(log_manager, "PartitionLog", refuse)
+        monkeypatch.setattr(log_manager, "log_class", lambda: refuse)
         create(client, "bad")
         answer = client.ask(produce_request("bad", batch()), 9)
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
+import pytest
+
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker.broker import BrokerNode
@@ -22,6 +24,12 @@ PRODUCE_CALLS = 30
 IDEMPOTENT_PRODUCE_CALLS = 37
 FETCH_CALLS = 36
 ROUNDS = 50
+
+
+@pytest.fixture(autouse=True)
+def as_in_production(monkeypatch):
+    """Logs do not check themselves, unless that is asked for."""
+    monkeypatch.delenv("KBROKER_VERIFY", raising=False)
 
 
 def frame(request, version):

@@ -14,7 +14,7 @@ from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
-from kbroker.log.log_manager import LogDirError
+from kbroker.log.dir_lock import LogDirError
 from kbroker.log.segment import Segment
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.alter_replica_log_dirs import (

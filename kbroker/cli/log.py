@@ -1,0 +1,172 @@
+"""`kbroker log`: check, dump, repair and adopt the files of a data directory, without a broker.
+
+Owns how findings and dumps reach people. What is checked, cut or recorded is decided below, in kbroker.log and
+kbroker.controller.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from kbroker.cli.output import json_option, print_json
+from kbroker.cluster_state import TopicState
+from kbroker.log.audit import audit, data_dir_of, log_bytes, partitions_of
+from kbroker.log.dir_lock import LogDirError, is_locked
+from kbroker.log.dump import dump as dump_file
+from kbroker.log.findings import Finding, Progress
+from kbroker.log.repair import repair as repair_directory
+from kbroker.protocol.wire import uuid_text
+
+_BAR_FROM_BYTES = 1 << 24
+_DIRECTORY = click.Path(exists=True, file_okay=False)
+
+
+@click.group("log")
+def command() -> None:
+    """Check, dump, repair and adopt a data directory, without a broker."""
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Progress]:
+    """Show a bar on a terminal while a long work goes on."""
+    if total < _BAR_FROM_BYTES or not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.update(task, advance=count)
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    kind = "recovery" if finding.recovery else "fault"
+    return {"file": finding.path, "position": finding.position, "kind": kind, "what": finding.what}
+
+
+@command.command("check")
+@click.argument("directory", type=_DIRECTORY)
+@json_option
+def check(directory: str, as_json: bool) -> None:
+    """Check every file of a data directory, or of one partition; nothing is changed.
+
+    One line for each finding. Exits with 1 if there is any.
+    """
+    directory = directory.rstrip("/") or "/"
+    if is_locked(data_dir_of(directory, partitions_of(directory))):
+        click.echo("kbroker: a broker uses this directory; what it writes meanwhile may show up as findings", err=True)
+    found = []
+    with _progress("checking", log_bytes(directory)) as progress:
+        for finding in audit(directory, progress):
+            if as_json:
+                found.append(_finding(finding))
+            else:
+                found.append({})
+                click.echo(str(finding))
+    if as_json:
+        print_json(found)
+    if found:
+        sys.exit(1)
+
+
+@command.command("dump")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE...")
+@click.option("--deep-iteration", is_flag=True, help="Also each record of a .log file.")
+@click.option("--print-data-log", is_flag=True, help="Also the records' keys and values.")
+def dump(files: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> None:
+    """Print .log, .index, .timeindex, .txnindex, .snapshot files and checkpoints, as kafka-dump-log does."""
+    for path in files:
+        for line in dump_file(path, deep=deep_iteration, contents=print_data_log):
+            click.echo(line)
+
+
+@command.command("repair")
+@click.argument("directory", type=_DIRECTORY)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def repair(directory: str, yes: bool, as_json: bool) -> None:
+    """Cut each log where recovery would cut it, and build its indexes again.
+
+    That is what a broker does when it starts after a crash. What lies below a log's recovery point is never changed.
+    Exits with 1 if something remains that recovery does not mend.
+    """
+    directory = directory.rstrip("/") or "/"
+    above = data_dir_of(directory, partitions_of(directory))
+    if is_locked(above):
+        raise LogDirError(f"log directory {above} is in use by another process")
+    if not yes:
+        with _progress("checking", log_bytes(directory)) as progress:
+            findings = list(audit(directory, progress, before_recovery=True))
+        for finding in findings:
+            click.echo(str(finding), err=as_json)
+        if not findings:
+            click.echo("nothing to repair", err=as_json)
+            return
+        click.confirm("cut and rebuild as recovery does?", abort=True, err=True)
+    done = repair_directory(directory, int(time.time() * 1000))
+    with _progress("checking", log_bytes(directory)) as progress:
+        left = list(audit(directory, progress))
+    if as_json:
+        print_json({"partitions": [each._asdict() for each in done], "left": [_finding(each) for each in left]})
+    else:
+        for each in done:
+            if each.cut_bytes or each.removed_segments:
+                click.echo(
+                    f"{each.path}: cut {each.cut_bytes} bytes, {each.removed_segments} segments removed; "
+                    f"the log ends at {each.log_end_offset}"
+                )
+        click.echo(f"recovered {len(done)} partitions")
+        for finding in left:
+            click.echo(f"remains: {finding}")
+    if left:
+        sys.exit(1)
+
+
+def _configs(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for pair in pairs:
+        topic, colon, setting = pair.partition(":")
+        key, equals, value = setting.partition("=")
+        if not colon or not equals or not topic or not key.strip():
+            raise click.UsageError(f"--config takes TOPIC:KEY=VALUE, not {pair!r}")
+        found.setdefault(topic, {})[key.strip()] = value.strip()
+    return found
+
+
+@command.command("adopt")
+@click.argument("directory", type=_DIRECTORY)
+@click.option("-c", "--config", "configs", multiple=True, metavar="TOPIC:KEY=VALUE", help="Set a config of a topic.")
+@json_option
+def adopt(directory: str, configs: tuple[str, ...], as_json: bool) -> None:
+    """Record the topics of a data directory that Apache Kafka wrote, so that kbroker serves them.
+
+    Their configs are not among the files: a topic gets what --config says, and the broker's defaults for the rest.
+    With these, retention may delete old segments when the broker starts. The files themselves are not touched.
+    """
+    from kbroker.controller.adopt import adopt as adopt_directory
+
+    found = adopt_directory(directory, _configs(configs))
+    if as_json:
+        print_json([_topic(topic) for topic in found])
+        return
+    for topic in found:
+        count = len(topic.partitions)
+        said = ", ".join(f"{key}={value}" for key, value in topic.configs.items()) or "no configs"
+        click.echo(f"adopted {topic.name}: {count} partition{'s' * (count != 1)}, {said}")
+    if not found:
+        click.echo("nothing to adopt")
+
+
+def _topic(topic: TopicState) -> dict[str, object]:
+    return {
+        "name": topic.name,
+        "id": uuid_text(topic.topic_id),
+        "leader_epochs": [partition.leader_epoch for partition in topic.partitions],
+        "configs": dict(topic.configs),
+    }

@@ -1,0 +1,95 @@
+"""What an audit of files says, and how it reads them: in chunks, whatever they hold.
+
+Owns `Finding` and the bounded readers that all checks share. Never writes, and never knows what a file means.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Self
+
+from kbroker.log.files import read_at
+
+CHUNK: Final = 1 << 20
+TEXT_LIMIT: Final = 1 << 24
+"""Bytes of the largest text file that is read: a checkpoint of some hundred thousand partitions."""
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes that have been read since the last call."""
+
+
+class Finding(NamedTuple):
+    """Something in a file that is not as it should be; `position` in bytes, None where it is the file as a whole.
+
+    `recovery` marks what the next start mends by itself, because the mark of a clean stop is absent.
+    """
+
+    path: str
+    position: int | None
+    what: str
+    recovery: bool = False
+
+    def __str__(self) -> str:
+        where = self.path if self.position is None else f"{self.path} at {self.position}"
+        return f"{where}: {self.what}"
+
+
+class TooLargeError(ValueError):
+    """A text file has more bytes than any broker writes."""
+
+
+def read_text(path: str) -> str | None:
+    """Return a text file's content, None where there is no such file; raises ValueError for what is no text."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(TEXT_LIMIT + 1)
+    except FileNotFoundError:
+        return None
+    if len(content) > TEXT_LIMIT:
+        raise TooLargeError(f"it has more than {TEXT_LIMIT} bytes")
+    return content.decode()
+
+
+class OpenFile:
+    """A file opened for reading only; `size` is its size in bytes when it was opened."""
+
+    __slots__ = ("fd", "path", "size")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size = os.fstat(self.fd).st_size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+    def entries(self, entry: struct.Struct, start: int = 0) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield (position, fields) of each whole entry of a fixed size."""
+        step = CHUNK // entry.size * entry.size
+        position = start
+        while position + entry.size <= self.size:
+            chunk = read_at(self.fd, min(step, self.size - position), position)
+            whole = len(chunk) // entry.size * entry.size
+            if not whole:
+                return  # the file is shorter than it was
+            for fields in entry.iter_unpack(memoryview(chunk)[:whole]):
+                yield position, fields
+                position += entry.size
+
+    def first_nonzero(self, start: int) -> int | None:
+        """Return the position of the first byte from `start` on that is not zero."""
+        position = start
+        while position < self.size:
+            chunk = read_at(self.fd, min(CHUNK, self.size - position), position)
+            if not chunk:
+                return None
+            rest = chunk.lstrip(b"\0")
+            if rest:
+                return position + len(chunk) - len(rest)
+            position += len(chunk)
+        return None

@@ -1,0 +1,117 @@
+"""`kbroker log`: what people see of the audit, the dump and the repair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker import Broker
+from kbroker.log import checkpoints
+from kbroker.log.log_config import LogConfig
+from kbroker.log.log_manager import LogManager
+from tests.cli.conftest import CommandLine
+from tests.log.builders import NOW, batch, committed
+
+
+@pytest.fixture
+def offline() -> CommandLine:
+    return CommandLine("127.0.0.1:1")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory after a clean stop."""
+    logs = LogManager(str(tmp_path / "data"), node_id=1)
+    logs.load(lambda _topic: LogConfig(), NOW)
+    log = logs.get_or_create("orders", 0, None, LogConfig(index_interval_bytes=200))
+    for index in range(20):
+        log.append_as_leader(batch(2, timestamp=NOW + index), 0, NOW)
+    committed(log)
+    logs.close()
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def log_file(data: Path) -> Path:
+    return data / "orders-0" / f"{0:020}.log"
+
+
+def test_a_directory_without_a_fault_says_nothing(offline: CommandLine, data: Path) -> None:
+    assert offline.ok("log", "check", str(data)).text == ""
+    assert offline.ok("log", "check", f"{data}/", "--json").json == []
+    assert offline.ok("log", "check", str(data / "orders-0")).text == ""
+
+
+def test_findings_are_lines_and_exit_1(offline: CommandLine, data: Path, log_file: Path) -> None:
+    size = log_file.stat().st_size
+    log_file.write_bytes(log_file.read_bytes() + b"junk")
+    done = offline("log", "check", str(data))
+    assert (done.status, done.err) == (1, "")
+    assert done.lines == [f"{log_file} at {size}: 4 bytes are no batch; the last 4 bytes cannot be read"]
+    (data / checkpoints.CLEAN_SHUTDOWN).unlink()
+    done = offline("log", "check", str(data), "--json")
+    assert done.status == 1
+    assert done.json == [
+        {
+            "file": str(log_file),
+            "position": size,
+            "kind": "recovery",
+            "what": "recovery will cut 4 bytes from here on: 4 bytes are no batch",
+        }
+    ]
+
+
+def test_what_is_no_data_directory_is_one_line(offline: CommandLine, tmp_path: Path) -> None:
+    assert "neither a data directory nor" in offline.fails("log", "check", str(tmp_path))
+    assert "neither a data directory nor" in offline.fails("log", "repair", "--yes", str(tmp_path))
+    assert "no file of a log directory" in offline.fails("log", "dump", __file__)
+
+
+def test_repair_asks_first(offline: CommandLine, data: Path, log_file: Path) -> None:
+    content = log_file.read_bytes()
+    assert offline.ok("log", "repair", str(data)).lines == ["nothing to repair"]
+    log_file.write_bytes(content + b"junk")
+    done = offline("log", "repair", str(data), stdin=b"n\n")
+    assert done.status == 130
+    assert log_file.read_bytes() == content + b"junk"
+    done = offline.ok("log", "repair", str(data), stdin=b"y\n")
+    assert f"{log_file} at {len(content)}: recovery will cut 4 bytes from here on: 4 bytes are no batch" in done.lines
+    partition = data / "orders-0"
+    assert f"{partition}: cut 4 bytes, 0 segments removed; the log ends at 40" in done.lines
+    assert log_file.read_bytes() == content
+    assert offline.ok("log", "check", str(data)).text == ""
+
+
+def test_repair_says_what_it_cannot_mend(offline: CommandLine, data: Path, log_file: Path) -> None:
+    content = bytearray(log_file.read_bytes())
+    content[100] ^= 1
+    log_file.write_bytes(content)
+    (data / checkpoints.HIGH_WATERMARKS).write_text("1\n0\n")
+    done = offline("log", "repair", str(data), "--yes", "--json")
+    assert done.status == 1
+    assert [each["file"] for each in done.json["left"]] == [str(data / checkpoints.HIGH_WATERMARKS)]
+    assert done.json["partitions"][0]["log_end_offset"] == 2
+    assert bytes(content).startswith(log_file.read_bytes())
+    assert done.json["partitions"][0]["cut_bytes"] == len(content) - log_file.stat().st_size > 1000
+
+
+def test_a_directory_in_use_is_not_repaired(offline: CommandLine, tmp_path: Path) -> None:
+    with Broker(data_dir=str(tmp_path / "data")):
+        assert "in use by another process" in offline.fails("log", "repair", "--yes", str(tmp_path / "data"))
+        done = offline("log", "check", str(tmp_path / "data"))
+        assert "a broker uses this directory" in done.err
+
+
+def test_dump_prints_every_kind_of_file(offline: CommandLine, data: Path, log_file: Path) -> None:
+    lines = offline.ok("log", "dump", str(log_file), "--deep-iteration", "--print-data-log").lines
+    assert lines[:2] == [f"Dumping {log_file}", "Log starting offset: 0"]
+    assert lines[2].startswith("baseOffset: 0 lastOffset: 1 count: 2 baseSequence: -1 lastSequence: -1 producerId: -1 ")
+    assert lines[3].endswith("keySize: 3 valueSize: 5 sequence: -1 headerKeys: [] key: key payload: value")
+    for path in sorted(data.rglob("*")):
+        if path.is_file() and path.name not in (".lock",):
+            assert offline.ok("log", "dump", str(path)).lines[0] == f"Dumping {path}"
+    said = offline.ok("log", "dump", str(data / checkpoints.HIGH_WATERMARKS)).lines
+    assert said[1:] == ["topic: orders partition: 0 offset: 40"]
+    said = offline.ok("log", "dump", str(data / "orders-0" / checkpoints.LEADER_EPOCHS)).lines
+    assert said[1:] == ["epoch: 0 startOffset: 0"]
