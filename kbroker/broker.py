@@ -31,6 +31,8 @@ from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.services import Services
 from kbroker.log import checkpoints
 from kbroker.log.appends import COORDINATOR
+from kbroker.log.cleaner.settings import CleanerSettings
+from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_manager import LogManager
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -132,7 +134,8 @@ class BrokerNode:
         """Load what is on disk, then serve."""
         config = self.config
         handlers.load_all()
-        self.logs = _open_logs(config, self.node_id, self._cluster_id)
+        self.cleaner_pool = WorkerPool(_cleaner_settings(config))
+        self.logs = _open_logs(config, self.node_id, self._cluster_id, self.cleaner_pool)
         try:
             self._load()
             await self._listen()
@@ -231,6 +234,8 @@ class BrokerNode:
         if old.broker_configs is new.broker_configs or not self._take_configs(new):
             return
         self.replicas.reconfigure(new)
+        self.cleaner_pool.settings = _cleaner_settings(self.config)
+        self.logs.cleaner.change_rate()
         self.logs.producer_id_expiration_ms = self.config.get_int("producer.id.expiration.ms")
         try:
             self.server.limits = _limits(self.config)
@@ -257,6 +262,7 @@ class BrokerNode:
     def _on_tick(self) -> None:
         try:
             self.logs.tick(self.clock.now_ms())
+            self.cleaner_pool.tick(self.clock.now_ms())
             self.groups.tick()
         except Exception:
             log.exception("periodic work on the logs failed")
@@ -267,9 +273,10 @@ class BrokerNode:
         if store is not None:
             store.close()
         self.logs.close(clean, self.clock.now_ms())
+        self.cleaner_pool.close()
 
 
-def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None) -> LogManager:
+def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogManager:
     """Lock the log directory. Raises ConfigError, LogDirError."""
     if len(config.log_dirs) != 1:
         raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; this broker keeps one")
@@ -283,9 +290,21 @@ def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None) -> Lo
         log_start_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
         high_watermark_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
         producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+        cleaner_pool=cleaner_pool,
     )
     logs.open()
     return logs
+
+
+def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    return CleanerSettings(
+        enable=config.get_bool("log.cleaner.enable"),
+        threads=config.get_int("log.cleaner.threads"),
+        io_max_bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
+        dedupe_buffer_size=config.get_int("log.cleaner.dedupe.buffer.size"),
+        io_buffer_size=config.get_int("log.cleaner.io.buffer.size"),
+        backoff_ms=config.get_int("log.cleaner.backoff.ms"),
+    )
 
 
 def _cluster_id(directory: str, wanted: str | None) -> str:

@@ -1,7 +1,7 @@
 """All partitions of one log directory.
 
-Owns the directory: its lock, its identity, its checkpoints, and which partitions are in it. Never answers a request and
-has no clock and no timer: `tick` is called from outside and does what is due.
+Owns the directory: its lock, its identity, its checkpoints, which partitions are in it, and their compaction. Never
+answers a request and has no clock and no timer: `tick` is called from outside and does what is due.
 
     .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint (checkpoints.py)
     <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
@@ -24,6 +24,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from kbroker.log import checkpoints
+from kbroker.log.cleaner.manager import Cleaner
+from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.files import LOG_SUFFIX, read_optional, remove_quietly, sync_directory
 from kbroker.log.flushing import Flusher
 from kbroker.log.log_config import LogConfig
@@ -72,7 +74,9 @@ class LogManager:
         high_watermark_interval_ms: int = 5_000,
         producer_id_expiration_ms: int = 86_400_000,
         producer_id_check_interval_ms: int = 600_000,
+        cleaner_pool: WorkerPool | None = None,
     ) -> None:
+        """Prepare; a `cleaner_pool` that is passed in is the caller's to tick and to close."""
         self.directory = os.path.abspath(directory)
         self.node_id = node_id
         self.broker_epoch = broker_epoch
@@ -98,6 +102,9 @@ class LogManager:
         self._written_ms = [0] * len(self._writers)
         self._flusher = Flusher()
         self._doomed: list[tuple[int, str]] = []
+        pool = cleaner_pool or WorkerPool()
+        self._own_pool = pool if cleaner_pool is None else None
+        self.cleaner = Cleaner(self.directory, self.logs, pool)
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -171,6 +178,7 @@ class LogManager:
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             log.release_idle(force=True)
+        self.cleaner.load()
         if not self.logs.keys() >= {*recovery_points, *log_starts, *high_watermarks}:
             self.checkpoint()  # an entry of a partition that is gone would count for a new one of its name
 
@@ -181,6 +189,9 @@ class LogManager:
         when a log had failed: what its files hold has to be checked.
         """
         self._now_ms = max(now_ms, self._now_ms)
+        self.cleaner.close()
+        if self._own_pool is not None:
+            self._own_pool.close()
         self._flusher.close(self._now_ms)
         failed = any(log.failed for log in self.logs.values())
         try:
@@ -236,10 +247,12 @@ class LogManager:
         """Take partitions away at once, as `delete` does; raises OSError when all that can go have gone."""
         time_ms = self._now_ms if now_ms is None else now_ms
         failure: OSError | None = None
+        was_cleaned = False
         for topic, partition in keys:
             log = self.logs.pop((topic, partition), None)
             if log is None:
                 continue
+            was_cleaned |= self.cleaner.forget((topic, partition))
             log.close(clean=False)
             path = self._renamed(topic, partition, _DELETE_SUFFIX)
             try:
@@ -251,6 +264,8 @@ class LogManager:
             self._doomed.append((time_ms + log.config.file_delete_delay_ms, path))
         sync_directory(self.directory)
         self.checkpoint()
+        if was_cleaned:
+            self.cleaner.checkpoint()
         if failure is not None:
             raise failure
 
@@ -276,6 +291,9 @@ class LogManager:
         self._flusher.poll(now_ms)
         self._jobs.run(now_ms, self.logs)
         self._purge_directories(now_ms)
+        self.cleaner.tick(now_ms)
+        if self._own_pool is not None:
+            self._own_pool.tick(now_ms)
         for index, (interval, write) in enumerate(self._writers):
             if now_ms - self._written_ms[index] >= interval:
                 self._written_ms[index] = now_ms
@@ -283,7 +301,8 @@ class LogManager:
 
     def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
         log.purge_deleted(now_ms)
-        log.delete_old_segments(now_ms)
+        if not self.cleaner.is_busy(log):  # with `compact,delete`, one after the other, as in Kafka
+            log.delete_old_segments(now_ms)
         log.release_idle()
 
     def _flush_due(self, log: PartitionLog, now_ms: int) -> None:
