@@ -79,7 +79,7 @@ class Cleaning:
         job = self._job
         offsets = OffsetMap(job.first_dirty, job.map_bytes)
         transactions = CleanedTransactions(txn for txn in job.aborted if txn.last_offset >= job.first_dirty)
-        ends = [base for base, _ in job.segments[1:]] + [job.upper]
+        ends = [*(base for base, _ in job.segments), job.upper][1:]
         for (base, size), end in zip(job.segments, ends, strict=True):
             if end > job.first_dirty:
                 if not self._take_in(base, size, offsets, transactions):

@@ -38,15 +38,19 @@ class Aborted(Exception):  # noqa: N818 - what happened
 class Throttle:
     """How long to wait so that no more than `rate` bytes per second are spent; seconds of a clock that is passed in."""
 
-    __slots__ = ("_due", "rate")
+    __slots__ = ("_due", "_rate")
 
     def __init__(self, rate: float = _UNLIMITED) -> None:
-        self.rate = rate
+        self.change(rate)
+
+    def change(self, rate: float) -> None:
+        """Use another rate from now on; nothing is owed any more."""
+        self._rate = rate
         self._due = 0.0  # when all that was spent so far has had its time
 
     def spend(self, size: int, now: float) -> float:
         """Count `size` bytes; returns how many seconds to wait."""
-        self._due = max(self._due, now) + size / self.rate
+        self._due = max(self._due, now) + size / self._rate
         return self._due - now
 
 
@@ -99,7 +103,7 @@ class Worker:
                 self._sync()
 
     def _set_rate(self, rate: float | None) -> None:
-        self._throttle.rate = rate or _UNLIMITED
+        self._throttle.change(rate or _UNLIMITED)
 
     def _clean(self, job: CleaningJob) -> None:
         started = time.monotonic()
@@ -135,6 +139,7 @@ class Worker:
                 raise Aborted
             if message is not None and "rate" in message:
                 self._set_rate(message["rate"])
+                return
             now = time.monotonic()
             if message is None and now >= until:
                 return
