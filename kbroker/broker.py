@@ -33,6 +33,8 @@ from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.services import Services
 from kbroker.log import checkpoints
 from kbroker.log.appends import COORDINATOR
+from kbroker.log.cleaner.settings import CleanerSettings
+from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_dirs import LogDirs
 from kbroker.log.log_manager import LogManager
@@ -137,7 +139,8 @@ class BrokerNode:
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done with the reason when the broker cannot go on: all its log directories have failed, or the metadata's."""
         handlers.load_all()
-        self.logs = _open_logs(config, self.node_id, self._cluster_id)
+        self.cleaner_pool = WorkerPool(_cleaner_settings(config))
+        self.logs = _open_logs(config, self.node_id, self._cluster_id, self.cleaner_pool)
         try:
             self._load()
             await self._listen()
@@ -283,6 +286,9 @@ class BrokerNode:
         known = self.controller.state.brokers.get(self.node_id)
         if known is not None and known.cordoned != self.logs.all_cordoned:
             self.controller.register_broker(replace(known, cordoned=self.logs.all_cordoned))
+        self.cleaner_pool.settings = _cleaner_settings(self.config)
+        for manager in self.logs.online:
+            manager.cleaner.change_rate()
         self.logs.producer_id_expiration_ms = self.config.get_int("producer.id.expiration.ms")
         self.server.limits = _limits(self.config)
 
@@ -306,6 +312,7 @@ class BrokerNode:
     def _on_tick(self) -> None:
         try:
             self.logs.tick(self.clock.now_ms())
+            self.cleaner_pool.tick(self.clock.now_ms())
             self.groups.tick()
         except Exception:
             log.exception("periodic work on the logs failed")
@@ -316,9 +323,10 @@ class BrokerNode:
         if store is not None:
             store.close()
         self.logs.close(clean, self.clock.now_ms())
+        self.cleaner_pool.close()
 
 
-def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None) -> LogDirs:
+def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogDirs:
     """Lock the log directories. Raises ConfigError, LogDirError, OSError."""
     directories = [os.path.abspath(directory) for directory in dict.fromkeys(config.log_dirs)]
     metadata = os.path.abspath(config.get_optional_str("metadata.log.dir") or directories[0])
@@ -335,12 +343,24 @@ def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None) -> Lo
             log_start_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
             high_watermark_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+            cleaner_pool=cleaner_pool,
         )
         for directory in directories
     ]
     logs = LogDirs(managers, metadata)
     logs.open()
     return logs
+
+
+def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    return CleanerSettings(
+        enable=config.get_bool("log.cleaner.enable"),
+        threads=config.get_int("log.cleaner.threads"),
+        io_max_bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
+        dedupe_buffer_size=config.get_int("log.cleaner.dedupe.buffer.size"),
+        io_buffer_size=config.get_int("log.cleaner.io.buffer.size"),
+        backoff_ms=config.get_int("log.cleaner.backoff.ms"),
+    )
 
 
 def _cluster_id(directory: str, wanted: str | None) -> str:

@@ -1,7 +1,7 @@
 """All partitions of one log directory.
 
-Owns the directory: its lock, its identity, its checkpoints, and which partitions are in it. Never answers a request and
-has no clock and no timer: `tick` is called from outside and does what is due.
+Owns the directory: its lock, its identity, its checkpoints, which partitions are in it, and their compaction. Never
+answers a request and has no clock and no timer: `tick` is called from outside and does what is due.
 
     .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint (checkpoints.py)
     <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
@@ -26,6 +26,8 @@ from typing import NamedTuple
 from kbroker.failpoints import passed
 from kbroker.log import checkpoints
 from kbroker.log.checkpoint_files import CheckpointFile, Offsets
+from kbroker.log.cleaner.manager import Cleaner
+from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.dir_lock import LogDirError, lock_directory
 from kbroker.log.files import LOG_SUFFIX, read_optional, remove_quietly, sync_directory
 from kbroker.log.flushing import Flusher
@@ -77,7 +79,9 @@ class LogManager:
         high_watermark_interval_ms: int = 5_000,
         producer_id_expiration_ms: int = 86_400_000,
         producer_id_check_interval_ms: int = 600_000,
+        cleaner_pool: WorkerPool | None = None,
     ) -> None:
+        """Prepare; a `cleaner_pool` that is passed in is the caller's to tick and to close."""
         self.directory = os.path.abspath(directory)
         self.node_id = node_id
         self.broker_epoch = broker_epoch
@@ -108,6 +112,9 @@ class LogManager:
         self._written_ms = [0] * len(self._writers)
         self._flusher = Flusher()
         self._doomed: list[tuple[int, str]] = []
+        pool = cleaner_pool or WorkerPool()
+        self._own_pool = pool if cleaner_pool is None else None
+        self.cleaner = Cleaner(self.directory, self.logs, pool)
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -186,6 +193,7 @@ class LogManager:
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             log.release_idle(force=True)
             self._keep(key, log)
+        self.cleaner.load()
         if not self.logs.keys() >= {*recovery_points, *log_starts, *high_watermarks}:
             self.checkpoint()  # an entry of a partition that is gone would count for a new one of its name
 
@@ -210,6 +218,7 @@ class LogManager:
     def abandon(self) -> list[Key]:
         """Use the directory no more and return the partitions that it held; nothing is written, the lock stays."""
         lost = list(self.logs)
+        self.cleaner.close()
         for log in self.logs.values():
             log.refuse_appends(f"log directory {self.directory} is offline: {self.failure}")
             log.close(clean=False)
@@ -226,6 +235,9 @@ class LogManager:
         when a log had failed: what its files hold has to be checked.
         """
         self._now_ms = max(now_ms, self._now_ms)
+        self.cleaner.close()
+        if self._own_pool is not None:
+            self._own_pool.close()
         self._flusher.close(self._now_ms)
         clean = clean and self._loaded
         failed = [log for log in self.logs.values() if not self._close_log(log, clean)]
@@ -294,10 +306,12 @@ class LogManager:
         """Take partitions away at once, as `delete` does; raises OSError when all that can go have gone."""
         time_ms = self._now_ms if now_ms is None else now_ms
         failure: OSError | None = None
+        was_cleaned = False
         for topic, partition in keys:
             log = self.logs.pop((topic, partition), None)
             if log is None:
                 continue
+            was_cleaned |= self.cleaner.forget((topic, partition))
             log.close(clean=False)
             path = self._renamed(topic, partition, _DELETE_SUFFIX)
             try:
@@ -310,6 +324,8 @@ class LogManager:
             self._doomed.append((time_ms + log.config.file_delete_delay_ms, path))
         sync_directory(self.directory)
         self.checkpoint()
+        if was_cleaned:
+            self.cleaner.checkpoint()
         if failure is not None:
             raise failure
 
@@ -364,10 +380,20 @@ class LogManager:
             return
         self._jobs.run(now_ms, self.logs)
         self._purge_directories(now_ms)
+        self._clean(now_ms)
+        if self._own_pool is not None:
+            self._own_pool.tick(now_ms)
         for index, (interval, file, offsets) in enumerate(self._writers):
             if now_ms - self._written_ms[index] >= interval:
                 self._written_ms[index] = now_ms
                 self._write_checkpoint(file, offsets())
+
+    def _clean(self, now_ms: int) -> None:
+        try:
+            self.cleaner.tick(now_ms)
+        except OSError as error:
+            logger.error("%s: how far logs are clean cannot be written: %s", self.directory, error)
+            self.report(error)
 
     def _write_checkpoint(self, file: CheckpointFile, offsets: Offsets) -> None:
         try:
@@ -378,7 +404,8 @@ class LogManager:
 
     def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
         log.purge_deleted(now_ms)
-        log.delete_old_segments(now_ms)
+        if not self.cleaner.is_busy(log):  # with `compact,delete`, one after the other, as in Kafka
+            log.delete_old_segments(now_ms)
         log.release_idle()
 
     def _flush_due(self, log: PartitionLog, now_ms: int) -> None:

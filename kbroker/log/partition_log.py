@@ -226,7 +226,7 @@ class PartitionLog:
         try:
             if leader_epoch != self.leader_epochs.latest:
                 self.leader_epochs.assign(leader_epoch, offset)
-            if segment.should_roll(size, last_offset, header[8], now_ms, config.segment_bytes, config.segment_ms):
+            if segment.should_roll(size, last_offset, header[8], now_ms, config.segment_bytes, self._rules.segment_ms):
                 segment = self._roll(now_ms)
             if completed is not None and completed.aborted:
                 # Before the marker itself: an entry too many is taken back, a marker without an entry would be lost.
@@ -394,6 +394,20 @@ class PartitionLog:
         due = now_ms + self.config.file_delete_delay_ms if now_ms else _UNDATED
         self._doomed += [(due, path) for path in segment.mark_deleted()]
         self.snapshots.remove(segment.base_offset)
+
+    def exchange_segments(self, old: list[Segment], doomed: list[str], now_ms: int) -> None:
+        """Let the files that now stand at the base of the first one serve in the place of `old`, which are neighbours.
+
+        `doomed` are the old files' present names; they are removed as those of deleted segments are. Raises OSError.
+        """
+        index, base, config = self.segments.index(old[0]), old[0].base_offset, self.config
+        new = Segment.open(self.directory, base, config.index_interval_bytes, config.segment_index_bytes, now_ms)
+        self.segments[index : index + len(old)] = [new]
+        self.bases[index : index + len(old)] = [base]
+        self._doomed += [(now_ms + config.file_delete_delay_ms, path) for path in doomed]
+        for segment in old[1:]:
+            self.snapshots.remove(segment.base_offset)
+        self._dirty_directory = True
 
     def purge_deleted(self, now_ms: int) -> int:
         """Remove the files of deleted segments that are due; returns how many."""

@@ -96,8 +96,11 @@ def remove_leftovers(directory: str) -> None:
     cleaned = [offset_of(name) for name in names if name.endswith(CLEANED_SUFFIX)]
     first_cleaned = min((offset for offset in cleaned if offset is not None), default=_BEYOND_ALL)
     for name in names:
-        unfinished = name.endswith(SWAP_SUFFIX) and (offset_of(name) or 0) >= first_cleaned
-        if unfinished or name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")):
+        if name.endswith(SWAP_SUFFIX) and (offset_of(name) or 0) >= first_cleaned:
+            remove_quietly(f"{directory}/{name}")
+    # Only now: they tell that those were unfinished, should this be interrupted too.
+    for name in names:
+        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")):
             remove_quietly(f"{directory}/{name}")
     _finish_swaps(directory)
 

@@ -336,7 +336,8 @@ class Segment:
         assert self.times is not None
         if position == 0:
             self.first_timestamp = header.max_timestamp
-        if header.max_timestamp > self._max_timestamp:
+        # A batch that compaction emptied still has a timestamp, but no record to show for it.
+        if header.max_timestamp > self._max_timestamp and header.record_count:
             self._max_timestamp, self._max_offset = header.max_timestamp, header.last_offset
         if position - indexed > self.index_interval:
             self.offsets.append(header.last_offset, position)
