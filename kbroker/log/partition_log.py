@@ -296,7 +296,8 @@ class PartitionLog:
         """Return batches from the one that holds `fetch_offset` on, none that reaches to `upper_bound`.
 
         At most `max_bytes`, of which the last batch may be cut off; nothing if that is less than the first batch, which
-        `min_one` lets through whatever its size. Raises ApiError(OFFSET_OUT_OF_RANGE).
+        `min_one` lets through whatever its size. Raises ApiError(OFFSET_OUT_OF_RANGE), or CORRUPT_MESSAGE where the
+        file makes no sense from there on.
         """
         if not self.log_start_offset <= fetch_offset <= self.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -307,6 +308,8 @@ class PartitionLog:
             segment = segments[index]
             found = segment.find(fetch_offset)
             if found is None:
+                if not segment.is_whole_from(fetch_offset):
+                    raise ApiError(ErrorCode.CORRUPT_MESSAGE)  # or the reader would go past what it cannot see
                 continue
             position, first_size = found
             limit = max(max_bytes, first_size) if min_one else max_bytes

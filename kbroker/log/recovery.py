@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kbroker.failpoints import passed
-from kbroker.log.batch_scan import scan_batches, scan_headers
+from kbroker.log.batch_scan import read_header, scan_batches, scan_headers
 from kbroker.log.files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -206,7 +206,9 @@ class _Loader:
             self.snapshots.remove_outside(-1, segment.base_offset)
             self.snapshots.take(self.producers, sync=True)
             size = segment.size
-            recover_segment(segment, self.producers, self.epochs, partial(self._remove_after, index))
+            # What is appended is gapless; only compaction leaves holes, and it never touches the last segment.
+            gapless = segment is self.segments[-1] and not self._config.compact
+            recover_segment(segment, self.producers, self.epochs, partial(self._remove_after, index), gapless=gapless)
             passed("recovery.checked")
             if segment.size < size:
                 logger.warning("%s is cut off at %d of %d bytes", segment.path(), segment.size, size)
@@ -216,7 +218,12 @@ class _Loader:
 
 
 def recover_segment(
-    segment: Segment, producers: ProducerState, epochs: LeaderEpochCache, before_cut: Callable[[], None]
+    segment: Segment,
+    producers: ProducerState,
+    epochs: LeaderEpochCache,
+    before_cut: Callable[[], None],
+    *,
+    gapless: bool,
 ) -> None:
     """Read every batch of a segment, rebuild all its indexes, and cut it off at the first bad batch.
 
@@ -229,6 +236,13 @@ def recover_segment(
     for position, header, batch in scan_batches(fd, 0, segment.size):
         if not _is_sound(header, batch, next_offset, segment.base_offset):
             break
+        if header.base_offset > next_offset or header.leader_epoch > epochs.latest:
+            # Neither number is under the CRC. Compaction leaves holes, and epochs grow; but the next batch may deny it.
+            behind = read_header(fd, position + header.size, segment.size)
+            if behind is not None and not _may_follow(behind, header):
+                break
+            if gapless and header.base_offset > next_offset:
+                break
         try:
             _apply(segment, producers, header, batch)
         except Malformed:
@@ -243,6 +257,10 @@ def recover_segment(
     if end < segment.size:
         before_cut()
     segment.end_rebuild(end, indexed)
+
+
+def _may_follow(header: BatchHeader, before: BatchHeader) -> bool:
+    return header.base_offset > before.last_offset and header.leader_epoch >= before.leader_epoch
 
 
 def _is_sound(header: BatchHeader, batch: memoryview, next_offset: int, base_offset: int) -> bool:

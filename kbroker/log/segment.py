@@ -209,6 +209,15 @@ class Segment:
                 return position, header.size
         return None
 
+    def is_whole_from(self, offset: int) -> bool:
+        """Whether batches follow one another to the end of the file, from one at or before `offset` on."""
+        if offset >= self._tail_start or not self.size:
+            return True
+        end = start = self._start_for(offset)
+        for position, header in scan_headers(self.handle.fd, start, self.size):
+            end = position + header.size
+        return end == self.size
+
     def _start_for(self, offset: int) -> int:
         """Return a position from which a scan finds `offset`, taken from the index only if the log confirms it."""
         index = self.indexes()[0]

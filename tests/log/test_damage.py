@@ -1,0 +1,258 @@
+"""One damage after another, to every kind of file: never a wrong answer, never an end of the broker (S3, S4, S6).
+
+A reader checks the CRC of each batch, as Kafka's clients do. What it accepts must be what was written, and it must meet
+every offset up to the end of the log, or up to the first batch that it refuses.
+
+Base offset and leader epoch (bytes 0-7 and 12-15 of a batch) are not under the CRC in Kafka's format, so that after a
+clean stop, when nothing is read again, nobody but `kbroker log check` sees damage to them; it has to.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kbroker.controller.embedded import CorruptMetadata, EmbeddedStore
+from kbroker.controller.store import Put
+from kbroker.log.appends import COORDINATOR
+from kbroker.log.audit import audit
+from kbroker.log.dir_lock import LogDirError
+from kbroker.log.log_config import LogConfig
+from kbroker.log.log_manager import LogManager
+from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
+from kbroker.protocol.records import HEADER_SIZE, build_marker, compute_crc, parse_header, read_records
+from tests.log.builders import NOW, batch
+
+SEED = 20261121
+DAMAGES = 2000
+CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=150)
+TOPIC_IDS = {"t": uuid.UUID(int=7), "u": uuid.UUID(int=8)}
+TIMES = (NOW, NOW + 60, NOW + 95)
+Answers = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A directory as a broker left it, and what it answered."""
+
+    path: Path
+    clean: bool
+    values: dict[str, dict[int, tuple[bytes | None, bytes | None]]]
+    times: dict[str, list[object]]
+    starts: dict[str, int]
+
+
+def write(directory: Path) -> LogManager:
+    logs = LogManager(str(directory), node_id=1, cluster_id="c" * 22)
+    logs.load(lambda _topic: CONFIG, NOW)
+    for topic, topic_id in TOPIC_IDS.items():
+        log = logs.get_or_create(topic, 0, topic_id, CONFIG, NOW)
+        for number in range(48):
+            codec = number % 5 if topic == "t" else 0
+            producer = {"producer_id": 5, "producer_epoch": 0, "base_sequence": number * 2} if number % 2 else {}
+            transactional = topic == "t" and bool(producer) and number % 12 == 1
+            records = batch(2, value=b"%d." % number * 8, timestamp=NOW + number * 2, codec=codec, key=b"%d" % number)
+            if producer:
+                sequence = log_sequence(log, 5)
+                producer["base_sequence"] = sequence
+                records = batch(
+                    2, value=b"%d." % number * 8, timestamp=NOW + number * 2, codec=codec, transactional=transactional,
+                    **producer,
+                )  # fmt: skip
+            log.append_as_leader(records, number // 16, NOW)
+            if transactional:
+                marker = build_marker(
+                    producer_id=5, producer_epoch=0, commit=number % 24 == 1, coordinator_epoch=0, timestamp=NOW
+                )
+                log.append_as_leader(marker, number // 16, NOW, origin=COORDINATOR)
+        log.set_high_watermark(log.log_end_offset)
+    return logs
+
+
+def log_sequence(log: PartitionLog, producer_id: int) -> int:
+    return next((e.last_sequence + 1 for e in log.active_producers() if e.producer_id == producer_id), 0)
+
+
+def read(log: PartitionLog) -> tuple[dict[int, tuple[bytes | None, bytes | None]], int, bool]:
+    """Read as a client does: (key, value) by offset, the offset behind what came, and whether all was accepted."""
+    found: dict[int, tuple[bytes | None, bytes | None]] = {}
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        try:
+            piece = log.read(offset, 1 << 20, log.log_end_offset, min_one=True)
+        except ApiError as error:
+            if error.code != ErrorCode.CORRUPT_MESSAGE:
+                raise
+            return found, offset, False
+        view = piece.view()
+        if len(view) < HEADER_SIZE:
+            return found, offset, False
+        while len(view) >= HEADER_SIZE:
+            try:
+                header = parse_header(view)
+                if header.crc != compute_crc(view[: header.size]):
+                    return found, offset, False
+                records = list(read_records(view[: header.size], max_bytes=1 << 20))
+            except Malformed:
+                return found, offset, False
+            found.update({r.offset: (r.key, r.value) for r in records if r.offset >= offset})
+            if header.last_offset < offset:
+                return found, offset, False
+            offset = header.last_offset + 1
+            view = view[header.size :]
+    return found, offset, True
+
+
+def answers_by_time(log: PartitionLog) -> list[object]:
+    found: list[object] = [log.offset_for_timestamp(time) for time in TIMES]
+    found.append(log.max_timestamp_offset())
+    found.append(sorted(log.aborted_transactions(log.log_start_offset, log.log_end_offset)))
+    return found
+
+
+@pytest.fixture(scope="module", params=["clean", "crashed"])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Source:
+    path = tmp_path_factory.mktemp("damage") / "source"
+    logs = write(path)
+    values = {topic: read(log)[0] for (topic, _), log in logs.logs.items()}
+    logs.logs["u", 0].advance_log_start(9)
+    logs.checkpoint()
+    starts = {topic: log.log_start_offset for (topic, _), log in logs.logs.items()}
+    times = {topic: answers_by_time(log) for (topic, _), log in logs.logs.items()}
+    clean = request.param == "clean"
+    if clean:
+        logs.close()
+    kept = shutil.copytree(path, path.with_name("kept"))
+    return Source(kept, clean, values, times, starts)
+
+
+def kind_of(path: Path) -> str:
+    return path.suffix if path.parent.name.endswith("-0") and path.suffix else path.name
+
+
+def damage(rng: random.Random, path: Path) -> tuple[str, int, int]:
+    """Change one file; returns what was done, and from which byte to which."""
+    content = bytearray(path.read_bytes())
+    size = len(content)
+    how = rng.choice(("flip", "flip", "garbage", "zeros", "cut", "tail"))
+    at = rng.randrange(size) if size else 0
+    if how == "flip" and size:
+        content[at] ^= 1 << rng.randrange(8)
+        end = at + 1
+    elif how in ("garbage", "zeros") and size:
+        end = min(size, at + rng.randint(1, 40))
+        content[at:end] = bytes(end - at) if how == "zeros" else rng.randbytes(end - at)
+    elif how == "cut" and size:
+        del content[at:]
+        end = size
+    else:
+        content += rng.randbytes(rng.randint(1, 100))
+        how, at, end = "tail", size, len(content)
+    path.write_bytes(content)
+    return how, at, end
+
+
+def unprotected(path: Path, original: Path, at: int, end: int) -> bool:
+    """Whether bytes outside the CRC were hit that framing does not show either: base offset or leader epoch."""
+    whole, place = memoryview(original.read_bytes()), 0
+    while place < len(whole):
+        size = parse_header(whole, place).size
+        if (at < place + 8 and end > place) or (at < place + 16 and end > place + 12):
+            return True
+        place += size
+    return False
+
+
+def test_any_single_damage(source: Source, tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    files = sorted(path for path in source.path.rglob("*") if path.is_file() and path.name != ".lock")
+    kinds = sorted({kind_of(path) for path in files})
+    counts: Counter[str] = Counter()
+    for turn in range(DAMAGES // 2):
+        kind = kinds[turn % len(kinds)] if turn % 2 else ".log"
+        victim = rng.choice([path for path in files if kind_of(path) == kind])
+        directory = tmp_path / "now"
+        shutil.copytree(source.path, directory)
+        hit = directory / victim.relative_to(source.path)
+        how, at, end = damage(rng, hit)
+        label = f"turn {turn}: {victim.relative_to(source.path)} {how} {at}-{end}"
+        blind = kind == ".log" and unprotected(hit, victim, at, end)
+        seen_by_audit = blind and any(True for _ in audit(str(directory)))
+        check(source, directory, kind, label, blind and seen_by_audit, counts)
+        counts[kind] += 1
+        shutil.rmtree(directory)
+    print(f"{'clean stop' if source.clean else 'crash'}, seed {SEED}: {dict(counts)}")
+    assert sum(counts[kind] for kind in kinds) == DAMAGES // 2
+
+
+def check(source: Source, directory: Path, kind: str, label: str, blind: bool, counts: Counter[str]) -> None:
+    """Open the damaged directory and hold its answers against the source's."""
+    logs = LogManager(str(directory), node_id=1, cluster_id="c" * 22)
+    try:
+        logs.load(lambda _topic: CONFIG, NOW)
+    except LogDirError:
+        assert kind == "meta.properties", label
+        counts["refused to start"] += 1
+        return
+    try:
+        for (topic, _), log in logs.logs.items():
+            found, end, whole = read(log)
+            expected = source.values[topic]
+            wrong = {offset for offset, entry in found.items() if expected.get(offset) != entry}
+            if blind and wrong:
+                counts["seen by the auditor alone"] += 1
+                continue
+            assert not wrong, (label, topic, sorted(wrong)[:5])
+            first = log.log_start_offset
+            assert set(found) == {offset for offset in expected if first <= offset < end}, (label, topic)
+            if kind != ".log":
+                assert whole, (label, topic)
+                assert end == max(expected) + 1 or end == max(expected) + 2, (label, topic, end)
+                if first == source.starts[topic]:
+                    assert answers_by_time(log) == source.times[topic], (label, topic)
+                else:
+                    assert kind == "log-start-offset-checkpoint", label
+            elif not whole:
+                counts["seen by the reader"] += 1
+            elif end <= max(expected):
+                counts["cut off by recovery"] += 1
+            log.append_as_leader(batch(), 9, NOW)
+    finally:
+        logs.close()
+
+
+def test_any_damage_to_the_metadata(tmp_path: Path) -> None:
+    """A start is refused, or everything up to the last whole batch is there."""
+    rng = random.Random(SEED)
+    source = tmp_path / "source"
+    source.mkdir()
+    store = EmbeddedStore(str(source))
+    states = [{}]
+    for number in range(30):
+        store.write([Put(f"/a/{number % 7}", {"n": number})])
+        states.append({name: dict(store.get(f"/a/{name}").value) for name in store.children("/a")})  # type: ignore[union-attr]
+    store.close()
+    counts: Counter[str] = Counter()
+    for turn in range(300):
+        directory = tmp_path / "now"
+        shutil.copytree(source, directory)
+        how, at, end = damage(rng, directory / "__metadata.journal")
+        try:
+            again = EmbeddedStore(str(directory))
+        except CorruptMetadata:
+            counts["refused to start"] += 1
+        else:
+            found = {name: dict(again.get(f"/a/{name}").value) for name in again.children("/a")}  # type: ignore[union-attr]
+            again.close()
+            assert found in states, (turn, how, at, end)
+            counts["all or a beginning"] += 1
+        shutil.rmtree(directory)
+    print(f"journal, seed {SEED}: {dict(counts)}")
+    assert len(counts) == 2
