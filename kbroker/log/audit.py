@@ -145,7 +145,9 @@ def _partition(path: str, key: Key, state: DataDir, progress: Progress) -> Itera
     for index, base in enumerate(bases):
         recovers = index >= first_recovered
         next_base = bases[index + 1] if index + 1 < len(bases) else None
-        whole = yield from walk.segment(base, next_base, recovers=recovers)
+        whole = yield from walk.segment(
+            base, next_base, recovers=recovers, resting=state.clean or next_base is not None
+        )
         if not whole and recovers:
             for later in bases[index + 1 :]:
                 yield Finding(offset_name(path, later, LOG_SUFFIX), None, "recovery will remove the segment", True)

@@ -95,8 +95,12 @@ class PartitionWalk:
             p.producer_id: p.current_txn_first_offset for p in producers or () if p.current_txn_first_offset >= 0
         }
 
-    def segment(self, base: int, next_base: int | None, *, recovers: bool) -> Generator[Finding, None, bool]:
+    def segment(
+        self, base: int, next_base: int | None, *, recovers: bool, resting: bool
+    ) -> Generator[Finding, None, bool]:
         """Check a segment and its indexes; `recovers` says that the next start reads it whole and mends it.
+
+        `resting` says that nobody was writing to it any more.
 
         The generator's value tells whether it was read to its end: where not, recovery drops all segments behind it.
         """
@@ -110,7 +114,7 @@ class PartitionWalk:
         with OpenFile(path) as file:
             indexes = IndexChecks(self.directory, base, file.size, recovery=recovers)
             whole = yield from self._batches(file, base, next_base, indexes, recovers)
-            indexes.close(file.size, whole=whole)
+            indexes.close(file.size, whole=whole, resting=resting)
             yield from indexes.findings
         return whole
 
@@ -128,7 +132,7 @@ class PartitionWalk:
                     yield Finding(file.path, position, what, True)
                     return False
                 self._dense = False
-                indexes.close(file.size, whole=False)  # what they say of a bad batch cannot be judged
+                indexes.close(file.size, whole=False, resting=False)  # what they say of a bad batch cannot be judged
                 if bad.size is None:
                     what = f"{bad.what}; the last {file.size - position} bytes cannot be read"
                     yield Finding(file.path, position, what)

@@ -6,6 +6,7 @@ Owns the text of each kind of file. Never judges what it prints (an audit does),
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator
 from typing import Final
@@ -41,6 +42,7 @@ _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _DELETE_HORIZON_BIT: Final = 0x40
 _MAX_BATCH: Final = 1 << 28
 """Bytes of a batch, packed or unpacked, whose records are still printed."""
+_AS_JAVA: Final = "kbroker.as-java"
 _ENDS: Final = {ABORT_MARKER: "ABORT", COMMIT_MARKER: "COMMIT"}
 
 
@@ -174,7 +176,20 @@ def _size(value: bytes | None) -> int:
 
 
 def _text(value: bytes) -> str:
-    return value.decode(errors="replace")
+    return value.decode(errors=_AS_JAVA)
+
+
+def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
+    """Replace what is no UTF-8 as Java does, for which an encoded surrogate is one wrong character, not three."""
+    assert isinstance(error, UnicodeDecodeError)
+    wrong = error.object[error.start : error.start + 3]
+    if len(wrong) < 2 or wrong[0] != 0xED or wrong[1] >> 5 != 0b101:
+        return "\ufffd", error.end
+    whole = len(wrong) == 2 or wrong[2] >> 6 == 0b10
+    return "\ufffd", error.start + (len(wrong) if whole else 2)
+
+
+codecs.register_error(_AS_JAVA, _replace_as_java)
 
 
 def _offset_index(file: OpenFile, base: int) -> Iterator[str]:

@@ -219,6 +219,13 @@ def offset_of_time_index(directory: Path) -> Path:
     return path
 
 
+def time_index_short(directory: Path) -> Path:
+    """Kafka would take the segment's largest timestamp for a smaller one."""
+    path = first(directory, ".timeindex")
+    path.write_bytes(path.read_bytes()[:-12])
+    return path
+
+
 def aborted_gone(directory: Path) -> Path:
     path = first(directory, ".txnindex")
     path.write_bytes(b"")
@@ -311,8 +318,9 @@ def interrupted(directory: Path) -> Path:
 
 DAMAGES: list[Callable[[Path], Path]] = [
     damage_record, damage_offset, move_beyond, rename_segment, damage_epoch, index_position, index_offset, index_order,
-    index_beyond, index_torn, index_behind_zeros, index_gone, time_of_index, offset_of_time_index, aborted_gone,
-    aborted_elsewhere, aborted_stable, snapshot_content, snapshot_version, epochs_unsorted, epochs_elsewhere,
+    index_beyond, index_torn, index_behind_zeros, index_gone, time_of_index, offset_of_time_index, time_index_short,
+    aborted_gone, aborted_elsewhere, aborted_stable, snapshot_content, snapshot_version, epochs_unsorted,
+    epochs_elsewhere,
     checkpoint_broken, checkpoint_short, stranger, watermark_beyond, watermark_below, topic_id_broken,
     properties_broken, interrupted,
 ]  # fmt: skip
