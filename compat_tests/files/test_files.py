@@ -139,6 +139,8 @@ def of_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
                 wait_until_compacted(broker.data_dir)
                 with pytest.raises(LogDirError):
                     adopt(str(broker.data_dir), {})
+                # Indexes in their preallocated form, and no mark of a clean stop.
+                assert [str(finding) for finding in audit(str(broker.data_dir))] == []
                 written = asked_of(broker, TOPICS, NEWEST_LISTED[version])
             assert broker.stop() in (0, 143)
     assert all(len(epochs) > 1 for _, _, epochs in written.asked.values())

@@ -139,7 +139,9 @@ def _partition(path: str, key: Key, state: DataDir, progress: Progress) -> Itera
         yield Finding(path, None, "holds no segment", not state.clean)
         return
     log_start = max(state.offset(checkpoints.LOG_STARTS, key) or 0, bases[0])
-    walk = PartitionWalk(path, bases[0], epochs, log_start, _first_producers(path, bases[0]), progress)
+    # Deleting records takes epochs away at once; where the log starts is written down some time later.
+    epochs_from = log_start if state.clean or not epochs else max(log_start, epochs[0][1])
+    walk = PartitionWalk(path, bases[0], epochs, epochs_from, _first_producers(path, bases[0]), progress)
     first_recovered = _first_recovered(path, key, bases, state)
     end: int | None = None
     for index, base in enumerate(bases):

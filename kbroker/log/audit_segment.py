@@ -78,16 +78,19 @@ class PartitionWalk:
         directory: str,
         first_base: int,
         epochs: Sequence[tuple[int, int]],
-        log_start_offset: int,
+        epochs_from: int,
         producers: Sequence[ProducerEntry] | None,
         progress: Progress,
     ) -> None:
-        """Begin at the first segment; `producers` is what its snapshot holds, None if that is not known."""
+        """Begin at the first segment; `producers` is what its snapshot holds, None if that is not known.
+
+        `epochs` are those of the leader-epoch-checkpoint, which need not tell of offsets below `epochs_from`.
+        """
         self.directory = directory
         self.next_offset = first_base
         self._epochs = [epoch for epoch, _ in epochs]
         self._epoch_starts = [start for _, start in epochs]
-        self._log_start_offset = log_start_offset
+        self._epochs_from = epochs_from
         self._progress = progress
         self._dense = producers is not None
         self._last_epoch = -1
@@ -191,8 +194,8 @@ class PartitionWalk:
             return
         if epoch < self._last_epoch:
             yield Finding(path, position, f"leader epoch {epoch} follows epoch {self._last_epoch}")
-        if epoch > self._last_epoch and header.last_offset >= self._log_start_offset:
-            offset = max(header.base_offset, self._log_start_offset)
+        if epoch > self._last_epoch and header.last_offset >= self._epochs_from:
+            offset = max(header.base_offset, self._epochs_from)
             index = bisect_right(self._epoch_starts, offset) - 1
             if index < 0 or self._epochs[index] != epoch:
                 said = f"epoch {self._epochs[index]}" if index >= 0 else "nothing"

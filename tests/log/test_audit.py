@@ -379,6 +379,11 @@ def test_recovery_cuts_what_was_foretold(crashed: Path, tmp_path: Path) -> None:
             assert ends <= 10**5 + 2
 
 
+def test_a_crash_before_the_log_start_was_written_down_is_no_fault(crashed: Path) -> None:
+    (crashed / checkpoints.LOG_STARTS).unlink()
+    assert found(crashed) == []
+
+
 def test_below_the_recovery_point_a_fault_is_one(crashed: Path) -> None:
     logs = logs_of(crashed)
     checkpoints.write_offsets(str(crashed / checkpoints.RECOVERY_POINTS), {("whole", 0): int(logs[3].stem) + 1})
