@@ -4,6 +4,7 @@
 #   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven
 #   make check    linters, types, import rules, freshness of generated pages
 #   make bench    the measured claims
+#   make torture  a thousand ends of the broker under load, and nothing lost
 #   make docs     regenerate generated pages
 #   make fmt      format the sources
 #   make clean    remove what these targets made (never ./data)
@@ -12,7 +13,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_ARGS ?=
 
-.PHONY: run test check bench docs fmt clean
+.PHONY: run test check bench torture docs fmt clean
 
 run: .venv-run/.stamp
 	.venv-run/bin/kbroker start --listen 127.0.0.1:9092 --data-dir ./data --set group.initial.rebalance.delay.ms=0
@@ -30,6 +31,9 @@ check: .venv/.stamp
 
 bench: .venv/.stamp
 	$(BIN)/python -m benchmarks
+
+torture: .venv/.stamp
+	$(BIN)/python -m tests.crash.torture --kills 1000
 
 docs: .venv/.stamp
 	$(BIN)/python -m kbroker.config.docs > docs/configuration.md.new

@@ -12,11 +12,4 @@ from compat_tests.harness.compare import Difference
 
 DECLARED: Final[tuple[Difference, ...]] = (
     Difference("*", "*", "*record.validation*", "a key of ours, which DescribeConfigs and CreateTopics show"),
-    Difference(
-        "kafka-python",
-        "creating_topics",
-        "configured.configs.min.cleanable.dirty.ratio.value",
-        "CreateTopics answers with the value as stored and Apache Kafka as sent",
-        open=True,
-    ),
 )

@@ -8,17 +8,19 @@ state. Never reads a request.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
 from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from kbroker import handlers
 from kbroker.clock import Clock, SystemClock
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, TopicState
 from kbroker.config.model import ConfigError
+from kbroker.config.overrides import ALL_DIRS, per_ip_overrides
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import TOPIC
 from kbroker.config.values import parse_all, to_text
@@ -31,7 +33,10 @@ from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.services import Services
 from kbroker.log import checkpoints
 from kbroker.log.appends import COORDINATOR
+from kbroker.log.cleaner.settings import CleanerSettings
+from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_dirs import LogDirs
 from kbroker.log.log_manager import LogManager
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import new_uuid, uuid_text
@@ -131,8 +136,11 @@ class BrokerNode:
     async def start(self) -> None:
         """Load what is on disk, then serve."""
         config = self.config
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done with the reason when the broker cannot go on: all its log directories have failed, or the metadata's."""
         handlers.load_all()
-        self.logs = _open_logs(config, self.node_id, self._cluster_id)
+        self.cleaner_pool = WorkerPool(_cleaner_settings(config))
+        self.logs = _open_logs(config, self.node_id, self._cluster_id, self.cleaner_pool)
         try:
             self._load()
             await self._listen()
@@ -170,14 +178,19 @@ class BrokerNode:
         self.controller = Controller(self.store, self.logs.cluster_id, _topic_defaults(config))
         topics = self.controller.state.topics
         self._take_configs(self.controller.state)
+        self._configure_dirs()
         self.logs.load(lambda topic: self._settings(topics.get(topic)).log, self.clock.now_ms(), self._belongs)
         if topics and not self.logs.was_clean:
             self.controller.bump_leader_epochs()
+        loop = self._loop = asyncio.get_running_loop()
+        self.replicas = Replicas(self.node_id, self.logs, self._settings, self.clock, loop.call_soon)
+        self._settle_offline()
         state = self.controller.state
-        self.replicas = Replicas(
-            self.node_id, self.logs, self._settings, self.clock, asyncio.get_running_loop().call_soon
-        )
         self.replicas.load(state)
+        self.logs.wake = self._wake_moves
+        self.logs.on_moved = self.replicas.replace_log
+        self.logs.on_offline = self._lose_soon
+        self.logs.on_fatal = self._fail
         self.groups = GroupCoordinator(_group_config(config), OffsetsWriter(self.controller, self.replicas), self.clock)
         self.replicas.on_topics_deleted = self.groups.on_topics_deleted
         self.controller.subscribe(self.replicas.apply)
@@ -196,6 +209,34 @@ class BrokerNode:
         )
         self._lead_groups(ClusterState(state.cluster_id), state)
 
+    def _settle_offline(self) -> None:
+        """Give up leadership of what is in a directory that is offline, take it back where one has returned."""
+        keys = [(t.name, i) for t in self.controller.state.topics.values() for i in range(len(t.partitions))]
+        lost = [key for key in keys if key not in self.logs] if self.logs.some_offline else []
+        leaderless = [key for key in keys if (p := self.controller.state.partition(*key)) and p.leader < 0]
+        self.replicas.lose(lost)
+        self.controller.lose_replicas(self.node_id, lost)
+        self.controller.regain_replicas(self.node_id, [key for key in leaderless if key not in lost])
+
+    def _wake_moves(self) -> None:
+        """Called on the thread of a move; the loop may be gone by then."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
+
+    def _lose_soon(self, keys: list[tuple[str, int]]) -> None:
+        """Follow once the append that failed has been answered."""
+        asyncio.get_running_loop().call_soon(self._lose, keys)
+
+    def _lose(self, keys: list[tuple[str, int]]) -> None:
+        self.replicas.lose(keys)
+        self.controller.lose_replicas(self.node_id, keys)
+
+    def _fail(self, text: str) -> None:
+        """The broker cannot go on; whoever runs it waits for `failed`."""
+        log.critical("shutting down: %s", text)
+        if not self.failed.done():
+            self.failed.set_result(text)
+
     async def _listen(self) -> None:
         config = self.config
         self.server = Server(self.services, Dispatcher(), _limits(config))
@@ -208,7 +249,8 @@ class BrokerNode:
         rack = config.get_optional_str("broker.rack")
         names = [listener.name for listener in config.listeners.bind]
         by_name = {name: (each.host, each.port) for name, each in zip(names, self.addresses, strict=True)}
-        self.controller.register_broker(BrokerEndpoint(self.node_id, first.host, first.port, rack, by_name))
+        cordoned = self.logs.all_cordoned
+        self.controller.register_broker(BrokerEndpoint(self.node_id, first.host, first.port, rack, by_name, cordoned))
 
     def _lead_groups(self, old: ClusterState, new: ClusterState) -> None:
         """Load the groups of a partition of the offsets topic once this broker leads it."""
@@ -219,8 +261,17 @@ class BrokerNode:
             return
         for index, partition in enumerate(now.partitions):
             known = before.partitions[index] if before and index < len(before.partitions) else None
-            if partition.leader == self.node_id and (known is None or known.leader_epoch != partition.leader_epoch):
+            if partition.leader != self.node_id:
+                self.groups.resign(index)
+            elif known is None or known.leader_epoch != partition.leader_epoch:
                 self.groups.on_leadership(index, partition.leader_epoch)
+
+    def _configure_dirs(self) -> None:
+        self.logs.cordoned = frozenset(
+            each if each == ALL_DIRS else os.path.abspath(each)
+            for each in self.config.get_list("cordoned.log.dirs") or ()
+        )
+        self.logs.move_bytes_per_second = self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second")
 
     def _take_configs(self, state: ClusterState) -> bool:
         own = state.broker_configs.get(str(self.node_id), {})
@@ -231,11 +282,15 @@ class BrokerNode:
         if old.broker_configs is new.broker_configs or not self._take_configs(new):
             return
         self.replicas.reconfigure(new)
+        self._configure_dirs()
+        known = self.controller.state.brokers.get(self.node_id)
+        if known is not None and known.cordoned != self.logs.all_cordoned:
+            self.controller.register_broker(replace(known, cordoned=self.logs.all_cordoned))
+        self.cleaner_pool.settings = _cleaner_settings(self.config)
+        for manager in self.logs.online:
+            manager.cleaner.change_rate()
         self.logs.producer_id_expiration_ms = self.config.get_int("producer.id.expiration.ms")
-        try:
-            self.server.limits = _limits(self.config)
-        except ConfigError as err:
-            log.warning("dynamic config ignored: %s", err)
+        self.server.limits = _limits(self.config)
 
     def _belongs(self, topic: str, partition: int, topic_id: UUID | None) -> bool:
         """Tell whether a directory is one of a topic that exists: a crash may leave those of a deleted one."""
@@ -257,6 +312,7 @@ class BrokerNode:
     def _on_tick(self) -> None:
         try:
             self.logs.tick(self.clock.now_ms())
+            self.cleaner_pool.tick(self.clock.now_ms())
             self.groups.tick()
         except Exception:
             log.exception("periodic work on the logs failed")
@@ -267,25 +323,44 @@ class BrokerNode:
         if store is not None:
             store.close()
         self.logs.close(clean, self.clock.now_ms())
+        self.cleaner_pool.close()
 
 
-def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None) -> LogManager:
-    """Lock the log directory. Raises ConfigError, LogDirError."""
-    if len(config.log_dirs) != 1:
-        raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; this broker keeps one")
-    directory = os.path.abspath(config.log_dirs[0])
-    logs = LogManager(
-        directory,
-        node_id=node_id,
-        cluster_id=_cluster_id(directory, cluster_id),
-        retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
-        recovery_point_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
-        log_start_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
-        high_watermark_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
-        producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
-    )
+def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogDirs:
+    """Lock the log directories. Raises ConfigError, LogDirError, OSError."""
+    directories = [os.path.abspath(directory) for directory in dict.fromkeys(config.log_dirs)]
+    metadata = os.path.abspath(config.get_optional_str("metadata.log.dir") or directories[0])
+    if metadata not in directories:
+        raise ConfigError(f"metadata.log.dir {metadata} is not among log.dirs; this broker keeps its metadata there")
+    cluster = _cluster_id(metadata, cluster_id)
+    managers = [
+        LogManager(
+            directory,
+            node_id=node_id,
+            cluster_id=cluster,
+            retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
+            recovery_point_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
+            log_start_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
+            high_watermark_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
+            producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+            cleaner_pool=cleaner_pool,
+        )
+        for directory in directories
+    ]
+    logs = LogDirs(managers, metadata)
     logs.open()
     return logs
+
+
+def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    return CleanerSettings(
+        enable=config.get_bool("log.cleaner.enable"),
+        threads=config.get_int("log.cleaner.threads"),
+        io_max_bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
+        dedupe_buffer_size=config.get_int("log.cleaner.dedupe.buffer.size"),
+        io_buffer_size=config.get_int("log.cleaner.io.buffer.size"),
+        backoff_ms=config.get_int("log.cleaner.backoff.ms"),
+    )
 
 
 def _cluster_id(directory: str, wanted: str | None) -> str:
@@ -331,20 +406,9 @@ def _limits(config: BrokerConfig) -> ServerLimits:
         max_request_bytes=config.get_int("socket.request.max.bytes"),
         max_connections=config.get_int("max.connections"),
         max_connections_per_ip=config.get_int("max.connections.per.ip"),
-        per_ip_overrides=_per_ip(config),
+        per_ip_overrides=per_ip_overrides(config.get_str("max.connections.per.ip.overrides")),
         max_idle_ms=config.get_int("connections.max.idle.ms"),
         send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
         receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
         backlog=config.get_int("socket.listen.backlog.size"),
     )
-
-
-def _per_ip(config: BrokerConfig) -> dict[str, int]:
-    """Parse max.connections.per.ip.overrides: "host:count,..."."""
-    found = {}
-    for item in filter(None, (part.strip() for part in config.get_str("max.connections.per.ip.overrides").split(","))):
-        host, colon, count = item.rpartition(":")
-        if not colon or not count.isdigit():
-            raise ConfigError(f"max.connections.per.ip.overrides: {item!r} is not HOST:COUNT")
-        found[host] = int(count)
-    return found

@@ -22,6 +22,8 @@ class PartitionState:
     leader: int
     leader_epoch: int
     partition_epoch: int = 0
+    offline: tuple[int, ...] = ()
+    """Replicas whose log directory has failed; known while the broker runs, never stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class BrokerEndpoint:
     port: int
     rack: str | None = None
     listeners: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    cordoned: bool = False
+    """Whether all its log directories take no new partitions (KIP-1066)."""
 
     def by(self, listener: str) -> BrokerEndpoint:
         """Return the address to tell a client that came by `listener`."""

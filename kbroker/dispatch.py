@@ -115,6 +115,9 @@ class Dispatcher:
             return entry.api.on_error(request, error.code, error.message)
         if isinstance(error, CloseConnection):
             raise error
+        if isinstance(error, OSError):
+            log.error("%s v%d: %s", entry.api.name, entry.version, error)
+            return entry.api.on_error(request, ErrorCode.KAFKA_STORAGE_ERROR, None)
         log.error("%s v%d failed", entry.api.name, entry.version, exc_info=error)
         message = "The server experienced an unexpected error when processing the request."
         return entry.api.on_error(request, ErrorCode.UNKNOWN_SERVER_ERROR, message)

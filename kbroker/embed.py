@@ -35,7 +35,7 @@ class Broker:
     """An embedded broker.
 
     `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError or OSError as the command line
-    would report them. A broker starts once.
+    would report them. A broker starts once. The data lies in `data_dir`, or in the directories of `log.dirs`.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class Broker:
     ) -> None:
         self._settings = {**TEST_DEFAULTS, **{k: str(v) for k, v in (config or {}).items()}}
         self._settings.setdefault("listeners", f"PLAINTEXT://{host}:{port}")
-        self._private = data_dir is None
+        self._own_dirs = data_dir is None and not self._settings.keys().isdisjoint(("log.dirs", "log.dir"))
+        self._private = data_dir is None and not self._own_dirs
         self._data_dir = data_dir
         self._clock = clock
         self._thread: threading.Thread | None = None
@@ -77,17 +78,19 @@ class Broker:
 
     @property
     def data_dir(self) -> str:
-        """Where the data lies."""
+        """Where the data lies; of several directories the one with the metadata."""
         return self.node.logs.directory
 
     def start(self) -> Self:
         """Serve; returns when clients can connect."""
         if self._thread is not None:
             raise RuntimeError("a broker starts once")
-        directory = tempfile.mkdtemp(prefix="kbroker-") if self._data_dir is None else self._data_dir
-        self._data_dir = directory
+        if self._private:
+            self._data_dir = tempfile.mkdtemp(prefix="kbroker-")
+        if self._data_dir is not None:
+            self._settings["log.dirs"] = self._data_dir
         try:
-            config = BrokerConfig({**self._settings, "log.dirs": directory})
+            config = BrokerConfig(self._settings)
             for warning in config.warnings:
                 warnings.warn(warning, stacklevel=3)
         except BaseException:
@@ -148,7 +151,9 @@ class Broker:
         await node.start()
         self._node = node
         self._ready.set()
-        await self._stop.wait()
+        asked: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
         await node.stop()
 
     def _remove_private(self) -> None:

@@ -16,7 +16,7 @@ from kbroker.clock import Clock
 from kbroker.cluster_state import ClusterState, TopicState
 from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
+from kbroker.log.log_dirs import LogDirs
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
@@ -111,7 +111,7 @@ class Replicas:
     def __init__(
         self,
         node_id: int,
-        logs: LogManager,
+        logs: LogDirs,
         settings: Callable[[TopicState], TopicSettings],
         clock: Clock,
         defer: Callable[[Callable[[], None]], object],
@@ -123,6 +123,7 @@ class Replicas:
         self._defer = defer
         self._later: dict[str, TopicState] = {}
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
         self.on_topics_deleted: Callable[[dict[str, bytes]], None] = lambda _topics: None
 
@@ -133,10 +134,31 @@ class Replicas:
         """Return a partition that this broker leads; raises ApiError."""
         partition = self.get((topic, index))
         if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise ApiError(self.why_missing(topic, index))
         if not partition.leading:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
+
+    def why_missing(self, topic: str, index: int) -> ErrorCode:
+        """Return the answer for a partition that `get` does not find."""
+        offline = (topic, index) in self._offline
+        return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def lose(self, keys: Iterable[tuple[str, int]]) -> None:
+        """Host partitions no more, whose log directory has failed; whoever waits for them is told."""
+        for key in keys:
+            self._offline.add(key)
+            partition = self._partitions.pop(key, None)
+            if partition is not None:
+                partition.leading = False
+                partition.poke()
+
+    def replace_log(self, key: tuple[str, int], partition_log: PartitionLog) -> None:
+        """Go on with another log, the same data in another place."""
+        partition = self.get(key)
+        if partition is not None:
+            partition.log = partition_log
+            partition.poke()
 
     def apply(self, old: ClusterState, new: ClusterState) -> None:
         """Follow a change of the cluster: create, reconfigure, lead, delete.
@@ -204,7 +226,7 @@ class Replicas:
         created = False
         for index in indexes:
             state = topic.partitions[index]
-            if self.node_id not in state.replicas:
+            if self.node_id not in state.replicas or (topic.name, index) in self._offline:
                 continue
             partition = self.get((topic.name, index))
             if partition is None:
@@ -239,6 +261,7 @@ class Replicas:
         for topic in topics:
             self._later.pop(topic.name, None)
         keys = [(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
+        self._offline.difference_update(keys)
         gone = [partition for key in keys if (partition := self._partitions.pop(key, None)) is not None]
         for partition in gone:
             partition.leading = False

@@ -95,7 +95,9 @@ def ready(bootstrap: str, topics: Iterable[str]) -> None:
         for topic in topics:
 
             def serves(topic: str = topic) -> bool:
-                return bool(_list(client, topic, 0, LATEST, 5).error_code == 0)
+                # On ZooKeeper a leader begins to serve some APIs before others.
+                begin = _list(client, topic, 0, -2, 5)
+                return bool(begin.error_code == 0 == _fetch(client, topic, 0, begin.offset, 1, 0).error_code)
 
             wait_for(f"{topic} to be served", serves)
 

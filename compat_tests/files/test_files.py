@@ -19,6 +19,7 @@ from compat_tests.files.answers import Answers, ask_all, differing, questions, r
 from compat_tests.files.workload import (
     BROKER,
     COMPACTED,
+    COMPACTED_RECORDS,
     TOPICS,
     TXN,
     Transactions,
@@ -46,7 +47,6 @@ from kbroker.protocol.records import build_batch, build_marker
 pytestmark = pytest.mark.java
 handlers.load_all()
 
-OURS = {name: configs for name, configs in TOPICS.items() if name != COMPACTED}
 NEWEST_LISTED = {"4.3.0": 11, "3.9.1": 9}
 # What was compacted stays as it is while answers are compared.
 ADOPTED = {name: {**configs, "min.cleanable.dirty.ratio": "1.0"} for name, configs in TOPICS.items()}
@@ -143,30 +143,41 @@ def of_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
                 assert [str(finding) for finding in audit(str(broker.data_dir))] == []
                 written = asked_of(broker, TOPICS, NEWEST_LISTED[version])
             assert broker.stop() in (0, 143)
-    assert all(len(epochs) > 1 for _, _, epochs in written.asked.values())
+    check_kinds(written)
     return version, written
 
 
 @pytest.fixture(scope="module")
 def of_kbroker(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """A directory that kbroker wrote: the same, but for compaction."""
-    broker = KBroker(tmp_path_factory.mktemp("kbroker"))
+    """A directory that kbroker wrote: the same."""
+    broker = KBroker(tmp_path_factory.mktemp("kbroker"), BROKER)
     try:
         broker.start()
-        create_all(broker.bootstrap, OURS)
-        write_plain(broker.bootstrap, 0, OURS)
+        create_all(broker.bootstrap, TOPICS)
+        write_plain(broker.bootstrap, 0, TOPICS)
         broker.kill()
         broker.start()
-        write_plain(broker.bootstrap, 1, OURS)
+        write_plain(broker.bootstrap, 1, TOPICS)
         delete_prefix(broker.bootstrap)
+        wait_until_compacted(broker.data_dir)
         assert broker.stop() == 0
         write_transactions(broker.data_dir)
         broker.start()
-        written = asked_of(broker, OURS, max(NEWEST_LISTED.values()))
+        written = asked_of(broker, TOPICS, max(NEWEST_LISTED.values()))
         assert broker.stop() == 0
     finally:
         broker.stop()
+    check_kinds(written)
     return written
+
+
+def check_kinds(written: Written) -> None:
+    """Assert that there is what is to be compared: epochs, aborted transactions, records that compaction took."""
+    assert all(len(epochs) > 1 for _, _, epochs in written.asked.values())
+    assert any(answer[-1] for key, answer in written.answers[TXN].items() if key.endswith("isolation 1"))
+    files, records = records_in(written.data, {COMPACTED: None})
+    assert files > 1
+    assert records < COMPACTED_RECORDS
 
 
 def write_transactions(data: Path) -> None:
@@ -294,7 +305,8 @@ def log_starts(data: Path) -> dict[tuple[str, int], int]:
 @pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
 def test_our_files_open_in_kafka(version: str, of_kbroker: Written, tmp_path: Path) -> None:
     special = NEWEST_LISTED[version]
-    with apache(version, tmp_path, {}) as (broker, zookeeper):
+    # What was compacted stays as it is while answers are compared.
+    with apache(version, tmp_path, {"log.cleaner.enable": "false"}) as (broker, zookeeper):
         if zookeeper is not None:
             shutil.copytree(of_kbroker.data, broker.data_dir)
             kafka_side.sign_for_zookeeper(broker.data_dir)
@@ -302,15 +314,15 @@ def test_our_files_open_in_kafka(version: str, of_kbroker: Written, tmp_path: Pa
         else:
             broker.start()
             settled(broker.bootstrap)
-            create_all(broker.bootstrap, OURS)
-            ready(broker.bootstrap, OURS)
+            create_all(broker.bootstrap, TOPICS)
+            ready(broker.bootstrap, TOPICS)
             assert broker.stop() in (0, 143)
-            kafka_side.put_in_place(of_kbroker.data, broker.data_dir, OURS)
+            kafka_side.put_in_place(of_kbroker.data, broker.data_dir, TOPICS)
         before = contents(broker.data_dir, ".log", ".txnindex", ".snapshot", ".index", ".timeindex")
         broker.start()
         count = hold_against(of_kbroker, broker, special)
         assert broker.stop() in (0, 143)
-        report.count_files(f"kbroker -> Apache Kafka {version}", *records_in(of_kbroker.data, OURS), count)
+        report.count_files(f"kbroker -> Apache Kafka {version}", *records_in(of_kbroker.data, TOPICS), count)
         unchanged(before, broker.data_dir)
 
         (broker.data_dir / checkpoints.CLEAN_SHUTDOWN).unlink()
@@ -319,7 +331,7 @@ def test_our_files_open_in_kafka(version: str, of_kbroker: Written, tmp_path: Pa
         count = hold_against(of_kbroker, broker, special, recovered=True)
         assert broker.stop() in (0, 143)
         assert broker.log_file.read_text().count("Recovering unflushed segment") >= len(before) // 5
-        report.count_files(f"kbroker -> Apache Kafka {version}, recovered", *records_in(of_kbroker.data, OURS), count)
+        report.count_files(f"kbroker -> Apache Kafka {version}, recovered", *records_in(of_kbroker.data, TOPICS), count)
         unchanged(before, broker.data_dir)
 
 

@@ -16,7 +16,6 @@ from confluent_kafka import Producer, TopicPartition
 from compat_tests.clients.common import CODECS, T0, WAIT_S, wait_for
 from compat_tests.clients.confluent.tools import QUIET, admin, answers, create, producer
 from kbroker.log import checkpoints
-from kbroker.log.audit import CLEANER_OFFSETS
 from kbroker.log.files import LOG_SUFFIX, offset_of
 
 CODED, PREFIX, TXN, COMPACTED = "files-codecs", "files-prefix", "files-txn", "files-compacted"
@@ -32,6 +31,8 @@ BROKER: Final = {"log.cleaner.backoff.ms": "100"}
 _STEP_MS: Final = 700
 _HALF_MS: Final = 600_000
 _RECORDS: Final = 24
+COMPACTED_RECORDS: Final = 2 * 3 * _RECORDS
+"""Records that are written, apart from transactions, to the topic that is compacted."""
 _CUT: Final = 17
 """Offset at which the prefix ends: within a batch, and within a segment."""
 
@@ -60,7 +61,7 @@ def write_plain(bootstrap: str, half: int, topics: Mapping[str, Mapping[str, str
                 client.flush(WAIT_S)
     if COMPACTED in topics:
         with producer(bootstrap, linger_ms=20, compression_type=CODECS[half * 4]) as client:
-            for number in range(3 * _RECORDS):
+            for number in range(COMPACTED_RECORDS // 2):
                 content = None if number % 11 == 7 else b"c%d-%d" % (half, number) * 10
                 client.produce(COMPACTED, content, key=b"k%d" % (number % 7), timestamp=begin + number * _STEP_MS)
                 if number % 4 == 3:
@@ -122,7 +123,7 @@ def wait_until_compacted(data_dir: Path) -> None:
         return max(offset_of(path.name) or 0 for path in directory.glob(f"*{LOG_SUFFIX}"))
 
     def cleaned() -> bool:
-        done = checkpoints.read_offsets(str(data_dir / CLEANER_OFFSETS)).get((COMPACTED, 0), -1)
+        done = checkpoints.read_offsets(str(data_dir / checkpoints.CLEANER_OFFSETS)).get((COMPACTED, 0), -1)
         leftovers = [path for path in directory.iterdir() if path.suffix in (".deleted", ".swap", ".cleaned")]
         return done >= active() > 0 and not leftovers
 

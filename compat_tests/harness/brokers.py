@@ -91,17 +91,24 @@ class BrokerProcess(ABC):
     def _ready(self) -> bool:
         """Whether the broker answers clients; sets `bootstrap`."""
 
-    def start(self) -> Self:
-        """Start the broker and wait until it answers."""
+    def _environment(self) -> dict[str, str]:
+        """Return the process's environment: settings must come from here only, not from whoever runs the tests."""
+        return {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
+
+    def launch(self) -> None:
+        """Start the process and wait for nothing."""
         self.directory.mkdir(parents=True, exist_ok=True)
         command = self._command()
-        # Settings must come from here only, not from whoever runs the tests.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
         with open(self.log_file, "ab") as log:
             self._log_begin = log.tell()
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, env=environment
+                command, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, env=self._environment()
             )
+
+    def start(self) -> Self:
+        """Start the broker and wait until it answers."""
+        self.launch()
+        assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._ready():
             if self._process.poll() is not None:
@@ -138,6 +145,14 @@ class BrokerProcess(ABC):
         """Process id of the running broker."""
         assert self._process is not None, f"{self.name} is not running"
         return self._process.pid
+
+    def died_by_kill(self) -> bool:
+        """Wait for the process's own end; return whether SIGKILL was the reason."""
+        assert self._process is not None, f"{self.name} is not running"
+        try:
+            return self._process.wait(STOP_TIMEOUT_S) == -signal.SIGKILL
+        except subprocess.TimeoutExpired:
+            return False
 
     @property
     def running(self) -> bool:

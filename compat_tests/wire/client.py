@@ -9,9 +9,12 @@ import socket
 import struct
 from typing import Any, Self
 
+from kbroker import handlers
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.messages.headers import RequestHeader
+
+handlers.load_all()  # the registry tells which response answers which request
 
 CLOSED = "connection closed"
 SILENCE = "no answer"

@@ -17,9 +17,7 @@ from compat_tests.wire.declared import DECLARED
 from compat_tests.wire.exchanges import load_all
 from compat_tests.wire.plain import differences
 from compat_tests.wire.session import Wire
-from kbroker import handlers
 
-handlers.load_all()
 SEQUENCES = load_all()
 CASES = [
     (name, validation)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -148,9 +148,18 @@ async def _serve(node: BrokerNode, ready_file: str | None, started: Callable[[Br
         started(node)
         if ready_file is not None:
             _write_ready_file(node, ready_file)
-        await stop.wait()
+        if not await _stopped_or_failed(node, stop):
+            raise click.ClickException(node.failed.result())
     finally:
         await node.stop()
+
+
+async def _stopped_or_failed(node: BrokerNode, stop: asyncio.Event) -> bool:
+    """Wait for the order to stop (True) or for the broker's own end (False)."""
+    asked: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    return not node.failed.done()
 
 
 def _write_ready_file(node: BrokerNode, path: str) -> None:

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Final
 
 from kbroker.config.model import ConfigKey, ConfigType, InvalidConfig, Mode, Value
+from kbroker.config.overrides import check_cordoned, per_ip_overrides
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import BROKER, GROUP, TOPIC, broker_key, listener_base
 from kbroker.config.values import parse, parse_all, to_text
@@ -180,6 +181,11 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         raise InvalidConfig(
             "requirement failed: log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
         )
+    if "max.connections.per.ip.overrides" in configs:
+        per_ip_overrides(configs["max.connections.per.ip.overrides"])
+    if "cordoned.log.dirs" in configs:
+        value = parse(BROKER["cordoned.log.dirs"], configs["cordoned.log.dirs"])
+        check_cordoned(value if isinstance(value, tuple) else (), config.log_dirs)
     if not per_broker:
         _refuse(
             [name for name, key in keys.items() if key is not None and _only_per_broker(name, key)],

@@ -14,6 +14,7 @@ from typing import Final
 
 from kbroker.config import listeners as listener_rules
 from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
+from kbroker.config.overrides import check_cordoned, per_ip_overrides
 from kbroker.config.sources import parse_properties, settings_from_environment
 from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms
 from kbroker.config.values import parse, to_text
@@ -277,6 +278,12 @@ class BrokerConfig:
             raise ConfigError(
                 "log.cleaner.min.compaction.lag.ms must not be greater than log.cleaner.max.compaction.lag.ms"
             )
+
+        try:
+            check_cordoned(self.get_list("cordoned.log.dirs") or (), self.log_dirs)
+            per_ip_overrides(self.get_str("max.connections.per.ip.overrides"))
+        except InvalidConfig as error:
+            raise ConfigError(error.text) from None
 
     def _resolve_listeners(self) -> listener_rules.Listeners:
         return listener_rules.resolve(

@@ -203,6 +203,40 @@ class Controller:
             self._store.write(changes)
             self._publish(replace(self.state, version=self.state.version + 1, topics=topics))
 
+    def lose_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
+        """Take leadership from the replicas of a broker that its log directories lost; the ISR stays as it is."""
+        self._change_partitions(
+            keys,
+            lambda p: replace(
+                p,
+                leader=-1 if p.leader == node_id else p.leader,
+                leader_epoch=p.leader_epoch + (p.leader == node_id),
+                offline=(*p.offline, node_id),
+            ),
+        )
+
+    def regain_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
+        """Let a broker lead what nobody leads and what it has again."""
+        self._change_partitions(keys, lambda p: replace(p, leader=node_id, leader_epoch=p.leader_epoch + 1, offline=()))
+
+    def _change_partitions(
+        self, keys: Iterable[tuple[str, int]], change: Callable[[PartitionState], PartitionState]
+    ) -> None:
+        topics = dict(self.state.topics)
+        changes: list[Change] = []
+        for name, index in keys:
+            topic = topics.get(name)
+            if topic is None or index >= len(topic.partitions):
+                continue
+            changed = change(topic.partitions[index])
+            topics[name] = replace(
+                topic, partitions=(*topic.partitions[:index], changed, *topic.partitions[index + 1 :])
+            )
+            changes.append(_partition_change(name, index, changed))
+        if changes:
+            self._store.write(changes)
+            self._publish(replace(self.state, version=self.state.version + 1, topics=topics))
+
     # --- configs
 
     def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:

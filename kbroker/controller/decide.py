@@ -51,7 +51,13 @@ def place(state: ClusterState, first: int, count: int, replication_factor: int) 
 
     Raises INVALID_REPLICATION_FACTOR when there are too few brokers.
     """
-    brokers = sorted(state.brokers)
+    brokers = sorted(node_id for node_id, broker in state.brokers.items() if not broker.cordoned)
+    if not brokers:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): All brokers are currently fenced, or "
+            "have all their log directories cordoned.",
+        )
     if replication_factor > len(brokers):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,

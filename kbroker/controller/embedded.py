@@ -5,8 +5,11 @@ Owns `__metadata.journal` and `__metadata.snapshot`. Never interprets a value.
     journal    one line a batch: crc32c (8 hex digits), space, JSON [["put", path, value] | ["delete", path], ...]
     snapshot   the same line, with one "load" entry: {path: [version, value]}
 
-A batch is durable (fsync) before `write` returns. A torn last line, as a crash leaves it, was never acknowledged and is
-cut off at the next start; a bad line before the last means that the disk lost something, and stops the start.
+A batch is durable (fsync) before `write` returns. What a crash of the process leaves is a beginning of the last line,
+without its newline: it was never acknowledged and is cut off at the next start. A loss of power may also leave the
+file's new length without all of its bytes, and then zeros stand in their place. JSON in ASCII has no zero byte, so a
+last line with one is torn as well. Any other complete but wrong line was acknowledged and is damaged now: the
+start stops, as cutting it off would silently forget topics.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any
 import crc32c
 
 from kbroker.controller.store import ANY_VERSION, Change, Node, Put, VersionConflict
+from kbroker.failpoints import passed
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +78,7 @@ class EmbeddedStore:
             written = os.pwrite(self._fd, line, self._size)
             if written != len(line):
                 raise OSError("the metadata journal was written in part")
+            passed("journal.written")
             os.fdatasync(self._fd)
         except OSError:
             with contextlib.suppress(OSError):
@@ -117,7 +122,7 @@ class EmbeddedStore:
         for i, line in enumerate(lines[:-1]):
             entries = _parse(line)
             if entries is None:
-                if i < len(lines) - 2 or lines[-1]:
+                if i < len(lines) - 2 or lines[-1] or b"\0" not in line:
                     raise CorruptMetadata(f"{self._path(JOURNAL)} is damaged at byte {position}")
                 break
             self._apply(entries)
@@ -159,6 +164,7 @@ class EmbeddedStore:
             os.fsync(file.fileno())
         os.replace(temporary, self._path(SNAPSHOT))
         _sync_directory(self._directory)
+        passed("journal.compacted")
         os.ftruncate(self._fd, 0)
         os.fdatasync(self._fd)
         self._size = 0
@@ -173,7 +179,7 @@ def _line(entries: list[list[Any]]) -> bytes:
 def _parse(line: bytes) -> list[Any] | None:
     """Return a line's entries, None when it is not whole."""
     try:
-        if int(line[:8], 16) != crc32c.crc32c(line[9:]):
+        if line[8:9] != b" " or int(line[:8], 16) != crc32c.crc32c(line[9:]):
             return None
         entries: list[Any] = json.loads(line[9:])
     except ValueError:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from kbroker.cluster_state import TopicState
 from kbroker.config.alter import validate_topic
-from kbroker.config.describe import describe_topic
+from kbroker.config.describe import describe_created_topic
 from kbroker.controller.decide import MAX_PARTITIONS_PER_REQUEST
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -89,7 +89,7 @@ def _plan(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
 
 
 def _created(ctx: RequestContext, plan: TopicState) -> CreatableTopicResult:
-    entries = sorted(describe_topic(ctx.services.config, plan.configs), key=lambda e: e.name)
+    entries = sorted(describe_created_topic(ctx.services.config, plan.configs), key=lambda e: e.name)
     return CreatableTopicResult(
         name=plan.name,
         error_message=None,

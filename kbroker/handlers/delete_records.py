@@ -34,18 +34,18 @@ def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> Delete
     topics: dict[str, dict[int, int]] = {}
     for topic in request.topics:
         topics.setdefault(topic.name, {}).update({p.partition_index: p.offset for p in topic.partitions})
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(name, [_delete(ctx, name, index, offset) for index, offset in offsets.items()])
-            for name, offsets in topics.items()
-        ]
-    )
+    results = [
+        DeleteRecordsTopicResult(name, [_delete(ctx, name, index, offset) for index, offset in offsets.items()])
+        for name, offsets in topics.items()
+    ]
+    ctx.services.replicas.logs.save_log_starts()
+    return DeleteRecordsResponse(topics=results)
 
 
 def _delete(ctx: RequestContext, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
     partition = ctx.services.replicas.get((topic, index))
     if partition is None:
-        return _result(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _result(index, ctx.services.replicas.why_missing(topic, index))
     if topic in INTERNAL_TOPICS:
         return _result(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
     if not partition.leading:

@@ -1,10 +1,11 @@
-"""DescribeLogDirs (key 35), versions 1-5: sizes of partitions, and of the disk below them (KIP-113, KIP-827)."""
+"""DescribeLogDirs (key 35), versions 1-5: sizes of partitions, and of the disks below them (KIP-113, 827, 1066)."""
 
 from __future__ import annotations
 
-import os
-
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.log.log_dirs import LogDirs
+from kbroker.log.log_manager import Key, LogManager
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -18,31 +19,39 @@ def _on_error(_request: DescribeLogDirsRequest, code: int, _message: str | None)
     return DescribeLogDirsResponse(error_code=code)
 
 
-def _describable(request: DescribeLogDirsRequest) -> set[tuple[str, int]] | None:
-    if request.topics is None:
-        return None
-    return {(t.topic, p) for t in request.topics for p in t.partitions}
-
-
 @handles(DescribeLogDirsRequest, DescribeLogDirsResponse, "1-5", _on_error)
 def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    """Measure the log directory; null topics means all partitions."""
-    wanted = _describable(request)
+    """Measure every log directory; null topics means all partitions."""
+    wanted = None if request.topics is None else {(t.topic, p) for t in request.topics for p in t.partitions}
+    logs = ctx.services.replicas.logs
+    return DescribeLogDirsResponse(results=[_describe(logs, manager, wanted) for manager in logs.managers])
+
+
+def _describe(logs: LogDirs, manager: LogManager, wanted: set[Key] | None) -> DescribeLogDirsResult:
+    if manager.failure:
+        return _offline(manager)
+    try:
+        total, usable = manager.disk_space()
+    except OSError as error:
+        manager.report(error)
+        return _offline(manager)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    for partition in ctx.services.replicas:
-        if wanted is None or (partition.topic, partition.index) in wanted:
-            topics.setdefault(partition.topic, []).append(
-                DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size)
-            )
-    directory = ctx.services.replicas.logs.directory
-    disk = os.statvfs(directory)
-    return DescribeLogDirsResponse(
-        results=[
-            DescribeLogDirsResult(
-                log_dir=directory,
-                topics=[DescribeLogDirsTopic(name, partitions) for name, partitions in topics.items()],
-                total_bytes=disk.f_blocks * disk.f_frsize,
-                usable_bytes=disk.f_bavail * disk.f_frsize,
-            )
-        ]
+    for (topic, partition), log in manager.logs.items():
+        if wanted is None or (topic, partition) in wanted:
+            lag = max(log.high_watermark - log.log_end_offset, 0)
+            topics.setdefault(topic, []).append(DescribeLogDirsPartition(partition, log.size, lag))
+    for (topic, partition), move in logs.moves.items():
+        if move.target is manager and (wanted is None or (topic, partition) in wanted):
+            lag = max(move.log.log_end_offset - move.offset, 0)
+            topics.setdefault(topic, []).append(DescribeLogDirsPartition(partition, move.size, lag, is_future_key=True))
+    return DescribeLogDirsResult(
+        log_dir=manager.directory,
+        topics=[DescribeLogDirsTopic(name, partitions) for name, partitions in topics.items()],
+        total_bytes=total,
+        usable_bytes=usable,
+        is_cordoned=logs.is_cordoned(manager.directory),
     )
+
+
+def _offline(manager: LogManager) -> DescribeLogDirsResult:
+    return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=manager.directory)

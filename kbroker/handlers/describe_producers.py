@@ -46,8 +46,9 @@ def _partition(ctx: RequestContext, topic: str, index: int) -> PartitionResponse
         return _failed(index, code, DEFAULT_MESSAGES[code])
     partition = ctx.services.replicas.get((topic, index))
     if partition is None or not partition.leading:
-        missing = ctx.services.controller.state.partition(topic, index) is None
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if missing else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        code = ctx.services.replicas.why_missing(topic, index)
+        if code != ErrorCode.KAFKA_STORAGE_ERROR and ctx.services.controller.state.partition(topic, index) is not None:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return _failed(index, code, None)
     return PartitionResponse(
         partition_index=index,

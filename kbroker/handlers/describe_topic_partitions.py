@@ -92,6 +92,7 @@ def _partition(index: int, state: PartitionState) -> DescribeTopicPartitionsResp
         leader_epoch=state.leader_epoch,
         replica_nodes=list(state.replicas),
         isr_nodes=list(state.isr),
+        offline_replicas=list(state.offline),
         eligible_leader_replicas=[],
         last_known_elr=[],
     )

@@ -97,7 +97,12 @@ class Fetch:
     ) -> PartitionData:
         if partition is None:
             by_id = self._version > 12 and key[1] not in self._ctx.services.controller.state.topic_names
-            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if by_id:
+                return PartitionData(key[2], ErrorCode.UNKNOWN_TOPIC_ID, -1, aborted_transactions=[], records=b"")
+            name = self._ctx.services.controller.state.topic_names.get(key[1], key[0])
+            code = self._ctx.services.replicas.why_missing(name, key[2])
+            if code == ErrorCode.KAFKA_STORAGE_ERROR:
+                return self._failed(key[2], code)
             return PartitionData(key[2], code, -1, aborted_transactions=[], records=b"")
         code = partition.check_leader_epoch(want.current_leader_epoch)
         if self._replica_id() >= 0:
@@ -120,6 +125,9 @@ class Fetch:
             piece = log.read(want.fetch_offset, limit, stable if committed_only else high_watermark, min_one=first)
         except ApiError as err:
             return self._failed(key[2], err.code)
+        except OSError as err:
+            log.report_failure(err)
+            return self._failed(key[2], ErrorCode.KAFKA_STORAGE_ERROR)
         aborted = None
         if committed_only:
             aborted = [AbortedTransaction(*entry) for entry in piece.aborted_transactions] if piece else []

@@ -2,17 +2,22 @@
 
 Behaviour: groups (key type 0) live on the leader of their partition of `__consumer_offsets`, which is created when it
 is first asked for. Since v4 one request asks for several keys, and every answer has its own error without a text.
-Gaps: transactional ids (1) have no coordinator here, and share groups (2) neither: COORDINATOR_NOT_AVAILABLE, as while
-Kafka creates the topic behind them.
+Gaps: share groups (2) have no coordinator here: COORDINATOR_NOT_AVAILABLE, as while Kafka creates their topic.
+Transactional ids (1) have none either, and that answer would be retried until a producer's own timeout.
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the one that every client takes as fatal: librdkafka retries all others.
 """
 
 from __future__ import annotations
+
+import logging
 
 from kbroker.group_coordinator.coordinator import TOPIC
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.wire import parse_uuid
+
+log = logging.getLogger(__name__)
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 BATCHED_SINCE = 4
@@ -21,6 +26,7 @@ SHARE_SINCE = 6
 _TEXTS = {
     ErrorCode.NONE: "NONE",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactions are not served by this broker (kbroker).",
     ErrorCode.INVALID_REQUEST: (
         "This most likely occurs because of a request being malformed by the client library or the message was sent to "
         "an incompatible broker. See the broker logs for more details."
@@ -43,6 +49,9 @@ def _failed(request: FindCoordinatorRequest, code: int, message: str | None) -> 
 @handles(FindCoordinatorRequest, FindCoordinatorResponse, "0-6", _failed)
 def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Name the broker that coordinates each key."""
+    if request.key_type == TRANSACTION:
+        _warn_once(ctx, request.coordinator_keys[0] if request.coordinator_keys else request.key)
+        return _failed(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None)
     if request.key_type not in (GROUP, TRANSACTION, SHARE):
         return _failed(request, ErrorCode.INVALID_REQUEST, None)
     if ctx.version >= BATCHED_SINCE:
@@ -57,6 +66,14 @@ def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> Fi
         host=found.host,
         port=found.port,
     )
+
+
+def _warn_once(ctx: RequestContext, transactional_id: str) -> None:
+    if not ctx.services.warned_of_transactions:
+        ctx.services.warned_of_transactions = True
+        log.warning(
+            "transactions are not served: transactional.id %s of %s is refused", transactional_id, ctx.client_host
+        )
 
 
 def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:

@@ -70,7 +70,7 @@ def _one(
         return _answer(wanted, ErrorCode.UNSUPPORTED_VERSION)
     partition = ctx.services.replicas.get((topic, wanted.partition_index))
     if partition is None:
-        return _answer(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _answer(wanted, ctx.services.replicas.why_missing(topic, wanted.partition_index))
     code = partition.check_leader_epoch(wanted.current_leader_epoch)
     if code:
         return _answer(wanted, code)

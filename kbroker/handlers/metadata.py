@@ -156,4 +156,5 @@ def _partition(index: int, state: PartitionState) -> MetadataResponsePartition:
         leader_epoch=state.leader_epoch,
         replica_nodes=list(state.replicas),
         isr_nodes=list(state.isr),
+        offline_replicas=list(state.offline),
     )

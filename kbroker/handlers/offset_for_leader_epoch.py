@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -39,7 +38,8 @@ def offset_for_leader_epoch(ctx: RequestContext, request: OffsetForLeaderEpochRe
 def _one(ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = ctx.services.replicas.get((topic, wanted.partition))
     if partition is None:
-        return EpochEndOffset(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partition=wanted.partition)
+        code = ctx.services.replicas.why_missing(topic, wanted.partition)
+        return EpochEndOffset(error_code=code, partition=wanted.partition)
     code = partition.check_leader_epoch(wanted.current_leader_epoch)
     if code:
         return EpochEndOffset(error_code=code, partition=wanted.partition)

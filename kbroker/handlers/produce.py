@@ -145,7 +145,7 @@ def _refusal(
     if not name and topic_id != ZERO_UUID:
         code = ErrorCode.UNKNOWN_TOPIC_ID
     elif partition is None:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        code = ctx.services.replicas.why_missing(name, data.index)
     elif _CORRUPT in batches:
         code = ErrorCode.CORRUPT_MESSAGE
     elif len(batches) != 1 or batches[0][0] != _MAGIC:

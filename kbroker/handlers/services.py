@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Services:
-    """The broker's parts, by role. `metadata` is read through `controller.state`."""
+    """The broker's parts, by role. `metadata` is read through `controller.state`.
+
+    `warned_of_transactions` keeps a warning to one line a start, however many producers ask.
+    """
 
     node_id: int
     config: BrokerConfig
@@ -32,3 +35,4 @@ class Services:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     fetch_max_bytes: int
+    warned_of_transactions: bool = False

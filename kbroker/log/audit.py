@@ -29,12 +29,11 @@ from kbroker.log.findings import Finding, OpenFile, Progress
 from kbroker.log.log_manager import partition_of
 from kbroker.log.producer_entry import ProducerEntry, decode_snapshot
 
-CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 _OFFSET_CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS,
     checkpoints.LOG_STARTS,
     checkpoints.HIGH_WATERMARKS,
-    CLEANER_OFFSETS,
+    checkpoints.CLEANER_OFFSETS,
 )
 _LARGEST_SNAPSHOT = 1 << 26
 

@@ -23,6 +23,7 @@ from kbroker.log.files import read_optional, write_atomically
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
@@ -67,9 +68,10 @@ def read_offsets(path: str) -> dict[tuple[str, int], int]:
     return offsets
 
 
-def write_offsets(path: str, offsets: Mapping[tuple[str, int], int]) -> None:
+def write_offsets(path: str, offsets: Mapping[tuple[str, int], int], *, sync: bool = True) -> None:
     """Write the offset of each (topic, partition)."""
-    _write_lines(path, [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()])
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    _write_lines(path, lines, sync=sync)
 
 
 def read_epochs(path: str) -> list[tuple[int, int]]:

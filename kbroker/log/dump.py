@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from kbroker.log import checkpoints
-from kbroker.log.audit import CLEANER_OFFSETS
 from kbroker.log.audit_files import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, parse_epochs, parse_offsets
 from kbroker.log.audit_index import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from kbroker.log.audit_segment import Window
@@ -58,7 +57,12 @@ def dump(path: str, *, deep: bool = False, contents: bool = False) -> Iterator[s
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1]
     yield f"Dumping {path}"
-    if name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, CLEANER_OFFSETS):
+    if name in (
+        checkpoints.RECOVERY_POINTS,
+        checkpoints.LOG_STARTS,
+        checkpoints.HIGH_WATERMARKS,
+        checkpoints.CLEANER_OFFSETS,
+    ):
         for (topic, partition), offset in parse_offsets(_existing(path)).items():
             yield f"topic: {topic} partition: {partition} offset: {offset}"
     elif name == checkpoints.LEADER_EPOCHS:

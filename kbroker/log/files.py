@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 
+from kbroker.failpoints import passed
+
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
@@ -85,7 +87,9 @@ def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
             os.fsync(fd)
     finally:
         os.close(fd)
+    passed("atomic.written")
     os.replace(temporary, path)
+    passed("atomic.renamed")
     if sync:
         sync_directory(os.path.dirname(path))
 

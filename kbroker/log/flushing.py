@@ -74,10 +74,15 @@ class Flusher:
         task = log.begin_flush()
         if task is None:
             return
+        self._busy.add(id(log))
+        self._running.append((log, task, self.pool.submit(task.run)))
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """The thread, for other work that waits for the disk."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-flush")
-        self._busy.add(id(log))
-        self._running.append((log, task, self._pool.submit(task.run)))
+        return self._pool
 
     def poll(self, now_ms: int) -> None:
         """Tell the logs of flushes that are done."""

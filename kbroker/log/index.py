@@ -24,6 +24,16 @@ MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 """How far an offset may lie behind the base of its segment."""
 
 
+def encode_offset_entry(relative_offset: int, position: int) -> bytes:
+    """Return an entry of the offset index for an index that is written at once."""
+    return _OFFSET_ENTRY.pack(relative_offset, position)
+
+
+def encode_time_entry(timestamp: int, relative_offset: int) -> bytes:
+    """Return an entry of the time index for an index that is written at once; timestamp in ms."""
+    return _TIME_ENTRY.pack(timestamp, relative_offset)
+
+
 class MappedEntries:
     """Entries of one fixed size in a mapped file that grows up to `max_bytes`."""
 

@@ -1,7 +1,7 @@
 """All partitions of one log directory.
 
-Owns the directory: its lock, its identity, its checkpoints, and which partitions are in it. Never answers a request and
-has no clock and no timer: `tick` is called from outside and does what is due.
+Owns the directory: its lock, its identity, its checkpoints, which partitions are in it, and their compaction. Never
+answers a request and has no clock and no timer: `tick` is called from outside and does what is due.
 
     .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint (checkpoints.py)
     <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
@@ -13,6 +13,7 @@ of the same name needs the place, it is moved aside (-stray) and kept, as in Kaf
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -22,20 +23,29 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from kbroker.failpoints import passed
 from kbroker.log import checkpoints
+from kbroker.log.checkpoint_files import CheckpointFile, Offsets
+from kbroker.log.cleaner.manager import Cleaner
+from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.dir_lock import LogDirError, lock_directory
 from kbroker.log.files import LOG_SUFFIX, read_optional, remove_quietly, sync_directory
 from kbroker.log.flushing import Flusher
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.verify import log_class
+from kbroker.protocol.errors import ApiError
 
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
+_FUTURE_SUFFIX = "-future"
 _PURGE_SECONDS = 0.05
 _LOGS_PER_TICK = 64
 
 logger = logging.getLogger(__name__)
+
+# Of the machine or the process, and over once there is room again: the directory itself is in order.
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EINTR})
 
 Key = tuple[str, int]
 Belongs = Callable[[str, int, uuid.UUID | None], bool]
@@ -69,7 +79,9 @@ class LogManager:
         high_watermark_interval_ms: int = 5_000,
         producer_id_expiration_ms: int = 86_400_000,
         producer_id_check_interval_ms: int = 600_000,
+        cleaner_pool: WorkerPool | None = None,
     ) -> None:
+        """Prepare; a `cleaner_pool` that is passed in is the caller's to tick and to close."""
         self.directory = os.path.abspath(directory)
         self.node_id = node_id
         self.broker_epoch = broker_epoch
@@ -78,6 +90,11 @@ class LogManager:
         self.directory_id = ""
         self.was_clean = False
         """Whether the directory had been closed cleanly when it was opened."""
+        self.failure = ""
+        """Why the directory is offline; empty while it is in use."""
+        self.on_failure: Callable[[LogManager], None] = lambda _manager: None
+        self.futures: list[tuple[Key, str]] = []
+        """Partitions whose move into this directory had not ended when it was loaded, with their directories."""
         self._lock_fd = -1
         self._loaded = False
         self._now_ms = 0  # the latest time that anybody has told
@@ -88,13 +105,16 @@ class LogManager:
             (producer_id_check_interval_ms, self._expire_producers),
         )
         self._writers = [
-            (recovery_point_interval_ms, self._write_recovery_points),
-            (log_start_interval_ms, self._write_log_starts),
-            (high_watermark_interval_ms, self._write_high_watermarks),
+            (recovery_point_interval_ms, self._checkpoint_file(checkpoints.RECOVERY_POINTS), self._recovery_points),
+            (log_start_interval_ms, self._checkpoint_file(checkpoints.LOG_STARTS), self._log_starts),
+            (high_watermark_interval_ms, self._checkpoint_file(checkpoints.HIGH_WATERMARKS), self._high_watermarks),
         ]
         self._written_ms = [0] * len(self._writers)
         self._flusher = Flusher()
         self._doomed: list[tuple[int, str]] = []
+        pool = cleaner_pool or WorkerPool()
+        self._own_pool = pool if cleaner_pool is None else None
+        self.cleaner = Cleaner(self.directory, self.logs, pool)
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -123,6 +143,7 @@ class LogManager:
             # The mark goes before anything is loaded: a crash while loading must not pass for a clean stop.
             remove_quietly(self._path(checkpoints.CLEAN_SHUTDOWN))
             sync_directory(self.directory)
+            passed("load.unmarked")
         self._now_ms = now_ms
         try:
             self._load_logs(configs, now_ms, belongs)
@@ -149,6 +170,9 @@ class LogManager:
             if name.endswith(_DELETE_SUFFIX):
                 self._doomed.append((now_ms, path))
                 continue
+            if name.endswith(_FUTURE_SUFFIX):
+                self._note_future(name)
+                continue
             key = partition_of(name)
             if key is None:
                 continue
@@ -156,7 +180,7 @@ class LogManager:
                 logger.warning("%s belongs to no topic of the cluster and is left as it is", path)
                 continue
             config = configs(key[0])
-            log = self.logs[key] = log_class()(
+            log = log_class()(
                 path,
                 *key,
                 config,
@@ -168,8 +192,41 @@ class LogManager:
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             log.release_idle(force=True)
+            self._keep(key, log)
+        self.cleaner.load()
         if not self.logs.keys() >= {*recovery_points, *log_starts, *high_watermarks}:
             self.checkpoint()  # an entry of a partition that is gone would count for a new one of its name
+
+    def _keep(self, key: Key, log: PartitionLog) -> None:
+        log.report_failure = self.report
+        self.logs[key] = log
+
+    def _note_future(self, name: str) -> None:
+        key = partition_of(name.rpartition(".")[0])
+        if key is not None:
+            self.futures.append((key, self._path(name)))
+
+    # -- failure ----------------------------------------------------------------------------------------------
+
+    def report(self, error: OSError) -> None:
+        """Hear of a failed read, write or flush; what does not pass of itself ends the use of the directory."""
+        if error.errno in _PASSING or self.failure:
+            return
+        self.failure = str(error) or type(error).__name__
+        self.on_failure(self)
+
+    def abandon(self) -> list[Key]:
+        """Use the directory no more and return the partitions that it held; nothing is written, the lock stays."""
+        lost = list(self.logs)
+        self.cleaner.close()
+        for log in self.logs.values():
+            log.refuse_appends(f"log directory {self.directory} is offline: {self.failure}")
+            log.close(clean=False)
+        self.logs.clear()
+        self._loaded = False
+        return lost
+
+    # -- closing ----------------------------------------------------------------------------------------------
 
     def close(self, clean: bool = True, now_ms: int = 0) -> None:
         """Close everything; a clean close leaves the mark that makes the next start a short one.
@@ -178,19 +235,35 @@ class LogManager:
         when a log had failed: what its files hold has to be checked.
         """
         self._now_ms = max(now_ms, self._now_ms)
+        self.cleaner.close()
+        if self._own_pool is not None:
+            self._own_pool.close()
         self._flusher.close(self._now_ms)
-        failed = any(log.failed for log in self.logs.values())
+        clean = clean and self._loaded
+        failed = [log for log in self.logs.values() if not self._close_log(log, clean)]
         try:
-            for log in self.logs.values():
-                log.close(clean=clean and self._loaded)
-            if clean and self._loaded:
+            if clean:
                 self.checkpoint()
-            if clean and self._loaded and not failed:
+                passed("close.flushed")
+            if clean and not failed:
                 checkpoints.write_clean_shutdown(self.directory, self.broker_epoch)
+        except OSError as error:
+            logger.error("%s gets no mark of a clean stop: %s", self.directory, error)
         finally:
             self.logs.clear()
             self._loaded = False
             self._unlock()
+
+    def _close_log(self, log: PartitionLog, clean: bool) -> bool:
+        """Close one log; whether all of it is on disk, as far as that was asked for."""
+        whole = not log.failed
+        try:
+            log.close(clean=clean)
+        except (OSError, ApiError) as error:
+            # A full disk, say: the next start reads what the snapshots and indexes would have told.
+            logger.error("%s-%d could not be closed cleanly: %s", log.topic, log.partition, error)
+            whole = False
+        return whole
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
@@ -215,7 +288,7 @@ class LogManager:
             time_ms = self._now_ms if now_ms is None else now_ms
             log = log_class()(path, topic, partition, config, now_ms=time_ms, topic_id=topic_id)
             log.release_idle(force=True)
-            self.logs[topic, partition] = log
+            self._keep((topic, partition), log)
         elif log.topic_id is None and topic_id is not None:
             checkpoints.write_topic_id(log.directory, topic_id)
             log.topic_id = topic_id
@@ -233,10 +306,12 @@ class LogManager:
         """Take partitions away at once, as `delete` does; raises OSError when all that can go have gone."""
         time_ms = self._now_ms if now_ms is None else now_ms
         failure: OSError | None = None
+        was_cleaned = False
         for topic, partition in keys:
             log = self.logs.pop((topic, partition), None)
             if log is None:
                 continue
+            was_cleaned |= self.cleaner.forget((topic, partition))
             log.close(clean=False)
             path = self._renamed(topic, partition, _DELETE_SUFFIX)
             try:
@@ -244,12 +319,42 @@ class LogManager:
             except OSError as error:
                 failure = error
                 continue
+            passed("partition.renamed")
             log.move(path)
             self._doomed.append((time_ms + log.config.file_delete_delay_ms, path))
         sync_directory(self.directory)
         self.checkpoint()
+        if was_cleaned:
+            self.cleaner.checkpoint()
         if failure is not None:
             raise failure
+
+    def future_path(self, topic: str, partition: int) -> str:
+        """Return a new name for the directory of a partition that is being moved here."""
+        return self._renamed(topic, partition, _FUTURE_SUFFIX)
+
+    def take_over(self, log: PartitionLog) -> None:
+        """Let a log that was built in a future directory of this directory become the partition's; raises OSError."""
+        path = f"{self.directory}/{log.topic}-{log.partition}"
+        log.release_idle(force=True)  # open indexes know their files by name
+        self._keep((log.topic, log.partition), log)
+        self.save_log_starts()  # first, or a crash would show deleted records again
+        passed("move.copied")
+        os.rename(log.directory, path)
+        passed("move.renamed")
+        sync_directory(self.directory)
+        log.move(path)
+
+    def set_aside(self, topic: str, partition: int) -> None:
+        """Take a partition out of use and keep its files under another name; raises OSError."""
+        log = self.logs.pop((topic, partition))
+        log.close(clean=False)
+        os.rename(log.directory, self._renamed(topic, partition, _STRAY_SUFFIX))
+        sync_directory(self.directory)
+
+    def discard(self, path: str, now_ms: int) -> None:
+        """Have a directory removed, a future one that is not wanted any more, by `tick`."""
+        self._doomed.append((now_ms, path))
 
     def _renamed(self, topic: str, partition: int, suffix: str) -> str:
         """Return where a partition's directory goes: Kafka's form, cut to what a file system takes."""
@@ -268,19 +373,39 @@ class LogManager:
     # -- what is due ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due, a bounded number of partitions a call; raises OSError if a checkpoint cannot be written."""
+        """Do what is due, a bounded number of partitions a call."""
         self._now_ms = now_ms
         self._flusher.poll(now_ms)
+        if self.failure:
+            return
         self._jobs.run(now_ms, self.logs)
         self._purge_directories(now_ms)
-        for index, (interval, write) in enumerate(self._writers):
+        self._clean(now_ms)
+        if self._own_pool is not None:
+            self._own_pool.tick(now_ms)
+        for index, (interval, file, offsets) in enumerate(self._writers):
             if now_ms - self._written_ms[index] >= interval:
                 self._written_ms[index] = now_ms
-                write()
+                self._write_checkpoint(file, offsets())
+
+    def _clean(self, now_ms: int) -> None:
+        try:
+            self.cleaner.tick(now_ms)
+        except OSError as error:
+            logger.error("%s: how far logs are clean cannot be written: %s", self.directory, error)
+            self.report(error)
+
+    def _write_checkpoint(self, file: CheckpointFile, offsets: Offsets) -> None:
+        try:
+            file.write_by(self._flusher.pool, offsets)
+        except OSError as error:
+            logger.error("%s: %s", file.path, error)
+            self.report(error)
 
     def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
         log.purge_deleted(now_ms)
-        log.delete_old_segments(now_ms)
+        if not self.cleaner.is_busy(log):  # with `compact,delete`, one after the other, as in Kafka
+            log.delete_old_segments(now_ms)
         log.release_idle()
 
     def _flush_due(self, log: PartitionLog, now_ms: int) -> None:
@@ -303,21 +428,25 @@ class LogManager:
 
     def checkpoint(self) -> None:
         """Write all checkpoints now; raises OSError."""
-        for _, write in self._writers:
-            write()
+        for _, file, offsets in self._writers:
+            file.write(offsets())
 
-    def _write_recovery_points(self) -> None:
-        points = {key: log.recovery_point for key, log in self.logs.items()}
-        checkpoints.write_offsets(self._path(checkpoints.RECOVERY_POINTS), points)
+    def save_log_starts(self) -> None:
+        """Let what clients were told of deleted records survive a crash; raises OSError."""
+        self._writers[1][1].write(self._log_starts(), sync=False)
 
-    def _write_log_starts(self) -> None:
+    def _checkpoint_file(self, name: str) -> CheckpointFile:
+        return CheckpointFile(self._path(name))
+
+    def _recovery_points(self) -> Offsets:
+        return {key: log.recovery_point for key, log in self.logs.items()}
+
+    def _log_starts(self) -> Offsets:
         # A start that is a segment's base is found again from the files, so only the others are worth a line.
-        starts = {key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset > log.bases[0]}
-        checkpoints.write_offsets(self._path(checkpoints.LOG_STARTS), starts)
+        return {key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset > log.bases[0]}
 
-    def _write_high_watermarks(self) -> None:
-        marks = {key: log.high_watermark for key, log in self.logs.items()}
-        checkpoints.write_offsets(self._path(checkpoints.HIGH_WATERMARKS), marks)
+    def _high_watermarks(self) -> Offsets:
+        return {key: log.high_watermark for key, log in self.logs.items()}
 
 
 class _Jobs:
@@ -354,8 +483,10 @@ class _Jobs:
             chore(log, now_ms)
         except OSError as error:
             # One partition's trouble must not keep the others from their turn.
-            log.refuse_appends(str(error))
             logger.error("%s-%d: %s", log.topic, log.partition, error)
+            if error.errno not in _PASSING:
+                log.refuse_appends(str(error))
+            log.report_failure(error)
 
 
 def _holds_other(path: str, topic_id: uuid.UUID) -> bool:

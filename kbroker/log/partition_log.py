@@ -16,7 +16,9 @@ import random
 import struct
 import uuid
 from bisect import bisect_right
+from collections.abc import Callable
 
+from kbroker.failpoints import passed
 from kbroker.log import checkpoints, offset_queries, retention, truncation
 from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.files import remove_quietly
@@ -34,15 +36,21 @@ from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, par
 _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
+_COMPLAIN_EVERY_MS = 10_000
 _UNDATED = -1  # deleted by somebody without a clock: the delay begins when somebody with one comes by
 
 logger = logging.getLogger(__name__)
+
+
+def _nobody(_error: OSError) -> None:
+    """Nobody is told."""
 
 
 class PartitionLog:
     """One partition's log; offsets are absolute, `size` in bytes, times in ms."""
 
     __slots__ = (
+        "_complained_ms",
         "_dirty_directory",
         "_doomed",
         "_failure",
@@ -60,6 +68,7 @@ class PartitionLog:
         "partition",
         "producers",
         "recovery_point",
+        "report_failure",
         "segments",
         "snapshots",
         "topic",
@@ -107,6 +116,9 @@ class PartitionLog:
         self.bases = [segment.base_offset for segment in self.segments]
         self.active = self.segments[-1]
         self._failure: str | None = None
+        self._complained_ms = -_COMPLAIN_EVERY_MS
+        self.report_failure: Callable[[OSError], None] = _nobody
+        """Told of every failure of the disk; whoever keeps the directory decides what it means for the others in it."""
         self._doomed: list[tuple[int, str]] = []
         self._dirty_directory = True
         self.truncations = 0
@@ -214,7 +226,7 @@ class PartitionLog:
         try:
             if leader_epoch != self.leader_epochs.latest:
                 self.leader_epochs.assign(leader_epoch, offset)
-            if segment.should_roll(size, last_offset, header[8], now_ms, config.segment_bytes, config.segment_ms):
+            if segment.should_roll(size, last_offset, header[8], now_ms, config.segment_bytes, self._rules.segment_ms):
                 segment = self._roll(now_ms)
             if completed is not None and completed.aborted:
                 # Before the marker itself: an entry too many is taken back, a marker without an entry would be lost.
@@ -226,13 +238,13 @@ class PartitionLog:
                 _put_prefix(batch, 0, offset, header[1], leader_epoch)
                 segment.append((batch,), size, last_offset, header[8])
         except OSError as error:
-            raise self._append_failed(error, completed) from error
+            raise self._append_failed(error, completed, now_ms) from error
         self.log_end_offset = self.producers.end_offset = last_offset + 1
         if last_offset + 1 - self.recovery_point >= config.flush_messages:
             self.flush(now_ms)
         return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, self.log_start_offset)
 
-    def _append_failed(self, error: OSError, completed: CompletedTxn | None) -> AppendError:
+    def _append_failed(self, error: OSError, completed: CompletedTxn | None, now_ms: int) -> AppendError:
         if getattr(error, "unrepaired", False):
             self.refuse_appends(f"the file could not be cut back after: {error}")
         if completed is not None and completed.aborted:
@@ -240,7 +252,10 @@ class PartitionLog:
                 self.active.txns.truncate_to(self.log_end_offset)
             except OSError as second:
                 self.refuse_appends(f"the transaction index could not be cut back after: {second}")
-        logger.error("%s-%d: append failed: %s", self.topic, self.partition, error)
+        if now_ms - self._complained_ms >= _COMPLAIN_EVERY_MS:
+            self._complained_ms = now_ms  # clients try again many times a second
+            logger.error("%s-%d: append failed: %s", self.topic, self.partition, error)
+        self.report_failure(error)
         return AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=str(error))
 
     @property
@@ -265,8 +280,10 @@ class PartitionLog:
             old.created_ms = now_ms
             return old
         segment = self.add_segment(offset, now_ms)
+        passed("roll.created")
         try:
             old.seal()
+            passed("roll.sealed")
             self.snapshots.take(self.producers, sync=False)
         except OSError as error:
             # Both only save work later: the indexes are checked, and the log itself tells what a snapshot would.
@@ -378,6 +395,20 @@ class PartitionLog:
         self._doomed += [(due, path) for path in segment.mark_deleted()]
         self.snapshots.remove(segment.base_offset)
 
+    def exchange_segments(self, old: list[Segment], doomed: list[str], now_ms: int) -> None:
+        """Let the files that now stand at the base of the first one serve in the place of `old`, which are neighbours.
+
+        `doomed` are the old files' present names; they are removed as those of deleted segments are. Raises OSError.
+        """
+        index, base, config = self.segments.index(old[0]), old[0].base_offset, self.config
+        new = Segment.open(self.directory, base, config.index_interval_bytes, config.segment_index_bytes, now_ms)
+        self.segments[index : index + len(old)] = [new]
+        self.bases[index : index + len(old)] = [base]
+        self._doomed += [(now_ms + config.file_delete_delay_ms, path) for path in doomed]
+        for segment in old[1:]:
+            self.snapshots.remove(segment.base_offset)
+        self._dirty_directory = True
+
     def purge_deleted(self, now_ms: int) -> int:
         """Remove the files of deleted segments that are due; returns how many."""
         delay = self.config.file_delete_delay_ms
@@ -414,6 +445,7 @@ class PartitionLog:
         if task.error is not None:
             # After a failed fsync the kernel may have dropped the pages: a second one would succeed and prove nothing.
             self.refuse_appends(f"flush failed: {task.error}")
+            self.report_failure(task.error)
         elif task.truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, task.end_offset)
 
@@ -444,11 +476,16 @@ class PartitionLog:
         self._doomed = []  # they go with the directory
 
     def close(self, *, clean: bool = True) -> None:
-        """Close the files; a clean close also flushes, snapshots the producers and completes the indexes."""
-        if clean and self._failure is None:
-            self.snapshots.take(self.producers, sync=True)
-            self.active.seal()
-            self._dirty_directory = True
-            self.flush()
-        for segment in self.segments:
-            segment.release()
+        """Close the files; a clean close also flushes, snapshots the producers and completes the indexes.
+
+        Raises OSError or AppendError when that failed; the files are closed all the same.
+        """
+        try:
+            if clean and self._failure is None:
+                self.snapshots.take(self.producers, sync=True)
+                self.active.seal()
+                self._dirty_directory = True
+                self.flush()
+        finally:
+            for segment in self.segments:
+                segment.release()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from kbroker.failpoints import passed
 from kbroker.log.batch_scan import scan_batches, scan_headers
 from kbroker.log.files import (
     CLEANED_SUFFIX,
@@ -95,8 +96,11 @@ def remove_leftovers(directory: str) -> None:
     cleaned = [offset_of(name) for name in names if name.endswith(CLEANED_SUFFIX)]
     first_cleaned = min((offset for offset in cleaned if offset is not None), default=_BEYOND_ALL)
     for name in names:
-        unfinished = name.endswith(SWAP_SUFFIX) and (offset_of(name) or 0) >= first_cleaned
-        if unfinished or name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")):
+        if name.endswith(SWAP_SUFFIX) and (offset_of(name) or 0) >= first_cleaned:
+            remove_quietly(f"{directory}/{name}")
+    # Only now: they tell that those were unfinished, should this be interrupted too.
+    for name in names:
+        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")):
             remove_quietly(f"{directory}/{name}")
     _finish_swaps(directory)
 
@@ -175,6 +179,14 @@ class _Loader:
         for path in segment.mark_deleted():
             remove_quietly(path)
 
+    def _remove_after(self, index: int) -> None:
+        """Remove the segments behind one that is about to be cut off, for good: they must not outlive what it loses."""
+        for later in self.segments[index + 1 :]:
+            self._remove(later)
+        del self.segments[index + 1 :]
+        sync_directory(self._directory)
+        passed("recovery.cut")
+
     def recover(self, recovery_point: int) -> None:
         """Check all batches from the recovery point's segment on; cut the log off at the first bad one."""
         if not self.segments:
@@ -194,19 +206,22 @@ class _Loader:
             self.snapshots.remove_outside(-1, segment.base_offset)
             self.snapshots.take(self.producers, sync=True)
             size = segment.size
-            recover_segment(segment, self.producers, self.epochs)
+            recover_segment(segment, self.producers, self.epochs, partial(self._remove_after, index))
+            passed("recovery.checked")
             if segment.size < size:
                 logger.warning("%s is cut off at %d of %d bytes", segment.path(), segment.size, size)
-                for later in self.segments[index + 1 :]:
-                    self._remove(later)
-                del self.segments[index + 1 :]
                 break
         for segment in self.segments[first:-1]:
             segment.seal()
 
 
-def recover_segment(segment: Segment, producers: ProducerState, epochs: LeaderEpochCache) -> None:
-    """Read every batch of a segment, rebuild all its indexes, and cut it off at the first bad batch."""
+def recover_segment(
+    segment: Segment, producers: ProducerState, epochs: LeaderEpochCache, before_cut: Callable[[], None]
+) -> None:
+    """Read every batch of a segment, rebuild all its indexes, and cut it off at the first bad batch.
+
+    `before_cut` is called before anything is cut off: a crash between the two must leave the reason for both.
+    """
     segment.reset_indexes()
     segment.txns.reset()
     fd = segment.handle.fd
@@ -225,6 +240,8 @@ def recover_segment(segment: Segment, producers: ProducerState, epochs: LeaderEp
             epochs.assign(header.leader_epoch, header.base_offset)
         end = position + header.size
         next_offset = header.last_offset + 1
+    if end < segment.size:
+        before_cut()
     segment.end_rebuild(end, indexed)
 
 

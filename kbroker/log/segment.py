@@ -15,6 +15,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 
+from kbroker.failpoints import passed
 from kbroker.log.batch_scan import read_header, scan_headers
 from kbroker.log.files import (
     DELETED_SUFFIX,
@@ -341,7 +342,8 @@ class Segment:
         assert self.times is not None
         if position == 0:
             self.first_timestamp = header.max_timestamp
-        if header.max_timestamp > self._max_timestamp:
+        # A batch that compaction emptied still has a timestamp, but no record to show for it.
+        if header.max_timestamp > self._max_timestamp and header.record_count:
             self._max_timestamp, self._max_offset = header.max_timestamp, header.last_offset
         if position - indexed > self.index_interval:
             self.offsets.append(header.last_offset, position)
@@ -458,4 +460,5 @@ class Segment:
             except FileNotFoundError:
                 continue
             doomed.append(path + DELETED_SUFFIX)
+            passed("segment.marked")
         return doomed

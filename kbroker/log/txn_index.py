@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from kbroker.log.files import TXN_INDEX_SUFFIX, offset_name, read_optional, write_all
@@ -26,6 +27,11 @@ class AbortedTxn(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+def encode_aborted(entries: Iterable[AbortedTxn]) -> bytes:
+    """Return the content of an index file."""
+    return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
 
 
 class TxnIndex:

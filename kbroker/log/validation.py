@@ -57,6 +57,7 @@ class BatchRules:
         "max_decompressed",
         "max_size",
         "name",
+        "segment_ms",
     )
 
     def __init__(self, name: str, config: LogConfig) -> None:
@@ -66,6 +67,9 @@ class BatchRules:
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
         self.compact = config.compact
+        # What is in the active segment cannot be compacted, so it has to be closed in time.
+        self.segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if self.compact else config.segment_ms
+        """Age in ms at which the log starts a new segment."""
         self.log_append_time = config.log_append_time
         codec_name = "none" if config.compression_type == "uncompressed" else config.compression_type
         self.codec = -1 if codec_name == "producer" else codec_of(codec_name)

@@ -78,6 +78,36 @@ def test_damage_in_the_middle_stops_the_start(tmp_path):
         EmbeddedStore(str(tmp_path))
 
 
+@pytest.mark.parametrize("at", [0, 8, 9, 20, -2])
+def test_damage_in_a_complete_last_line_stops_the_start(tmp_path, at):
+    store = EmbeddedStore(str(tmp_path))
+    store.write([Put("/first", {})])
+    begin = (tmp_path / JOURNAL).stat().st_size
+    store.write([Put("/acknowledged", {"x": 1})])
+    store.close()
+    raw = bytearray((tmp_path / JOURNAL).read_bytes())
+    raw[begin + at if at >= 0 else at] ^= 3
+    (tmp_path / JOURNAL).write_bytes(raw)
+    with pytest.raises(CorruptMetadata, match=f"damaged at byte {begin}"):
+        EmbeddedStore(str(tmp_path))
+    assert (tmp_path / JOURNAL).read_bytes() == bytes(raw), "what is there stays for whoever mends it"
+
+
+@pytest.mark.parametrize("length", [1, 12, 30])
+def test_zeros_in_the_last_line_are_what_a_loss_of_power_leaves(tmp_path, length):
+    store = EmbeddedStore(str(tmp_path))
+    store.write([Put("/first", {})])
+    begin = (tmp_path / JOURNAL).stat().st_size
+    store.write([Put("/second", {"x": 1})])
+    store.close()
+    raw = bytearray((tmp_path / JOURNAL).read_bytes())
+    raw[begin : begin + length] = bytes(length)
+    (tmp_path / JOURNAL).write_bytes(raw)
+    again = EmbeddedStore(str(tmp_path))
+    assert again.children("") == ["first"]
+    again.close()
+
+
 def test_the_journal_is_folded_into_a_snapshot(tmp_path, monkeypatch):
     monkeypatch.setattr(embedded, "_COMPACT_BYTES", 500)
     store = EmbeddedStore(str(tmp_path))

@@ -8,6 +8,7 @@ def test_orders():
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         producer.produce("orders", b"one", key=b"1")
         assert producer.flush(10) == 0
+        producer.close()
 
         consumer = Consumer(
             {"bootstrap.servers": broker.bootstrap_servers, "group.id": "billing", "auto.offset.reset": "earliest"}

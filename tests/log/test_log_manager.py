@@ -212,6 +212,7 @@ def test_s7_the_high_watermark_survives_a_crash(tmp_path: Path) -> None:
     log.append_as_leader(batch(5), 0, NOW)
     log.set_high_watermark(5)
     logs.tick(NOW + 5000)
+    logs._flusher.close(NOW + 5000)  # waits for the thread that writes
     for _ in range(2):
         crash(logs)
         logs = loaded(tmp_path)

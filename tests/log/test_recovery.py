@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log import recovery
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import Malformed
@@ -104,6 +105,32 @@ def test_s4_garbage_at_the_end_is_cut_off(tmp_path: Path, tail: bytes, clean: bo
     log.append_as_leader(batch(), 2, NOW)
     assert offsets_of(read_all(log))[-1] == 120
     verify(tmp_path / "topic-0")
+
+
+def test_s15_a_crash_between_the_steps_of_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies behind a cut is never shown again, whenever the cutting ends: a gap would look like a whole log."""
+    for stop_at in ("recovery.cut", "recovery.checked"):
+        directory = tmp_path / stop_at / "topic-0"
+        directory.parent.mkdir()
+        log = filled(directory)
+        before = offsets_of(read_all(log))
+        second = log.segments[1]
+        with open(second.path(), "r+b") as file:
+            file.seek(second.size - 1)
+            file.write(b"\xff")
+        del log
+
+        def passed(name: str, stop_at: str = stop_at) -> None:
+            if name == stop_at:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(recovery, "passed", passed)
+            with pytest.raises(KeyboardInterrupt):
+                open_log(directory, clean=False, config=SMALL)
+        found = offsets_of(read_all(open_log(directory, clean=False, config=SMALL)))
+        assert 0 < len(found) < len(before)
+        assert found == before[: len(found)]
 
 
 def test_s4_a_bad_batch_ends_the_log(tmp_path: Path) -> None:

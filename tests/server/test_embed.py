@@ -109,6 +109,24 @@ def test_the_plugin_gives_a_broker_and_a_topic(pytester):
     result.assert_outcomes(passed=1)
 
 
+def test_the_plugin_is_silent_where_warnings_are_errors(pytester):
+    pytester.makepyfile("def test_it(kafka_topic): assert kafka_topic")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error")
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{closed}", "nonsense", "127.0.0.1:{closed},127.0.0.1:99999"])
+def test_the_plugin_says_in_one_line_that_no_broker_is_there(pytester, monkeypatch, address):
+    pytester.makepyfile("def test_it(kafka_topic): pass")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", address.format(closed=probe.getsockname()[1]))
+        result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rN")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["no broker at KAFKA_BOOTSTRAP_SERVERS: *"])
+    assert "Traceback" not in result.stdout.str()
+
+
 def run(*arguments, **options):
     command = [sys.executable, "-m", "kbroker", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, **options)

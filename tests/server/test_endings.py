@@ -80,7 +80,7 @@ def test_a_deletion_cut_short_never_brings_back_old_data(tmp_path):
     interrupt_deletion(directory, "t")
     with Broker(data_dir=str(directory)) as broker, WireClient(broker.bootstrap_servers) as client:
         assert client.ask(MetadataRequest(topics=None), 9).topics == []
-        assert ("t", 0) not in broker.node.logs.logs
+        assert ("t", 0) not in broker.node.logs
         create(client, "t")
         assert end_of(client, "t") == 0
         client.ask(produce_request("t", batch(1)), 9)
@@ -127,7 +127,7 @@ def test_deleting_many_partitions_writes_the_checkpoints_once(tmp_path, monkeypa
     with Broker(data_dir=str(tmp_path)) as broker, WireClient(broker.bootstrap_servers) as client:
         create(client, "many", partitions=50)
         written = []
-        monkeypatch.setattr(broker.node.logs, "checkpoint", lambda: written.append(1))
+        monkeypatch.setattr(broker.node.logs.metadata, "checkpoint", lambda: written.append(1))
         delete(client, "many")
         assert len(written) == 1
         monkeypatch.undo()

@@ -7,6 +7,11 @@ from typing import Any
 from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.exchanges.produce import batch, put
 from compat_tests.wire.session import Wire
+from kbroker.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest
 from kbroker.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
@@ -174,6 +179,28 @@ def describe_topic_partitions(wire: Wire) -> None:
     ask("bad name", ["a b"])
     ask("exactly full", [one, three], 4)
     ask("full with more", [one, three, f"{wire.name}-none"], 4)
+
+
+@sequence
+def alter_replica_log_dirs(wire: Wire) -> None:
+    topic = wire.topic("t", 2)
+    (here,) = (each.log_dir for each in wire.quiet(DescribeLogDirsRequest(topics=[]), 5).results)
+    for v in versions(AlterReplicaLogDirsRequest):
+
+        def ask(label: str, *dirs: tuple[str, str, list[int]]) -> None:
+            wanted = [AlterReplicaLogDir(path, [AlterReplicaLogDirTopic(name, each)]) for path, name, each in dirs]
+            wire.ask(label, AlterReplicaLogDirsRequest(dirs=wanted), v)  # noqa: B023
+
+        ask("where it is", (here, topic, [0]))
+        ask("unknown directory", ("/nowhere", topic, [0, 1]))
+        ask("relative directory", ("nowhere", topic, [0]))
+        ask("empty directory", ("", topic, [0]))
+        ask("unknown partition", (here, topic, [7]))
+        ask("unknown topic", (here, f"{wire.name}-none", [0]))
+        ask("unknown topic and directory", ("/nowhere", f"{wire.name}-none", [0]))
+        ask("twice", ("/nowhere", topic, [0]), (here, topic, [0]))
+        ask("long name", (here, "x" * 249, [0]))
+        ask("nothing")
 
 
 @sequence

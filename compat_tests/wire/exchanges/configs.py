@@ -8,7 +8,9 @@ from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.session import Wire
 from kbroker.protocol.messages import alter_configs as legacy
 from kbroker.protocol.messages import incremental_alter_configs as incremental
+from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from kbroker.protocol.messages.list_config_resources import ListConfigResourcesRequest
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
@@ -162,6 +164,42 @@ def dynamic_broker_configs(wire: Wire) -> None:
     shown("back to the default", "604800000")
     change("", SET, "x")
     change("1", SET, "0")
+    for value in ("x", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:1,x"):
+        change("1", SET, value, "max.connections.per.ip.overrides")
+
+
+@sequence
+def cordoned_log_dirs(wire: Wire) -> None:
+    def change(value: str | None, resource: str = "1") -> None:
+        entry = incremental.AlterableConfig("cordoned.log.dirs", DELETE if value is None else SET, value)
+        r = incremental.AlterConfigsResource(BROKER, resource, [entry])
+        wire.ask(f"of {resource or 'all'} to {value}", incremental.IncrementalAlterConfigsRequest([r]), 1)
+
+    def create(label: str) -> None:
+        topics = [CreatableTopic(f"{wire.name}-{label}", 1, 1)]
+        wire.ask(f"create, {label}", CreateTopicsRequest(topics=topics, timeout_ms=5000, validate_only=True), 4)
+
+    def cordoned() -> bool:
+        answer = wire.quiet(DescribeLogDirsRequest(topics=[]), 5)
+        return bool(answer.results[0].is_cordoned)
+
+    change("/nowhere")
+    change("*", "")
+    change("*,/nowhere")
+    change("*")
+    wire.until(cordoned, "a cordoned directory")
+    wire.until(lambda: wire.quiet(probe(wire), 4).topics[0].error_code != 0, "no place for a topic")
+    create("all cordoned")
+    change(None)
+    wire.until(lambda: not cordoned(), "a directory that is free again")
+    wire.until(lambda: wire.quiet(probe(wire), 4).topics[0].error_code == 0, "a place for a topic")
+    create("free again")
+
+
+def probe(wire: Wire) -> CreateTopicsRequest:
+    """Ask whether a topic could be created."""
+    topics = [CreatableTopic(f"{wire.name}-probe", 1, 1)]
+    return CreateTopicsRequest(topics=topics, timeout_ms=5000, validate_only=True)
 
 
 @sequence

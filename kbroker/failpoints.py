@@ -1,0 +1,58 @@
+"""Named moments at which a test ends the process, as a crash would.
+
+Owns the names and their trigger. They lie at the steps of changes that must be whole or not be: files that are
+replaced, segments that are rolled, deleted, recovered or moved. Nothing happens, and next to nothing is spent, unless
+the environment of the process says so:
+
+    KBROKER_FAILPOINTS="atomic.renamed:3,roll.created:1"     end at the third, or first, time that one of them is passed
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Final
+
+VARIABLE: Final = "KBROKER_FAILPOINTS"
+
+NAMES: Final = (
+    "load.unmarked",
+    "recovery.checked",
+    "recovery.cut",
+    "atomic.written",
+    "atomic.renamed",
+    "roll.created",
+    "roll.sealed",
+    "segment.marked",
+    "partition.renamed",
+    "journal.written",
+    "journal.compacted",
+    "swap.named",
+    "swap.marked",
+    "swap.done",
+    "move.copied",
+    "move.renamed",
+    "close.flushed",
+)
+
+
+def _parse(text: str) -> dict[str, int]:
+    """Read "name:count,..."; raises ValueError for a name that does not exist."""
+    counts = {}
+    for item in filter(None, text.split(",")):
+        name, _, count = item.partition(":")
+        if name not in NAMES:
+            raise ValueError(f"{VARIABLE}: there is no failpoint {name!r}")
+        counts[name] = int(count or 1)
+    return counts
+
+
+_armed = _parse(os.environ.get(VARIABLE, ""))
+
+
+def passed(name: str) -> None:
+    """Pass a failpoint: the process ends here if it is armed and this is the time."""
+    if _armed and name in _armed:
+        _armed[name] -= 1
+        if _armed[name] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)

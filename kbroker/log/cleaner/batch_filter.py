@@ -1,0 +1,264 @@
+"""What remains of one batch: bytes in, bytes out.
+
+Owns the rules of compaction for a batch and its records (Kafka's Cleaner and MemoryRecords.filterTo), and how a batch
+is put together again without the records that go. Never reads or writes a file.
+
+A batch keeps its base offset, last offset, producer, sequence, epoch and codec, whatever goes out of it. Tombstones,
+and markers that end a transaction of which nothing is left, go in two steps (KIP-534): the pass that first meets one
+writes into its batch the time until which it stays, as base timestamp, with bit 6 of the attributes set; a pass after
+that time drops it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from itertools import compress as select
+from typing import Final
+
+from kbroker.log.cleaner.offset_map import OffsetMap
+from kbroker.log.cleaner.record_runs import Run, read_runs, read_varint
+from kbroker.log.cleaner.transactions import CleanedTransactions
+from kbroker.protocol.compression import compress, decompress
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.records import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    compute_crc,
+)
+
+HORIZON_BIT: Final = 0x40
+# What a batch was allowed to hold when it was written is not known any more; this only stops a broken file.
+MAX_DECOMPRESSED: Final = 1 << 30
+_INVERTED: Final = bytes((1, 0)) + bytes(254)
+_U64: Final = 2**64 - 1
+_I64: Final = 2**63
+
+Buffer = bytes | memoryview
+
+
+class LastBatch:
+    """Which batch holds what the log has to remember of a producer (Kafka's LastRecord)."""
+
+    __slots__ = ("_epoch", "_last_offset")
+
+    def __init__(self, last_offset: int | None, epoch: int) -> None:
+        """`last_offset` of its last data batch; None where only a marker of `epoch` is known."""
+        self._last_offset = last_offset
+        self._epoch = epoch
+
+    def is_at(self, header: BatchHeader) -> bool:
+        if self._last_offset is not None:
+            return header.last_offset == self._last_offset
+        return header.is_control and header.producer_epoch == self._epoch
+
+
+def read_body(batch: memoryview, header: BatchHeader) -> bytes:
+    """Return a batch's records without their compression; raises Malformed."""
+    return bytes(decompress(header.codec, batch[HEADER_SIZE:], MAX_DECOMPRESSED))
+
+
+class BatchFilter:
+    """One pass over a log, batch by batch in the order of offsets; times in ms."""
+
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        transactions: CleanedTransactions,
+        producers: Mapping[int, LastBatch],
+        *,
+        now_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        self._offsets = offsets
+        self._transactions = transactions
+        self._producers = producers
+        self._now_ms = now_ms
+        self._horizon_ms = min(now_ms + delete_retention_ms, _I64 - 1)
+        self.keyless = 0
+        """Records without a key that were dropped: they came in before the topic was compacted."""
+
+    def apply(self, batch: memoryview, header: BatchHeader, keep_place: bool) -> Buffer | None:
+        """Return what is to stand in the place of a batch, None for nothing; raises Malformed.
+
+        With `keep_place` an empty batch stays where nothing else does, so that its last offset is not lost.
+        """
+        control = header.is_control
+        horizon = header.base_timestamp if header.attributes & HORIZON_BIT else None
+        if control:
+            obsolete = self._transactions.is_obsolete(header, batch)
+            drop = obsolete and horizon is not None and horizon <= self._now_ms
+        else:
+            drop = obsolete = self._transactions.is_aborted(header)
+        kept: Buffer | None
+        if drop or not header.record_count:
+            kept = None
+        elif control:
+            kept = self._with_horizon(batch, header) if obsolete and horizon is None else batch
+        else:
+            kept = self._filtered(batch, header, horizon)
+        if kept is None and (keep_place or self._is_last_of_producer(header)):
+            return _emptied(header)
+        return kept
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self._producers.get(header.producer_id) if header.producer_id >= 0 else None
+        return last is not None and last.is_at(header)
+
+    def _with_horizon(self, batch: memoryview, header: BatchHeader) -> bytes:
+        data = read_body(batch, header)
+        runs = read_runs(data, header.record_count)
+        return self._rebuilt(header, data, runs, [b"\1" * run.number for run in runs], set_horizon=True)
+
+    def _filtered(self, batch: memoryview, header: BatchHeader, horizon: int | None) -> Buffer | None:
+        offsets = self._offsets
+        base, last = header.base_offset, header.last_offset
+        beyond = last >= offsets.end  # not in the table: all of it stays
+        dirty = base >= offsets.start
+        if dirty and not beyond and 1 not in offsets.flags(base, last - base + 1):
+            return None
+        data = read_body(batch, header)
+        runs = read_runs(data, header.record_count)
+        expired = horizon is not None and horizon <= self._now_ms
+        keeps = []
+        kept = tombstones = 0
+        for run in runs:
+            keep = b"\1" * run.number if beyond else self._keep(data, run, base)
+            nulls = run.nulls(data)
+            if nulls is not None:
+                if expired and not beyond:
+                    keep = _and(keep, nulls.translate(_INVERTED))
+                else:
+                    tombstones += _and(keep, nulls).count(1)
+            kept += keep.count(1)
+            keeps.append(keep)
+        if not kept:
+            return None
+        set_horizon = tombstones > 0 and horizon is None
+        if kept == header.record_count and not set_horizon:
+            return batch
+        return self._rebuilt(header, data, runs, keeps, set_horizon=set_horizon)
+
+    def _keep(self, data: bytes, run: Run, base: int) -> bytes:
+        """Return 1 for each record that is the last of its key."""
+        offsets = self._offsets
+        if run.key_size < 0:
+            self.keyless += run.number
+            return bytes(run.number)
+        first = base + run.delta
+        if first >= offsets.start:
+            return offsets.flags(first, run.number)
+        newer = offsets.latest
+        if first + run.number <= offsets.start:
+            return bytes(map(newer.__contains__, run.keys(data))).translate(_INVERTED)
+        pairs = zip(run.keys(data), range(first, first + run.number), strict=True)
+        return bytes(newer.get(key, -1) <= offset for key, offset in pairs)
+
+    def _rebuilt(
+        self, header: BatchHeader, data: bytes, runs: Sequence[Run], keeps: Sequence[bytes], *, set_horizon: bool
+    ) -> bytes:
+        attributes, base_timestamp = header.attributes, header.base_timestamp
+        append_time = attributes & TIMESTAMP_TYPE_BIT
+        max_timestamp = header.max_timestamp
+        if not append_time:
+            largest = max(_largest_stamp(data, run, keep) for run, keep in zip(runs, keeps, strict=True) if 1 in keep)
+            max_timestamp = _wrap(base_timestamp + largest)
+        parts: list[Buffer] = []
+        for run, keep in zip(runs, keeps, strict=True):
+            if set_horizon:
+                shift = base_timestamp - self._horizon_ms
+                parts += [_restamped(record, run, shift) for record in select(run.records(data), keep)]
+            elif 0 not in keep:
+                parts.append(memoryview(data)[run.position : run.end])
+            else:
+                parts += select(run.records(data), keep)
+        if set_horizon:
+            attributes |= HORIZON_BIT
+            base_timestamp = self._horizon_ms
+        body = compress(attributes & CODEC_MASK, b"".join(parts))
+        count = sum(keep.count(1) for keep in keeps)
+        return _built(header, attributes, base_timestamp, max_timestamp, count, body)
+
+
+def _emptied(header: BatchHeader) -> bytes:
+    """Return a batch without records that holds a batch's place, as Kafka writes it."""
+    attributes = header.attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
+    return _built(header, attributes, -1, header.max_timestamp, 0, b"")
+
+
+def _built(
+    header: BatchHeader, attributes: int, base_timestamp: int, max_timestamp: int, count: int, body: bytes
+) -> bytes:
+    head = bytearray(HEADER_SIZE)
+    size = HEADER_SIZE + len(body) - LOG_OVERHEAD
+    before = (header.base_offset, size, header.leader_epoch, MAGIC, 0, attributes, header.last_offset_delta)
+    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+    HEADER.pack_into(head, 0, *before, base_timestamp, max_timestamp, *producer, count)
+    batch = bytearray(head + body)
+    struct.pack_into(">I", batch, 17, compute_crc(batch))
+    return bytes(batch)
+
+
+def _and(first: bytes, second: bytes) -> bytes:
+    return (int.from_bytes(first) & int.from_bytes(second)).to_bytes(len(first))
+
+
+def _largest_stamp(data: bytes, run: Run, keep: bytes) -> int:
+    """Return the largest timestamp delta of the records to keep, of which there is one at least."""
+    columns = [bytes(select(column, keep)) if 0 in keep else column for column in run.stamps(data)]
+    if len(columns) == 1:
+        largest_even = max((byte for byte in set(columns[0]) if not byte & 1), default=None)
+        return _largest_negative(columns[0]) if largest_even is None else largest_even >> 1
+    return max(_zigzag(stamp) for stamp in set(zip(*columns, strict=True)))
+
+
+def _largest_negative(column: bytes) -> int:
+    """Return the largest of one-byte deltas that are all negative."""
+    return -(min(column) >> 1) - 1
+
+
+def _zigzag(stamp: Sequence[int]) -> int:
+    result = 0
+    for index, byte in enumerate(stamp):
+        result |= (byte & 0x7F) << 7 * index
+    result &= _U64
+    return (result >> 1) ^ -(result & 1)
+
+
+def _restamped(record: bytes, run: Run, shift: int) -> bytes:
+    """Return a record whose timestamp counts from another base, `shift` ms earlier."""
+    end = run.stamp_at + run.stamp_size
+    delta = _wrap(_zigzag(record[run.stamp_at : end]) + shift)
+    _, body = read_varint(record, 0)
+    rest = record[body : run.stamp_at] + _varlong(delta) + record[end:]
+    return _varlong(len(rest)) + rest
+
+
+def _varlong(value: int) -> bytes:
+    value = (value << 1 ^ value >> 63) & _U64
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _wrap(value: int) -> int:
+    """Let a sum overflow as a Java long does."""
+    return (value + _I64 & _U64) - _I64
+
+
+def check_batch(batch: memoryview, header: BatchHeader) -> None:
+    """Raise Malformed for a batch whose bytes are not what was written."""
+    if header.crc != compute_crc(batch):
+        raise Malformed(f"batch at offset {header.base_offset} has a wrong CRC")
+    if header.last_offset_delta < 0 or header.record_count < 0:
+        raise Malformed(f"batch at offset {header.base_offset} has a header that makes no sense")

@@ -1,0 +1,123 @@
+"""What of a log can be cleaned, and how much it wants to be.
+
+Owns the rules of LogCleanerManager.cleanableOffsets and LogToClean: where the dirty part begins, what must not be
+touched yet, and the ratio of the two. Never changes a log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.log.batch_scan import read_header
+from kbroker.log.cleaner.job import CleaningJob
+from kbroker.log.offset_queries import rebuild_txn_index
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.segment import Segment
+from kbroker.log.txn_index import AbortedTxn
+
+_NO_LIMIT: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanable:
+    """One log as the cleaner sees it; offsets absolute, sizes in bytes."""
+
+    log: PartitionLog
+    first_dirty: int
+    upper: int
+    """Base of the first segment that must not be touched."""
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool
+    """Whether max.compaction.lag.ms asks for it whatever the ratio is."""
+
+    @property
+    def ratio(self) -> float:
+        """Share of what may be cleaned that is dirty."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is dirty enough, or for too long."""
+        return self.dirty_bytes > 0 and (self.overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio)
+
+
+def examine(log: PartitionLog, cleaned_to: int | None, now_ms: int) -> Cleanable:
+    """Look at a log that has been cleaned up to `cleaned_to`, None if never; raises OSError."""
+    first_dirty = log.log_start_offset if cleaned_to is None else cleaned_to
+    if not log.log_start_offset <= first_dirty <= log.log_end_offset:
+        first_dirty = log.log_start_offset
+    start = max(bisect_right(log.bases, first_dirty) - 1, 0)
+    clean, dirty = log.segments[:start], log.segments[start:-1]
+    limit = min(log.last_stable_offset, log.high_watermark, log.active.base_offset)
+    config = log.config
+    if config.min_compaction_lag_ms > 0:
+        young = (
+            segment.base_offset for segment in dirty if segment.max_timestamp > now_ms - config.min_compaction_lag_ms
+        )
+        limit = min(limit, next(young, limit))
+    upper = log.bases[max(bisect_right(log.bases, limit) - 1, 0)]
+    return Cleanable(
+        log,
+        first_dirty,
+        upper,
+        sum(segment.size for segment in clean),
+        sum(segment.size for segment in dirty if segment.base_offset < upper),
+        _is_overdue(dirty, upper, now_ms, config.max_compaction_lag_ms),
+    )
+
+
+def _is_overdue(dirty: list[Segment], upper: int, now_ms: int, max_lag_ms: int) -> bool:
+    if max_lag_ms >= _NO_LIMIT:
+        return False
+    for segment in dirty:
+        if segment.base_offset < upper and segment.size:
+            first = read_header(segment.handle.fd, 0, segment.size)
+            if first is not None and 0 < first.max_timestamp < now_ms - max_lag_ms:
+                return True
+    return False
+
+
+def make_job(cleanable: Cleanable, now_ms: int, map_bytes: int, io_bytes: int) -> CleaningJob:
+    """Return the order to clean a log; raises OSError."""
+    log = cleanable.log
+    config = log.config
+    upper = cleanable.upper
+    segments = log.segments[: bisect_left(log.bases, upper)]
+    return CleaningJob(
+        directory=log.directory,
+        segments=[(segment.base_offset, segment.size) for segment in segments],
+        first_dirty=cleanable.first_dirty,
+        upper=upper,
+        aborted=_aborted(log, upper),
+        producers=_live_producers(log, upper),
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        index_bytes=config.segment_index_bytes,
+        index_interval=config.index_interval_bytes,
+        map_bytes=map_bytes,
+        io_bytes=io_bytes,
+    )
+
+
+def _aborted(log: PartitionLog, upper: int) -> list[AbortedTxn]:
+    found: list[AbortedTxn] = []
+    for segment in log.segments:
+        if not segment.txns.entries and segment.txns.missing:
+            rebuild_txn_index(log, segment)
+        # Those behind `upper` too: a transaction's records may lie below it, and its marker above.
+        found += [txn for txn in segment.txns.entries if txn.first_offset < upper]
+    return found
+
+
+def _live_producers(log: PartitionLog, upper: int) -> list[tuple[int, int | None, int]]:
+    producers = []
+    for entry in log.producers.entries.values():
+        last = entry.batches[-1].last_offset if entry.batches else None
+        if last is None or last < upper:
+            producers.append((entry.producer_id, last, entry.producer_epoch))
+    return producers

@@ -1,0 +1,119 @@
+"""The segment that takes the place of those that were cleaned, while it is written.
+
+Owns its files, which end in `.cleaned` until the broker swaps them in, and their indexes. Never decides what goes into
+it. Everything is addressed from the partition's open directory, so that it stays the same place when the directory is
+renamed because the topic is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from kbroker.log.files import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
+from kbroker.log.index import encode_offset_entry, encode_time_entry
+from kbroker.log.txn_index import AbortedTxn, encode_aborted
+
+_GATHERED: Final = 1 << 20
+
+
+class CleanedSegment:
+    """A segment being written; sizes in bytes."""
+
+    def __init__(self, directory_fd: int, base_offset: int, index_interval: int) -> None:
+        self._directory_fd = directory_fd
+        self._base = base_offset
+        self._interval = index_interval
+        self._fd = self._create(LOG_SUFFIX)
+        self._parts: list[bytes | memoryview] = []
+        self._pending = 0
+        self._index = bytearray()
+        self._times = bytearray()
+        self._indexed = 0
+        self._newest = (-1, base_offset)  # the largest timestamp, and the last offset of its batch
+        self._noted = -1  # the largest timestamp in the time index
+        self.size = 0
+
+    def _name(self, suffix: str) -> str:
+        return f"{self._base:020d}{suffix}{CLEANED_SUFFIX}"
+
+    def _create(self, suffix: str) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        return os.open(self._name(suffix), flags, 0o644, dir_fd=self._directory_fd)
+
+    def append(self, batch: bytes | memoryview, last_offset: int, max_timestamp: int) -> int:
+        """Add a batch; `max_timestamp` is -1 for one without records. Returns how many bytes went to the file."""
+        position = self.size
+        if max_timestamp > self._newest[0]:
+            self._newest = (max_timestamp, last_offset)
+        if position - self._indexed > self._interval:
+            self._index += encode_offset_entry(last_offset - self._base, position)
+            self._note_time()
+            self._indexed = position
+        size = len(batch)
+        self.size = position + size
+        self._parts.append(batch)
+        self._pending += size
+        return self.flush() if self._pending >= _GATHERED else 0
+
+    def _note_time(self) -> None:
+        if self._newest[0] > self._noted:
+            self._times += encode_time_entry(self._newest[0], self._newest[1] - self._base)
+            self._noted = self._newest[0]
+
+    def flush(self) -> int:
+        """Write what was gathered; returns how many bytes that was. Raises OSError."""
+        written = self._pending
+        _write(self._fd, b"".join(self._parts))
+        self._parts.clear()
+        self._pending = 0
+        return written
+
+    def finish(self, aborted: Sequence[AbortedTxn], modified_ns: int) -> int:
+        """Write everything to the disk itself; returns how many bytes the last of it was. Raises OSError.
+
+        The files get the modification time of what they replace, from which the age of records without a time counts.
+        """
+        written = self.flush()
+        self._note_time()
+        others = ((INDEX_SUFFIX, self._index), (TIME_INDEX_SUFFIX, self._times))
+        for suffix, content in (*others, (TXN_INDEX_SUFFIX, encode_aborted(aborted))):
+            fd = self._create(suffix)
+            try:
+                _write(fd, content)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        os.fsync(self._fd)
+        os.utime(self._fd, ns=(modified_ns, modified_ns))
+        self.close()
+        return written
+
+    def close(self) -> None:
+        """Close the log file; what was not flushed is lost."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._parts.clear()
+
+    def discard(self) -> None:
+        """Remove the files."""
+        self.close()
+        for suffix in SEGMENT_SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._name(suffix), dir_fd=self._directory_fd)
+
+
+def _write(fd: int, data: bytes | bytearray) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

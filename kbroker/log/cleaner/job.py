@@ -1,0 +1,54 @@
+"""The work of cleaning one log, as the broker hands it to a worker process.
+
+Owns the order's fields and their form on the pipe: one line of JSON. Never does the work (rewriting.py).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kbroker.log.txn_index import AbortedTxn
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningJob:
+    """Which segments to clean, and all that their files do not tell; offsets absolute, sizes in bytes, times in ms."""
+
+    directory: str
+    segments: list[tuple[int, int]]
+    """(base offset, size) of every segment below `upper`, in order; their files do not change."""
+    first_dirty: int
+    upper: int
+    """Base of the first segment that must not be touched."""
+    aborted: list[AbortedTxn]
+    """Aborted transactions that have records below `upper`."""
+    producers: list[tuple[int, int | None, int]]
+    """(producer id, last offset of its last data batch if it has one, epoch) of the producers that are live."""
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    index_bytes: int
+    index_interval: int
+    map_bytes: int
+    io_bytes: int
+
+    def encode(self) -> dict[str, Any]:
+        """Return the fields in JSON's types."""
+        return asdict(self)
+
+    @classmethod
+    def decode(cls, fields: dict[str, Any]) -> CleaningJob:
+        """Read what `encode` returned, after it was JSON."""
+        lists = {
+            "segments": [(base, size) for base, size in fields["segments"]],
+            "aborted": [AbortedTxn(*txn) for txn in fields["aborted"]],
+            "producers": [(producer_id, last, epoch) for producer_id, last, epoch in fields["producers"]],
+        }
+        return cls(**{**fields, **lists})
+
+
+def to_line(message: dict[str, Any]) -> bytes:
+    """Return a message as a line of JSON."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"

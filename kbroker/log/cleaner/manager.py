@@ -1,0 +1,271 @@
+"""Which log of a directory is cleaned next, and what becomes of the work.
+
+Owns the jobs that are under way, how far each log is clean (`cleaner-offset-checkpoint`), and which logs cannot be
+cleaned. Never reads a record, and has no clock: `tick` is called on the event loop and does what is due. A job's
+results count only for the very segments it was given: a log that was deleted, truncated or otherwise changed meanwhile
+keeps what it has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kbroker.log import checkpoints
+from kbroker.log.cleaner.cleanable import Cleanable, examine, make_job
+from kbroker.log.cleaner.swap import remove_cleaned, replace_segments
+from kbroker.log.cleaner.worker_pool import WorkerPool, WorkerProcess
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.segment import Segment
+
+_ATTEMPTS: Final = 3
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Running:
+    key: Key
+    log: PartitionLog
+    worker: WorkerProcess
+    segments: dict[int, Segment]
+    truncations: int
+    read_bytes: int
+    left_bytes: int = 0
+    end_offset: int = -1
+    abandoned: bool = False
+    ended: bool = False
+    told: dict[str, Any] = field(default_factory=dict)
+
+
+class Cleaner:
+    """Compaction of the logs of one directory; times in ms."""
+
+    def __init__(self, directory: str, logs: Mapping[Key, PartitionLog], pool: WorkerPool) -> None:
+        self._path = f"{directory}/{checkpoints.CLEANER_OFFSETS}"
+        self._logs = logs
+        self._pool = pool
+        self._cleaned_to: dict[Key, int] = {}
+        self._truncations: dict[Key, int] = {}
+        self._running: list[_Running] = []
+        self._look_ms = 0
+        self._failures: Counter[Key] = Counter()
+        self.uncleanable: dict[Key, str] = {}
+        """Logs that are left alone until the next start, and why."""
+
+    def load(self) -> None:
+        """Read how far each log is clean; entries of logs that are gone, or were cut off, are dropped."""
+        found = checkpoints.read_offsets(self._path)
+        for key, offset in found.items():
+            log = self._logs.get(key)
+            if log is not None and offset <= log.log_end_offset:
+                self._cleaned_to[key] = offset
+        if self._cleaned_to != found:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Write down how far each log is clean; raises OSError."""
+        checkpoints.write_offsets(self._path, self._cleaned_to)
+
+    def cleaned_to(self, topic: str, partition: int) -> int | None:
+        """Return the offset up to which a log is clean, None if it was never cleaned."""
+        return self._cleaned_to.get((topic, partition))
+
+    def is_busy(self, log: PartitionLog) -> bool:
+        """Whether a log's segments are being cleaned, so that retention has to wait for its turn."""
+        return any(job.log is log for job in self._running)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any log is being cleaned."""
+        return bool(self._running)
+
+    def forget(self, key: Key) -> bool:
+        """Drop what is known of a deleted log, and the work on it; True if a checkpoint has to be written."""
+        self.uncleanable.pop(key, None)
+        self._failures.pop(key, None)
+        self._truncations.pop(key, None)
+        for job in self._running:
+            if job.key == key:
+                self._abandon(job)
+        return self._cleaned_to.pop(key, None) is not None
+
+    def close(self) -> None:
+        """Give up what is under way: it is done again after the next start."""
+        for job in self._running:
+            self._pool.discard(job.worker)
+            remove_cleaned(job.log.directory)
+        self._running.clear()
+
+    # -- what is due ------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Take results over, and give work to workers that are free; raises OSError if a checkpoint fails."""
+        for job in self._running:
+            self._follow(job, now_ms)
+        if any(job.ended for job in self._running):
+            self._running = [job for job in self._running if not job.ended]
+        if now_ms >= self._look_ms and self._pool.is_free:
+            self._look(now_ms)
+
+    def _look(self, now_ms: int) -> None:
+        while self._pool.is_free:
+            found = self._dirtiest(now_ms)
+            if found is None or not self._begin(found, now_ms):
+                self._look_ms = now_ms + self._pool.settings.backoff_ms
+                return
+
+    def _dirtiest(self, now_ms: int) -> Cleanable | None:
+        best = None
+        for key, log in self._logs.items():
+            if not log.config.compact or len(log.segments) < 2 or log.failed or key in self.uncleanable:
+                continue
+            if self.is_busy(log):
+                continue
+            self._notice_truncation(key, log)
+            try:
+                found = examine(log, self._cleaned_to.get(key), now_ms)
+            except OSError as error:
+                self._give_up(key, str(error))
+                continue
+            if found.is_due and (best is None or found.ratio > best.ratio):
+                best = found
+        return best
+
+    def _notice_truncation(self, key: Key, log: PartitionLog) -> None:
+        """Begin from the start again after a truncation: it may have gone below what was clean, and grown since."""
+        if self._truncations.get(key, 0) != log.truncations:
+            self._truncations[key] = log.truncations
+            if self._cleaned_to.pop(key, None) is not None:
+                self.checkpoint()
+
+    def _begin(self, found: Cleanable, now_ms: int) -> bool:
+        log, settings, pool = found.log, self._pool.settings, self._pool
+        key = (log.topic, log.partition)
+        try:
+            map_bytes = int(pool.share(settings.dedupe_buffer_size))
+            order = make_job(found, now_ms, map_bytes, int(pool.share(settings.io_buffer_size)))
+            worker = pool.acquire()
+        except OSError as error:
+            logger.error("%s-%d cannot be cleaned now: %s", *key, error)
+            return False
+        segments = {base: segment for base, segment in zip(log.bases, log.segments, strict=True) if base < found.upper}
+        self._running.append(_Running(key, log, worker, segments, log.truncations, 0))
+        worker.send({"clean": order.encode(), "rate": self._rate()})
+        logger.debug("%s-%d: cleaning from %d to %d", *key, found.first_dirty, found.upper)
+        return True
+
+    def _rate(self) -> float | None:
+        rate = self._pool.share(self._pool.settings.io_max_bytes_per_second)
+        return rate if 0 < rate < 1e300 else None  # Kafka's default is the largest double, which means no limit
+
+    def change_rate(self) -> None:
+        """Let a changed limit count for the jobs that are under way."""
+        for job in self._running:
+            job.worker.send({"rate": self._rate()})
+
+    # -- jobs -------------------------------------------------------------------------------------------------
+
+    def _follow(self, job: _Running, now_ms: int) -> None:
+        if not self._is_wanted(job):
+            self._abandon(job)
+        gone = job.worker.gone  # asked first: what it sent before it went has come by then
+        for message in job.worker.receive():
+            self._take(job, message, now_ms)
+            if job.ended:
+                return
+        if gone:
+            self._lost(job, now_ms)
+
+    def _is_wanted(self, job: _Running) -> bool:
+        log = job.log
+        same = self._logs.get(job.key) is log and log.truncations == job.truncations
+        return same and log.config.compact and not log.failed
+
+    def _abandon(self, job: _Running) -> None:
+        if not job.abandoned:
+            job.abandoned = True
+            job.worker.send({"abort": True})
+
+    def _take(self, job: _Running, message: dict[str, Any], now_ms: int) -> None:
+        if "group" in message:
+            self._swap(job, message, now_ms)
+        elif "done" in message:
+            if job.abandoned:
+                self._end(job, now_ms)
+                return
+            job.end_offset = message["done"]
+            job.told = message
+            job.worker.send({"sync": True})
+        elif "synced" in message:
+            if not job.abandoned:
+                self._complete(job)
+            self._end(job, now_ms)
+        else:
+            self._failed(job, message["kind"], message["error"], now_ms)
+
+    def _swap(self, job: _Running, message: dict[str, Any], now_ms: int) -> None:
+        old = [job.segments[base] for base in message["group"]]
+        log = job.log
+        first = log.segments.index(old[0]) if old[0] in log.segments else -1
+        if job.abandoned or first < 0 or log.segments[first : first + len(old)] != old:
+            self._abandon(job)  # retention or DeleteRecords was faster
+            return
+        try:
+            replace_segments(log, old, now_ms)
+        except OSError as error:
+            logger.error("%s-%d: compacted segments could not be swapped in: %s", *job.key, error)
+            self._abandon(job)
+            return
+        job.read_bytes += message["before"]
+        job.left_bytes += message["after"]
+
+    def _complete(self, job: _Running) -> None:
+        self._cleaned_to[job.key] = job.end_offset
+        self._truncations[job.key] = job.truncations
+        self._failures.pop(job.key, None)
+        self.checkpoint()
+        if job.told["keyless"]:
+            logger.warning("%s-%d: %d records without a key were dropped", *job.key, job.told["keyless"])
+        logger.info(
+            "%s-%d: compacted up to %d, %d bytes became %d in %.1f s",
+            *job.key,
+            job.end_offset,
+            job.read_bytes,
+            job.left_bytes,
+            job.told["seconds"],
+        )
+
+    def _failed(self, job: _Running, kind: str, text: str, now_ms: int) -> None:
+        if kind in ("corrupt", "bug") and not job.abandoned:
+            self._give_up(job.key, text)
+        elif kind == "io" and not job.abandoned:
+            logger.error("%s-%d: compaction failed and is tried again later: %s", *job.key, text)
+            self._end(job, now_ms, self._pool.settings.backoff_ms)
+            return
+        self._end(job, now_ms)
+
+    def _lost(self, job: _Running, now_ms: int) -> None:
+        """Take note that a worker has died; the log is as it was, and is cleaned again."""
+        if not job.abandoned:
+            self._failures[job.key] += 1
+            logger.error("%s-%d: the compaction process %d has died", *job.key, job.worker.pid)
+            if self._failures[job.key] >= _ATTEMPTS:
+                self._give_up(job.key, f"{_ATTEMPTS} compaction processes died")
+        self._end(job, now_ms, self._pool.settings.backoff_ms)
+
+    def _give_up(self, key: Key, reason: str) -> None:
+        self.uncleanable[key] = reason
+        logger.error("%s-%d will not be compacted before the next start: %s", *key, reason)
+
+    def _end(self, job: _Running, now_ms: int, pause_ms: int = 0) -> None:
+        job.ended = True
+        self._pool.release(job.worker, now_ms)
+        if self._logs.get(job.key) is job.log:
+            remove_cleaned(job.log.directory)
+        self._look_ms = now_ms + pause_ms

@@ -1,0 +1,214 @@
+"""One round of cleaning a log: read the dirty part, then write all segments anew without what is superseded.
+
+Owns the order of the work (Kafka's Cleaner.doClean) and the files it reads. Never replaces a segment: it leaves
+`.cleaned` files, group after group, and the broker swaps them in. A batch that is not what was written ends the round
+with Malformed: it is not for the cleaner to drop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from kbroker.log.cleaner.batch_filter import BatchFilter, LastBatch, check_batch, read_body
+from kbroker.log.cleaner.cleaned_segment import CleanedSegment
+from kbroker.log.cleaner.job import CleaningJob
+from kbroker.log.cleaner.offset_map import OffsetMap
+from kbroker.log.cleaner.record_runs import read_runs
+from kbroker.log.cleaner.transactions import CleanedTransactions
+from kbroker.log.files import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, read_at
+from kbroker.log.index import MAX_RELATIVE_OFFSET
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.records import HEADER_SIZE, BatchHeader, parse_header
+
+_SEGMENTS_A_GROUP: Final = 64  # each costs the broker's loop a few renames at the swap
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
+_COUNT: Final = struct.Struct(">i")
+_SMALLEST_CHUNK: Final = 65536
+
+
+class CleanedGroup(NamedTuple):
+    """Segments whose replacement is complete and on disk."""
+
+    bases: list[int]
+    bytes_before: int
+    bytes_after: int
+
+
+class Cleaning:
+    """A round over one log. `spend` is told of bytes read and written, and may wait or raise to end the round."""
+
+    def __init__(self, job: CleaningJob, directory_fd: int, spend: Callable[[int], None]) -> None:
+        self._job = job
+        self._directory_fd = directory_fd
+        self._spend = spend
+        self._chunk = max(job.io_bytes // 2, _SMALLEST_CHUNK)
+        self.end_offset = job.first_dirty
+        """How far the log is clean once all groups are swapped in."""
+        self.keyless = 0
+        self.bytes_read = 0
+
+    def run(self) -> Iterator[CleanedGroup]:
+        """Do the work; raises OSError, Malformed, and what `spend` raises."""
+        self._remove_leftovers()
+        offsets = self._read_dirty_part()
+        self.end_offset = offsets.end
+        job = self._job
+        transactions = CleanedTransactions(job.aborted)
+        producers = {producer_id: LastBatch(last, epoch) for producer_id, last, epoch in job.producers}
+        rules = BatchFilter(
+            offsets, transactions, producers, now_ms=job.now_ms, delete_retention_ms=job.delete_retention_ms
+        )
+        for group in self._groups(offsets.end):
+            yield self._clean(group, rules, transactions)
+        self.keyless = rules.keyless
+
+    def _remove_leftovers(self) -> None:
+        # After a crash a `.cleaned` file would undo the swap of any segment that lies behind it.
+        for name in os.listdir(self._directory_fd):
+            if name.endswith(CLEANED_SUFFIX):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=self._directory_fd)
+
+    # -- first pass -------------------------------------------------------------------------------------------
+
+    def _read_dirty_part(self) -> OffsetMap:
+        job = self._job
+        offsets = OffsetMap(job.first_dirty, job.map_bytes)
+        transactions = CleanedTransactions(txn for txn in job.aborted if txn.last_offset >= job.first_dirty)
+        ends = [*(base for base, _ in job.segments), job.upper][1:]
+        for (base, size), end in zip(job.segments, ends, strict=True):
+            if end > job.first_dirty:
+                if not self._take_in(base, size, offsets, transactions):
+                    break
+                offsets.end = end
+        offsets.finish()
+        return offsets
+
+    def _take_in(self, base: int, size: int, offsets: OffsetMap, transactions: CleanedTransactions) -> bool:
+        """Add a segment to the table; False when the table is full."""
+        for _, header, batch in self._batches(base, size):
+            if header.last_offset < offsets.start:
+                continue
+            if header.is_control:
+                transactions.is_obsolete(header, batch)
+            elif not transactions.is_aborted(header) and header.record_count:
+                data = read_body(batch, header)
+                runs = read_runs(data, header.record_count)
+                key_bytes = sum(run.key_size * run.number for run in runs if run.key_size > 0)
+                if not offsets.has_room(header.base_offset, header.last_offset, header.record_count, key_bytes):
+                    offsets.end = header.base_offset
+                    return False
+                offsets.add(data, runs, header.base_offset)
+            offsets.end = header.last_offset + 1
+        return True
+
+    # -- second pass ------------------------------------------------------------------------------------------
+
+    def _groups(self, end: int) -> Iterator[list[tuple[int, int]]]:
+        """Yield neighbouring segments that together are no larger than one segment may be."""
+        job = self._job
+        following = {base: after for (base, _), (after, _) in zip(job.segments, job.segments[1:], strict=False)}
+        group: list[tuple[int, int]] = []
+        sums = [0, 0, 0]
+        for base, size in job.segments:
+            if base >= end:
+                break
+            sizes = [size, self._file_size(base, INDEX_SUFFIX), self._file_size(base, TIME_INDEX_SUFFIX)]
+            total = [one + other for one, other in zip(sums, sizes, strict=True)]
+            last_offset = following.get(base, job.upper) - 1
+            fits = total[0] <= job.segment_bytes and max(total[1:]) <= job.index_bytes
+            near = not group or size == 0 or last_offset - group[0][0] <= MAX_RELATIVE_OFFSET
+            if group and (not fits or not near or len(group) == _SEGMENTS_A_GROUP):
+                yield group
+                group, total = [], sizes
+            group.append((base, size))
+            sums = total
+        if group:
+            yield group
+
+    def _file_size(self, base: int, suffix: str) -> int:
+        try:
+            return os.stat(f"{base:020d}{suffix}", dir_fd=self._directory_fd).st_size
+        except FileNotFoundError:
+            return 0
+
+    def _clean(
+        self, group: list[tuple[int, int]], rules: BatchFilter, transactions: CleanedTransactions
+    ) -> CleanedGroup:
+        cleaned = CleanedSegment(self._directory_fd, group[0][0], self._job.index_interval)
+        last_base, last_size = next(((base, size) for base, size in reversed(group) if size), group[-1])
+        transactions.retained.clear()
+        try:
+            for base, size in group:
+                final = last_size if base == last_base else -1
+                for position, header, batch in self._batches(base, size):
+                    # The last offset of a group stays known: recovery tells from it what the group replaced.
+                    kept = rules.apply(batch, header, position + header.size == final)
+                    if kept is batch:
+                        self._spent(cleaned.append(batch, header.last_offset, _timestamp_of(header)))
+                    elif kept is not None:
+                        self._spent(cleaned.append(kept, header.last_offset, _new_timestamp(kept)))
+            modified = os.stat(f"{group[-1][0]:020d}{LOG_SUFFIX}", dir_fd=self._directory_fd).st_mtime_ns
+            self._spent(cleaned.finish(transactions.retained, modified))
+        except BaseException:
+            cleaned.discard()
+            raise
+        return CleanedGroup([base for base, _ in group], sum(size for _, size in group), cleaned.size)
+
+    def _spent(self, size: int) -> None:
+        if size:
+            self._spend(size)
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def _batches(self, base: int, size: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """Yield (position, header, bytes) of every batch of a segment, each checked; raises Malformed, OSError."""
+        fd = os.open(f"{base:020d}{LOG_SUFFIX}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory_fd)
+        try:
+            position = start = 0
+            chunk = memoryview(b"")
+            while position < size:
+                offset = position - start
+                if offset + HEADER_SIZE > len(chunk) or offset + _size_at(chunk, offset) > len(chunk):
+                    start, offset, chunk = position, 0, self._read(fd, position, size)
+                header = parse_header(chunk, offset)
+                end = offset + header.size
+                if end > len(chunk):
+                    raise Malformed(f"batch at position {position} of segment {base} is cut off")
+                batch = chunk[offset:end]
+                check_batch(batch, header)
+                yield position, header, batch
+                position += header.size
+        finally:
+            os.close(fd)
+
+    def _read(self, fd: int, position: int, size: int) -> memoryview:
+        """Read a chunk, or one whole batch where that is larger."""
+        data = read_at(fd, min(self._chunk, size - position), position)
+        needed = _size_at(data, 0) if len(data) >= HEADER_SIZE else HEADER_SIZE
+        if needed > size - position:
+            raise Malformed(f"batch at position {position} of {size} bytes is cut off")
+        if needed > len(data):
+            data = read_at(fd, needed, position)
+        self.bytes_read += len(data)
+        self._spend(len(data))
+        return memoryview(data)
+
+
+def _size_at(chunk: bytes | memoryview, offset: int) -> int:
+    return int.from_bytes(chunk[offset + 8 : offset + 12]) + 12
+
+
+def _timestamp_of(header: BatchHeader) -> int:
+    return header.max_timestamp if header.record_count else -1
+
+
+def _new_timestamp(batch: bytes | memoryview) -> int:
+    if not _COUNT.unpack_from(batch, 57)[0]:
+        return -1
+    timestamp: int = _MAX_TIMESTAMP.unpack_from(batch, 35)[0]
+    return timestamp

@@ -1,0 +1,62 @@
+"""Putting a cleaned segment into the place of those that it was made of.
+
+Owns the order of the renames (Kafka's UnifiedLog.replaceSegments), of which a crash at any point leaves, after the next
+start, either the old segments or the new one:
+
+    1  NNN.log.cleaned ...      ->  NNN.log.swap ...       one `.cleaned` left: the old segments are the log
+    2  NNN.log, MMM.log ...     ->  NNN.log.deleted ...    every `.swap` is there: recovery finishes what follows
+    3  NNN.log.swap ...         ->  NNN.log ...
+
+The log file goes first in 1 and 3, so that no other file of the new segment ever stands without it. The files are on
+disk before step 1; whoever calls makes the renames last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from kbroker.failpoints import passed
+from kbroker.log.files import CLEANED_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX, offset_name, remove_quietly
+from kbroker.log.segment import Segment
+
+if TYPE_CHECKING:
+    from kbroker.log.partition_log import PartitionLog
+
+
+def replace_segments(log: PartitionLog, old: list[Segment], now_ms: int) -> None:
+    """Swap in the `.cleaned` segment whose base is the first one's; `old` are neighbours in the log. Raises OSError.
+
+    An error in step 1 changes nothing. One behind it refuses further appends: what is on disk is for the next start to
+    find out.
+    """
+    paths = [offset_name(log.directory, old[0].base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
+    try:
+        for path in paths:
+            os.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+    except OSError:
+        for path in reversed(paths):  # the log file last here, for the same reason
+            with contextlib.suppress(OSError):
+                remove_quietly(path + SWAP_SUFFIX)
+        remove_cleaned(log.directory)
+        raise
+    try:
+        passed("swap.named")
+        doomed = [path for segment in old for path in segment.mark_deleted()]
+        passed("swap.marked")
+        for path in paths:
+            os.rename(path + SWAP_SUFFIX, path)
+        passed("swap.done")
+        log.exchange_segments(old, doomed, now_ms)
+    except OSError as error:
+        log.refuse_appends(f"compacted segments could not be swapped in: {error}")
+        raise
+
+
+def remove_cleaned(directory: str) -> None:
+    """Remove the files of segments that will not be swapped in."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(directory):
+            if name.endswith(CLEANED_SUFFIX):
+                remove_quietly(f"{directory}/{name}")

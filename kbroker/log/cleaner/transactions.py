@@ -1,0 +1,61 @@
+"""Which transactions the cleaner is in the middle of, as it works its way through a log.
+
+Owns the decision whether a batch belongs to an aborted transaction, and whether a marker has outlived its
+transaction's records (Kafka's CleanedTransactionMetadata). Never decides about single records or about time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbroker.log.txn_index import AbortedTxn
+from kbroker.protocol.records import BatchHeader, read_marker
+
+
+class CleanedTransactions:
+    """The transactions of one pass over a log, in the order of offsets."""
+
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        self._coming = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
+        self._aborted: dict[int, AbortedTxn] = {}
+        self._seen: set[int] = set()  # producers of aborted transactions of which batches were met
+        self._committed: set[int] = set()
+        self.retained: list[AbortedTxn] = []
+        """Aborted transactions of which batches were met, in the order of their markers; the caller empties it."""
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Note a data batch; True if its records were aborted."""
+        if not header.is_transactional:
+            return False
+        self._advance(header.last_offset)
+        if header.producer_id in self._aborted:
+            self._seen.add(header.producer_id)
+            return True
+        self._committed.add(header.producer_id)
+        return False
+
+    def is_obsolete(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Note a control batch; True if it ends a transaction of which nothing else is left. Raises Malformed."""
+        self._advance(header.last_offset)
+        if not header.record_count:
+            return True
+        marker = read_marker(batch)
+        if marker is None:
+            return False
+        producer_id = header.producer_id
+        txn = None if marker.commit else self._aborted.pop(producer_id, None)
+        if txn is None:
+            # A commit, or an abort of which no index knows: then its marker is all that tells.
+            obsolete = producer_id not in self._committed
+            self._committed.discard(producer_id)
+            return obsolete
+        if producer_id not in self._seen:
+            return True
+        self._seen.discard(producer_id)
+        self.retained.append(txn)
+        return False
+
+    def _advance(self, offset: int) -> None:
+        while self._coming and self._coming[-1].first_offset <= offset:
+            txn = self._coming.pop()
+            self._aborted.setdefault(txn.producer_id, txn)

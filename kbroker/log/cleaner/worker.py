@@ -1,0 +1,177 @@
+"""The process that cleans logs: `python -m kbroker.log.cleaner.worker`, started by the broker.
+
+Owns its two pipes, the throttle, and one job at a time. Never renames what the broker serves: it writes `.cleaned`
+files beside it. Its end needs no care: when the broker is gone, killed or not, its input ends, and so does the process,
+in the middle of a job too; what it leaves behind is removed by the next job or the next start.
+
+    in    {"clean": CleaningJob, "rate": bytes/s}  {"rate": bytes/s}  {"abort": true}  {"sync": true}
+    out   {"group": [bases], "before": bytes, "after": bytes}...
+          then {"done": end offset, ...} or {"error": text, "kind": "corrupt" | "io" | "aborted" | "bug"}
+          {"synced": true}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import time
+import traceback
+from collections import deque
+from typing import Any
+
+from kbroker.log.cleaner.job import CleaningJob, to_line
+from kbroker.log.cleaner.rewriting import Cleaning
+from kbroker.protocol.errors import Malformed
+
+_NICENESS = 10  # the broker answers first; on an idle machine this changes nothing
+_UNLIMITED = float("inf")
+
+
+class Aborted(Exception):  # noqa: N818 - what happened
+    """The broker does not want the job done any more."""
+
+
+class Throttle:
+    """How long to wait so that no more than `rate` bytes per second are spent; seconds of a clock that is passed in."""
+
+    __slots__ = ("_due", "_rate")
+
+    def __init__(self, rate: float = _UNLIMITED) -> None:
+        self.change(rate)
+
+    def change(self, rate: float) -> None:
+        """Use another rate from now on; nothing is owed any more."""
+        self._rate = rate
+        self._due = 0.0  # when all that was spent so far has had its time
+
+    def spend(self, size: int, now: float) -> float:
+        """Count `size` bytes; returns how many seconds to wait."""
+        self._due = max(self._due, now) + size / self._rate
+        return self._due - now
+
+
+class Channel:
+    """The pipes to the broker."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._partial = b""
+        self._lines: deque[bytes] = deque()
+
+    def receive(self, timeout: float | None) -> dict[str, Any] | None:
+        """Return the next message, None if none comes within `timeout` seconds; raises EOFError."""
+        while not self._lines:
+            if not select.select([self._read_fd], [], [], timeout)[0]:
+                return None
+            data = os.read(self._read_fd, 1 << 16)
+            if not data:
+                raise EOFError
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            self._lines.extend(lines)
+        message: dict[str, Any] = json.loads(self._lines.popleft())
+        return message
+
+    def send(self, **message: object) -> None:
+        """Send a message; raises BrokenPipeError."""
+        data = memoryview(to_line(message))
+        while data:
+            data = data[os.write(self._write_fd, data) :]
+
+
+class Worker:
+    """Does what the broker asks until it asks no more."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._throttle = Throttle()
+        self._directory_fd = -1
+
+    def serve(self) -> None:
+        """Work until the pipe ends; raises EOFError."""
+        while True:
+            message = self._channel.receive(None) or {}
+            if "rate" in message:
+                self._set_rate(message["rate"])
+            if "clean" in message:
+                self._clean(CleaningJob.decode(message["clean"]))
+            elif "sync" in message:
+                self._sync()
+
+    def _set_rate(self, rate: float | None) -> None:
+        self._throttle.change(rate or _UNLIMITED)
+
+    def _clean(self, job: CleaningJob) -> None:
+        started = time.monotonic()
+        try:
+            self._close_directory()
+            self._directory_fd = os.open(job.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            cleaning = Cleaning(job, self._directory_fd, self._spend)
+            for bases, before, after in cleaning.run():
+                self._channel.send(group=bases, before=before, after=after)
+        except Aborted:
+            self._channel.send(error="aborted", kind="aborted")
+        except Malformed as error:
+            self._channel.send(error=str(error), kind="corrupt")
+        except OSError as error:
+            self._channel.send(error=str(error), kind="io")
+        except EOFError:
+            raise
+        except Exception:  # noqa: BLE001 - told to the broker, which gives this log up and goes on with others
+            self._channel.send(error=traceback.format_exc(), kind="bug")
+        else:
+            seconds = time.monotonic() - started
+            self._channel.send(
+                done=cleaning.end_offset, keyless=cleaning.keyless, read=cleaning.bytes_read, seconds=seconds
+            )
+
+    def _spend(self, size: int) -> None:
+        """Count bytes read or written, wait if they were too many, and hear what the broker has to say meanwhile."""
+        now = time.monotonic()
+        until = now + self._throttle.spend(size, now)
+        while True:
+            message = self._channel.receive(max(until - now, 0))
+            if message is not None and "abort" in message:
+                raise Aborted
+            if message is not None and "rate" in message:
+                self._set_rate(message["rate"])
+                return
+            now = time.monotonic()
+            if message is None and now >= until:
+                return
+
+    def _sync(self) -> None:
+        """Make the renames in the last job's directory survive a power loss."""
+        try:
+            os.fsync(self._directory_fd)
+        except OSError as error:
+            self._channel.send(error=str(error), kind="io")
+        else:
+            self._channel.send(synced=True)
+        self._close_directory()
+
+    def _close_directory(self) -> None:
+        if self._directory_fd >= 0:
+            os.close(self._directory_fd)
+            self._directory_fd = -1
+
+
+def main() -> None:
+    """Serve the broker at the other end of the standard streams."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the broker, which ends this process
+    gc.disable()  # no cycles here, but millions of objects that a collection would walk over
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    out = os.dup(1)
+    os.dup2(2, 1)  # whatever prints must not end up between the messages
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        Worker(Channel(0, out)).serve()
+    os._exit(0)  # without taking the table apart
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""The broker's side of the worker processes.
+
+Owns their processes and pipes: how many there may be, their start when there is work, their end when there is none.
+Never blocks the loop: pipes are read and written as far as they go, and a process that has ended is noticed by asking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import subprocess
+import sys
+from fcntl import fcntl
+from typing import Any
+
+from kbroker.log.cleaner.job import to_line
+from kbroker.log.cleaner.settings import CleanerSettings
+
+_ROOT = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")  # where the worker finds this very package
+_IDLE_MS = 30_000
+_PIPE_BYTES = 1 << 20
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ of Linux, which the fcntl module does not name everywhere
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerProcess:
+    """One worker; raises OSError if it cannot be started."""
+
+    def __init__(self) -> None:
+        paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+        # A session of its own: the terminal's Ctrl-C is for the broker.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "kbroker.log.cleaner.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+            bufsize=0,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+        for fd in (self._in, self._out):
+            os.set_blocking(fd, False)
+        with contextlib.suppress(OSError):
+            fcntl(self._in, _SET_PIPE_SIZE, _PIPE_BYTES)
+        self._unsent = b""
+        self._partial = b""
+        self._gone = False
+        self.idle_since_ms = 0
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message, now or, where the pipe is full, in later calls of `receive`."""
+        self._unsent += to_line(message)
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._in, self._unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._gone = True
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Return the messages that have come."""
+        self._flush()
+        parts = [self._partial]
+        try:
+            while data := os.read(self._out, 1 << 16):
+                parts.append(data)
+            self._gone = True
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._gone = True
+        *lines, self._partial = b"".join(parts).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has ended; all that it sent has been received when `receive` returned nothing since."""
+        return self._gone or self._process.poll() is not None
+
+    def end(self) -> None:
+        """End the process at once and wait for that: it has nothing that must be kept."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+class WorkerPool:
+    """The workers of a broker, shared by all its log directories."""
+
+    def __init__(self, settings: CleanerSettings | None = None) -> None:
+        self.settings = settings or CleanerSettings()
+        self._idle: list[WorkerProcess] = []
+        self._busy: list[WorkerProcess] = []
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that there are."""
+        return [worker.pid for worker in (*self._busy, *self._idle)]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a worker can be had."""
+        return self.settings.enable and len(self._busy) < self.settings.threads
+
+    def share(self, total: float) -> float:
+        """Return one worker's part of what all have together."""
+        return total / max(self.settings.threads, 1)
+
+    def acquire(self) -> WorkerProcess:
+        """Return a worker that is the caller's until `release`, started if need be; raises OSError."""
+        worker = self._idle.pop() if self._idle else WorkerProcess()
+        self._busy.append(worker)
+        return worker
+
+    def release(self, worker: WorkerProcess, now_ms: int) -> None:
+        """Give a worker back; one that has ended is forgotten."""
+        self._busy.remove(worker)
+        if worker.gone:
+            worker.end()
+            return
+        worker.idle_since_ms = now_ms
+        self._idle.append(worker)
+
+    def discard(self, worker: WorkerProcess) -> None:
+        """End a worker in the middle of its work."""
+        self._busy.remove(worker)
+        worker.end()
+
+    def tick(self, now_ms: int) -> None:
+        """End workers that have had nothing to do for long."""
+        for worker in [worker for worker in self._idle if now_ms - worker.idle_since_ms >= _IDLE_MS or worker.gone]:
+            self._idle.remove(worker)
+            worker.end()
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in (*self._busy, *self._idle):
+            worker.end()
+        self._busy.clear()
+        self._idle.clear()

@@ -1,0 +1,24 @@
+"""The short form of `make torture`: ends of the broker at failpoints, at moments and at starts, and nothing lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.crash.torture import Torture
+
+SEED = 20261121
+KILLS = 50
+
+
+def test_nothing_is_lost_over_many_ends(tmp_path: Path) -> None:
+    print(f"seed {SEED}, {KILLS} kills")
+    torture = Torture(tmp_path, SEED)
+    try:
+        torture.run(KILLS)
+    finally:
+        torture.broker.kill()
+    print(dict(torture.counts))
+    at_failpoints = sum(count for name, count in torture.counts.items() if name.startswith("kills at ") and "." in name)
+    assert at_failpoints > 0
+    assert torture.counts["kills at a moment"] > 0
+    assert torture.counts["checks"] == KILLS + 1

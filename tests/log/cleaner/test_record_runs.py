@@ -1,0 +1,63 @@
+"""Runs say of each record what reading the records one by one says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kbroker.log.cleaner.record_runs import read_runs
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.records import HEADER_SIZE, build_batch, read_records
+from tests.log.builders import NOW
+
+keys = st.none() | st.integers(0, 99).map(lambda n: b"%03d" % n) | st.binary(max_size=200)
+values = st.none() | st.binary(max_size=3)
+times = st.sampled_from([0, 1, 63, 64, 70, 9000, -1, -70, 2**40])
+records = st.lists(st.tuples(times, keys, values, st.integers(1, 150)), min_size=1, max_size=12)
+
+
+@given(records)
+@example([(0, b"k", b"v", 9000)])
+@example([(0, b"k", b"v", 150), (0, b"k", None, 1), (0, b"k", b"v", 150), (64, b"k", b"v", 150)])
+def test_runs_hold_what_the_records_hold(groups: list[tuple[int, bytes | None, bytes | None, int]]) -> None:
+    new = [(NOW + time, key, value, ()) for time, key, value, times_over in groups for _ in range(times_over)]
+    batch = build_batch(new)
+    data = batch[HEADER_SIZE:]
+    runs = read_runs(data, len(new))
+    found = []
+    for run in runs:
+        keys_ = list(run.keys(data)) if run.key_size >= 0 else [None] * run.number
+        nulls = run.nulls(data) or bytes(run.number)
+        assert len(keys_) == len(nulls) == run.number
+        found += [(run.delta + i, key, bool(null)) for i, (key, null) in enumerate(zip(keys_, nulls, strict=True))]
+    expected = [(r.offset, r.key, r.value is None) for r in read_records(batch, max_bytes=1 << 24)]
+    assert found == expected
+    assert b"".join(record for run in runs for record in run.records(data)) == data
+
+
+def test_a_thousand_records_of_one_layout_are_few_runs() -> None:
+    new = [(NOW, b"%05d" % index, b"v" * 80, ()) for index in range(10_000)]
+    runs = read_runs(build_batch(new)[HEADER_SIZE:], 10_000)
+    assert [run.number for run in runs] == [64, 8192 - 64, 10_000 - 8192]
+
+
+@given(st.data())
+def test_broken_records_are_malformed_and_nothing_else(data: st.DataObject) -> None:
+    good = build_batch([(NOW, b"key", b"value" * 20, (("h", b"x"),))] * 8)[HEADER_SIZE:]
+    broken = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 4))):
+        broken[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(broken[: data.draw(st.integers(0, len(good)))])
+    try:
+        runs = read_runs(cut, 8)
+    except Malformed:
+        return
+    assert sum(run.number for run in runs) == 8
+    assert runs[-1].end == len(cut)
+
+
+@pytest.mark.parametrize("count", [7, 9])
+def test_a_wrong_count_is_malformed(count: int) -> None:
+    with pytest.raises(Malformed):
+        read_runs(build_batch([(NOW, b"key", b"value", ())] * 8)[HEADER_SIZE:], count)

@@ -1,0 +1,61 @@
+"""A checkpoint file that is written at once and by a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.log import checkpoints
+from kbroker.log.checkpoint_files import CheckpointFile
+
+
+class Later(Executor):
+    """Runs what it was given when told to."""
+
+    def __init__(self) -> None:
+        self.work: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.work.append((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def run(self) -> None:
+        for future, call in self.work:
+            try:
+                future.set_result(call())
+            except OSError as error:
+                future.set_exception(error)
+        self.work.clear()
+
+
+def test_a_late_thread_does_not_undo_a_later_write(tmp_path: Path) -> None:
+    file, pool = CheckpointFile(f"{tmp_path}/c"), Later()
+    file.write_by(pool, {("t", 0): 1})
+    file.write({("t", 0): 2})
+    pool.run()
+    assert checkpoints.read_offsets(file.path) == {("t", 0): 2}
+    file.write_by(pool, {("t", 0): 3})
+    pool.run()
+    assert checkpoints.read_offsets(file.path) == {("t", 0): 3}
+
+
+def test_one_write_of_a_file_waits_at_a_time(tmp_path: Path) -> None:
+    file, pool = CheckpointFile(f"{tmp_path}/c"), Later()
+    for offset in range(5):
+        file.write_by(pool, {("t", 0): offset})
+    assert len(pool.work) == 1
+
+
+def test_a_failure_is_told_at_the_next_write(tmp_path: Path) -> None:
+    file, pool = CheckpointFile(f"{tmp_path}/missing/c"), Later()
+    file.write_by(pool, {})
+    pool.run()
+    with pytest.raises(OSError, match="missing"):
+        file.write_by(pool, {})
+    file.write_by(pool, {})
+    assert len(pool.work) == 1
