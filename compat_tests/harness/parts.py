@@ -1,4 +1,4 @@
-"""The real parts: Apache Kafka's jars and Spark's Kafka connector, fetched with Maven.
+"""The real parts, fetched with Maven: Apache Kafka 4.3.0, 3.9.1 with ZooKeeper, and Spark's Kafka connector.
 
 Owns the cache directory: `.parts/` in the checkout, or the directory that KBROKER_PARTS names. A part is fetched once
 for each content of its pom file. Never fetches anything else.
@@ -35,7 +35,7 @@ def missing_tools() -> list[str]:
 
 
 def fetch(part: str) -> Path:
-    """Return the directory with the jars of `part` ("kafka" or "spark"), fetching them when they are not there yet."""
+    """Return the directory with the jars of `part` (the name of a pom file), fetching them when they are not there."""
     if missing := missing_tools():
         raise PartsMissing(f"not installed: {', '.join(missing)}")
     pom = POMS / f"{part}.xml"

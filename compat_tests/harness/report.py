@@ -13,6 +13,7 @@ import pytest
 COUNTS: Final[Counter[tuple[str, str]]] = Counter()
 EXCHANGES: Final[Counter[str]] = Counter()
 DECLARED: Final[Counter[str]] = Counter()
+FILES: Final[dict[str, tuple[int, int, int]]] = {}
 
 
 def count(client: str, sides: str) -> None:
@@ -31,8 +32,18 @@ def declare(line: str) -> None:
     DECLARED[line] += 1
 
 
+def count_files(direction: str, files: int, records: int, answers: int) -> None:
+    """Note that a data directory changed hands, and how many answers about it were the same on both sides."""
+    FILES[direction] = files, records, answers
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the counts, and each declared difference that was met."""
+    if FILES:
+        terminalreporter.section("data directories")
+        terminalreporter.write_line(f"{'direction':45} {'log files':>9} {'records':>8} {'equal answers':>13}")
+        for direction, (files, records, answers) in FILES.items():
+            terminalreporter.write_line(f"{direction:45} {files:9} {records:8} {answers:13}")
     if not COUNTS:
         return
     terminalreporter.section("scenarios")
@@ -53,3 +64,4 @@ def pytest_sessionstart() -> None:
     COUNTS.clear()
     EXCHANGES.clear()
     DECLARED.clear()
+    FILES.clear()

@@ -29,12 +29,11 @@ from kbroker.log.findings import Finding, OpenFile, Progress
 from kbroker.log.log_manager import partition_of
 from kbroker.log.producer_entry import ProducerEntry, decode_snapshot
 
-CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 _OFFSET_CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS,
     checkpoints.LOG_STARTS,
     checkpoints.HIGH_WATERMARKS,
-    CLEANER_OFFSETS,
+    checkpoints.CLEANER_OFFSETS,
 )
 _LARGEST_SNAPSHOT = 1 << 26
 
@@ -139,13 +138,17 @@ def _partition(path: str, key: Key, state: DataDir, progress: Progress) -> Itera
         yield Finding(path, None, "holds no segment", not state.clean)
         return
     log_start = max(state.offset(checkpoints.LOG_STARTS, key) or 0, bases[0])
-    walk = PartitionWalk(path, bases[0], epochs, log_start, _first_producers(path, bases[0]), progress)
+    # Deleting records takes epochs away at once; where the log starts is written down some time later.
+    epochs_from = log_start if state.clean or not epochs else max(log_start, epochs[0][1])
+    walk = PartitionWalk(path, bases[0], epochs, epochs_from, _first_producers(path, bases[0]), progress)
     first_recovered = _first_recovered(path, key, bases, state)
     end: int | None = None
     for index, base in enumerate(bases):
         recovers = index >= first_recovered
         next_base = bases[index + 1] if index + 1 < len(bases) else None
-        whole = yield from walk.segment(base, next_base, recovers=recovers)
+        whole = yield from walk.segment(
+            base, next_base, recovers=recovers, resting=state.clean or next_base is not None
+        )
         if not whole and recovers:
             for later in bases[index + 1 :]:
                 yield Finding(offset_name(path, later, LOG_SUFFIX), None, "recovery will remove the segment", True)

@@ -105,7 +105,7 @@ class _OffsetCheck:
                 raise Untrue(place, f"offset {offset} is not the last of any batch")
             cursor.advance()
 
-    def end(self, size: int) -> None:
+    def end(self, size: int, _resting: bool) -> None:
         for cursor in (self._by_position, self._by_offset):
             if cursor.current is not None:
                 place, offset, position = cursor.current
@@ -119,6 +119,7 @@ class _TimeCheck:
         self.path = path
         self._cursor = _Cursor(_time_entries(file, base))
         self._largest = -1
+        self._noted = -1
 
     def batch(self, _position: int, header: BatchHeader) -> None:
         cursor = self._cursor
@@ -132,13 +133,17 @@ class _TimeCheck:
                 )
             if self._largest >= timestamp:
                 raise Untrue(place, f"timestamp {timestamp} of offset {offset} is reached by an earlier batch")
+            self._noted = timestamp
             cursor.advance()
         self._largest = max(self._largest, header.max_timestamp)
 
-    def end(self, size: int) -> None:
+    def end(self, size: int, resting: bool) -> None:
         if self._cursor.current is not None:
             place, offset, _ = self._cursor.current
             raise Untrue(place, f"offset {offset} lies beyond the log's {size} bytes")
+        if resting and self._noted < self._largest:
+            # Kafka takes the last entry for the segment's largest timestamp, and looks no further.
+            raise Untrue(None, f"ends with timestamp {self._noted}, the log's largest is {self._largest}")
 
 
 class TxnCheck:
@@ -170,7 +175,7 @@ class TxnCheck:
         if certain and found != expected:
             raise Untrue(place, f"says {_txn_text(found)}, the log says {_txn_text(expected)}")
 
-    def end(self, _size: int) -> None:
+    def end(self, _size: int, _resting: bool) -> None:
         if self._current is not None:
             place, entry = self._current
             raise Untrue(place, f"no transaction was aborted at offset {entry.last_offset}")
@@ -244,11 +249,14 @@ class IndexChecks:
             with self._judging(TXN_INDEX_SUFFIX, check.path):
                 check.marker(offset, producer_id, expected, certain)
 
-    def close(self, size: int, *, whole: bool) -> None:
-        """Finish; `whole` says that all of the log's `size` bytes were walked, so that no entry may be left."""
+    def close(self, size: int, *, whole: bool, resting: bool) -> None:
+        """Finish; `whole` says that all of the log's `size` bytes were walked, so that no entry may be left.
+
+        `resting` says that nobody writes to the segment any more.
+        """
         if whole:
             for suffix, check in list(self._checks.items()):
                 with self._judging(suffix, check.path):
-                    check.end(size)
+                    check.end(size, resting)
         self._checks.clear()
         self._files.close()

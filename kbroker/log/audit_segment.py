@@ -78,16 +78,19 @@ class PartitionWalk:
         directory: str,
         first_base: int,
         epochs: Sequence[tuple[int, int]],
-        log_start_offset: int,
+        epochs_from: int,
         producers: Sequence[ProducerEntry] | None,
         progress: Progress,
     ) -> None:
-        """Begin at the first segment; `producers` is what its snapshot holds, None if that is not known."""
+        """Begin at the first segment; `producers` is what its snapshot holds, None if that is not known.
+
+        `epochs` are those of the leader-epoch-checkpoint, which need not tell of offsets below `epochs_from`.
+        """
         self.directory = directory
         self.next_offset = first_base
         self._epochs = [epoch for epoch, _ in epochs]
         self._epoch_starts = [start for _, start in epochs]
-        self._log_start_offset = log_start_offset
+        self._epochs_from = epochs_from
         self._progress = progress
         self._dense = producers is not None
         self._last_epoch = -1
@@ -95,8 +98,12 @@ class PartitionWalk:
             p.producer_id: p.current_txn_first_offset for p in producers or () if p.current_txn_first_offset >= 0
         }
 
-    def segment(self, base: int, next_base: int | None, *, recovers: bool) -> Generator[Finding, None, bool]:
+    def segment(
+        self, base: int, next_base: int | None, *, recovers: bool, resting: bool
+    ) -> Generator[Finding, None, bool]:
         """Check a segment and its indexes; `recovers` says that the next start reads it whole and mends it.
+
+        `resting` says that nobody was writing to it any more.
 
         The generator's value tells whether it was read to its end: where not, recovery drops all segments behind it.
         """
@@ -110,7 +117,7 @@ class PartitionWalk:
         with OpenFile(path) as file:
             indexes = IndexChecks(self.directory, base, file.size, recovery=recovers)
             whole = yield from self._batches(file, base, next_base, indexes, recovers)
-            indexes.close(file.size, whole=whole)
+            indexes.close(file.size, whole=whole, resting=resting)
             yield from indexes.findings
         return whole
 
@@ -128,7 +135,7 @@ class PartitionWalk:
                     yield Finding(file.path, position, what, True)
                     return False
                 self._dense = False
-                indexes.close(file.size, whole=False)  # what they say of a bad batch cannot be judged
+                indexes.close(file.size, whole=False, resting=False)  # what they say of a bad batch cannot be judged
                 if bad.size is None:
                     what = f"{bad.what}; the last {file.size - position} bytes cannot be read"
                     yield Finding(file.path, position, what)
@@ -187,8 +194,8 @@ class PartitionWalk:
             return
         if epoch < self._last_epoch:
             yield Finding(path, position, f"leader epoch {epoch} follows epoch {self._last_epoch}")
-        if epoch > self._last_epoch and header.last_offset >= self._log_start_offset:
-            offset = max(header.base_offset, self._log_start_offset)
+        if epoch > self._last_epoch and header.last_offset >= self._epochs_from:
+            offset = max(header.base_offset, self._epochs_from)
             index = bisect_right(self._epoch_starts, offset) - 1
             if index < 0 or self._epochs[index] != epoch:
                 said = f"epoch {self._epochs[index]}" if index >= 0 else "nothing"

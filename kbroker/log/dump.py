@@ -6,12 +6,12 @@ Owns the text of each kind of file. Never judges what it prints (an audit does),
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator
 from typing import Final
 
 from kbroker.log import checkpoints
-from kbroker.log.audit import CLEANER_OFFSETS
 from kbroker.log.audit_files import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, parse_epochs, parse_offsets
 from kbroker.log.audit_index import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from kbroker.log.audit_segment import Window
@@ -41,6 +41,7 @@ _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _DELETE_HORIZON_BIT: Final = 0x40
 _MAX_BATCH: Final = 1 << 28
 """Bytes of a batch, packed or unpacked, whose records are still printed."""
+_AS_JAVA: Final = "kbroker.as-java"
 _ENDS: Final = {ABORT_MARKER: "ABORT", COMMIT_MARKER: "COMMIT"}
 
 
@@ -56,7 +57,12 @@ def dump(path: str, *, deep: bool = False, contents: bool = False) -> Iterator[s
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1]
     yield f"Dumping {path}"
-    if name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, CLEANER_OFFSETS):
+    if name in (
+        checkpoints.RECOVERY_POINTS,
+        checkpoints.LOG_STARTS,
+        checkpoints.HIGH_WATERMARKS,
+        checkpoints.CLEANER_OFFSETS,
+    ):
         for (topic, partition), offset in parse_offsets(_existing(path)).items():
             yield f"topic: {topic} partition: {partition} offset: {offset}"
     elif name == checkpoints.LEADER_EPOCHS:
@@ -174,7 +180,20 @@ def _size(value: bytes | None) -> int:
 
 
 def _text(value: bytes) -> str:
-    return value.decode(errors="replace")
+    return value.decode(errors=_AS_JAVA)
+
+
+def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
+    """Replace what is no UTF-8 as Java does, for which an encoded surrogate is one wrong character, not three."""
+    assert isinstance(error, UnicodeDecodeError)
+    wrong = error.object[error.start : error.start + 3]
+    if len(wrong) < 2 or wrong[0] != 0xED or wrong[1] >> 5 != 0b101:
+        return "\ufffd", error.end
+    whole = len(wrong) == 2 or wrong[2] >> 6 == 0b10
+    return "\ufffd", error.start + (len(wrong) if whole else 2)
+
+
+codecs.register_error(_AS_JAVA, _replace_as_java)
 
 
 def _offset_index(file: OpenFile, base: int) -> Iterator[str]:

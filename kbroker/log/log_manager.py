@@ -504,7 +504,7 @@ def _take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, 
     path = f"{directory}/{checkpoints.META_PROPERTIES}"
     found = checkpoints.read_properties(path)
     known = found or {}
-    version = known.get("version", "1")
+    version = known.get("version", "0" if "broker.id" in known else "1")
     if version not in ("0", "1"):
         raise LogDirError(f"{path} has version {version}, which is not known")
     node = known.get("node.id", known.get("broker.id", str(node_id)))
@@ -514,7 +514,10 @@ def _take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, 
     if cluster_id not in ("", cluster):
         raise LogDirError(f"{path} belongs to cluster {cluster}, not to cluster {cluster_id}")
     directory_id = known.get("directory.id") or checkpoints.encode_uuid(uuid.uuid4())
-    properties = {"version": "1", "cluster.id": cluster, "node.id": node, "directory.id": directory_id}
+    # Kafka on ZooKeeper takes version 0 only, Kafka on KRaft version 1: a directory keeps the form it came with.
+    of_zookeeper = found is not None and version == "0" and "node.id" not in known
+    named = {"version": "0", "broker.id": node} if of_zookeeper else {"version": "1", "node.id": node}
+    properties = {**named, "cluster.id": cluster, "directory.id": directory_id}
     if properties != found:
         checkpoints.write_properties(path, properties)
     return cluster, directory_id

@@ -304,17 +304,23 @@ class Segment:
         assert self.offsets is not None
         assert self.times is not None
         last, newest = self.offsets.last, self.times.last
-        if last and newest and self.offsets.looks_sane(self.size) and self.times.looks_sane():
-            header = read_header(self.handle.fd, last[1], self.size)
-            if header is not None and self.base_offset <= header.base_offset <= last[0]:
-                place = self._trusted_time_position(newest)
-                if place is not None:
-                    self._max_timestamp, self._max_offset = newest
-                    return min(place, last[1])
+        sane = self.offsets.looks_sane(self.size) and self.times.looks_sane()
+        if newest and sane and self._is_place_of(last):
+            place = self._trusted_time_position(newest)
+            if place is not None:
+                self._max_timestamp, self._max_offset = newest
+                return min(place, last[1] if last else 0)
         self.offsets.entries.truncate(0)
         self.times.entries.truncate(0)
         self._max_timestamp, self._max_offset = -1, self.base_offset
         return 0
+
+    def _is_place_of(self, entry: tuple[int, int] | None) -> bool:
+        """Whether a batch that may hold the entry's offset begins at its position; a small segment has no entry."""
+        if entry is None:
+            return True
+        header = read_header(self.handle.fd, entry[1], self.size)
+        return header is not None and self.base_offset <= header.base_offset <= entry[0]
 
     def _trusted_time_position(self, newest: tuple[int, int]) -> int | None:
         assert self.offsets is not None
@@ -430,9 +436,13 @@ class Segment:
         self._forget_tail()
 
     def release(self) -> None:
-        """Close the descriptor and the mappings; they are opened again when needed. Slices keep theirs."""
+        """Close the descriptor and the mappings; they are opened again when needed. Slices keep theirs.
+
+        The time index is left with the largest timestamp at its end, which Kafka takes for the segment's.
+        """
         self._handle = None
         if self.offsets is not None and self.times is not None:
+            self.times.maybe_append(self._max_timestamp, self._max_offset)
             self.offsets.entries.trim()
             self.times.entries.trim()
         self.offsets = self.times = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -115,3 +116,27 @@ def test_dump_prints_every_kind_of_file(offline: CommandLine, data: Path, log_fi
     assert said[1:] == ["topic: orders partition: 0 offset: 40"]
     said = offline.ok("log", "dump", str(data / "orders-0" / checkpoints.LEADER_EPOCHS)).lines
     assert said[1:] == ["epoch: 0 startOffset: 0"]
+
+
+def test_adopt_makes_a_broker_serve_what_only_files_know(offline: CommandLine, data: Path) -> None:
+    checkpoints.write_topic_id(str(data / "orders-0"), UUID(int=7 << 64))
+    done = offline("log", "adopt", str(data), "--config", "orders=1")
+    assert done.status == 2
+    assert "TOPIC:KEY=VALUE" in done.err
+    assert "no config of a topic" in offline.fails("log", "adopt", str(data), "-c", "orders:retention=1")
+    settings = ["-c", "orders:retention.ms=-1", "-c", "orders:segment.ms=1000"]
+    said = offline.ok("log", "adopt", str(data), *settings).lines
+    assert said == ["adopted orders: 1 partition, retention.ms=-1, segment.ms=1000"]
+    assert offline.ok("log", "adopt", str(data)).lines == ["nothing to adopt"]
+    with Broker(data_dir=str(data)) as broker:
+        assert "in use by another process" in offline.fails("log", "adopt", str(data))
+        (topic,) = CommandLine(broker.bootstrap_servers).ok("topic", "describe", "orders", "--json").json
+    assert topic["configs"] == {"retention.ms": "-1", "segment.ms": "1000"}
+    assert [(each["earliest"], each["latest"]) for each in topic["partitions"]] == [(0, 40)]
+
+
+def test_what_was_not_adopted_is_neither_served_nor_touched(data: Path) -> None:
+    before = {path: path.read_bytes() for path in (data / "orders-0").iterdir()}
+    with Broker(data_dir=str(data)) as broker:
+        assert CommandLine(broker.bootstrap_servers).ok("topic", "list", "--json").json == []
+    assert {path: path.read_bytes() for path in (data / "orders-0").iterdir()} == before

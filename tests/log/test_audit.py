@@ -219,6 +219,13 @@ def offset_of_time_index(directory: Path) -> Path:
     return path
 
 
+def time_index_short(directory: Path) -> Path:
+    """Kafka would take the segment's largest timestamp for a smaller one."""
+    path = first(directory, ".timeindex")
+    path.write_bytes(path.read_bytes()[:-12])
+    return path
+
+
 def aborted_gone(directory: Path) -> Path:
     path = first(directory, ".txnindex")
     path.write_bytes(b"")
@@ -311,8 +318,9 @@ def interrupted(directory: Path) -> Path:
 
 DAMAGES: list[Callable[[Path], Path]] = [
     damage_record, damage_offset, move_beyond, rename_segment, damage_epoch, index_position, index_offset, index_order,
-    index_beyond, index_torn, index_behind_zeros, index_gone, time_of_index, offset_of_time_index, aborted_gone,
-    aborted_elsewhere, aborted_stable, snapshot_content, snapshot_version, epochs_unsorted, epochs_elsewhere,
+    index_beyond, index_torn, index_behind_zeros, index_gone, time_of_index, offset_of_time_index, time_index_short,
+    aborted_gone, aborted_elsewhere, aborted_stable, snapshot_content, snapshot_version, epochs_unsorted,
+    epochs_elsewhere,
     checkpoint_broken, checkpoint_short, stranger, watermark_beyond, watermark_below, topic_id_broken,
     properties_broken, interrupted,
 ]  # fmt: skip
@@ -369,6 +377,11 @@ def test_recovery_cuts_what_was_foretold(crashed: Path, tmp_path: Path) -> None:
             assert {str(each) for each in logs} - {str(each) for each in logs_of(copy)} == gone
             shutil.rmtree(copy)
             assert ends <= 10**5 + 2
+
+
+def test_a_crash_before_the_log_start_was_written_down_is_no_fault(crashed: Path) -> None:
+    (crashed / checkpoints.LOG_STARTS).unlink()
+    assert found(crashed) == []
 
 
 def test_below_the_recovery_point_a_fault_is_one(crashed: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from kbroker.log import checkpoints
-from kbroker.log.dir_lock import LogDirError
+from kbroker.log.dir_lock import LogDirError, is_locked
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_manager import LogManager
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all
@@ -142,11 +144,40 @@ def test_s14_one_owner(tmp_path: Path) -> None:
     logs.close()
 
 
+def test_s14_a_directory_that_kafka_uses_is_refused(tmp_path: Path) -> None:
+    """Java's locks are record locks, which flock does not see; each side has to see the other's."""
+    path = tmp_path / ".lock"
+    path.touch()
+    taken = (
+        "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print('taken')"
+    )
+    command = [sys.executable, "-c", f"{taken}; sys.stdout.flush(); sys.stdin.read()", str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as kafka:
+        assert kafka.stdout is not None
+        assert kafka.stdout.readline() == b"taken\n"
+        assert is_locked(str(tmp_path))
+        with pytest.raises(LogDirError, match="in use"):
+            loaded(tmp_path)
+        kafka.communicate(timeout=60)
+    assert not is_locked(str(tmp_path))
+    logs = loaded(tmp_path)
+    assert is_locked(str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", taken, str(path)], capture_output=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert b"taken" not in done.stdout
+    logs.close()
+    assert not is_locked(str(tmp_path))
+
+
 def test_s14_directories_of_older_kafka(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("#\n#Mon\nversion=0\nbroker.id=1\ncluster.id=abc\n")
     logs = loaded(tmp_path, cluster_id=None)
     assert logs.cluster_id == "abc"
     logs.close()
+    # A broker on ZooKeeper refuses any other version.
+    kept = checkpoints.read_properties(str(tmp_path / "meta.properties")) or {}
+    assert kept.pop("directory.id")
+    assert kept == {"version": "0", "broker.id": "1", "cluster.id": "abc"}
     (tmp_path / "meta.properties").write_text("version=7\nnode.id=1\ncluster.id=abc\n")
     with pytest.raises(LogDirError, match="version 7"):
         loaded(tmp_path)

@@ -10,6 +10,7 @@ import pytest
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.records import parse_header
 from tests.log.builders import HOUR, NOW, batch, committed, offsets_of, open_log, read_all
 
 SIZE = len(batch())
@@ -201,3 +202,27 @@ def test_indexes_are_trimmed_and_sparse(tmp_path: Path) -> None:
     assert os.path.getsize(log.active.path(".index")) % 8 == 0
     assert os.path.getsize(log.active.path(".index")) < 100
     assert os.path.getsize(log.active.path(".timeindex")) >= 12
+
+
+def test_a_segment_rests_with_its_largest_timestamp_indexed(tmp_path: Path) -> None:
+    """Kafka looks for it at the end of the time index, also in segments too small for any other entry."""
+    config = LogConfig(segment_bytes=SIZE * 3)
+    log = open_log(tmp_path / "topic-0", config=config)
+    append(log, 10)
+
+    def looked_at(log: PartitionLog) -> None:
+        for segment in log.segments:
+            segment.indexes()
+        log.release_idle(force=True)
+
+    looked_at(log)
+    log.close()
+    for clean in (True, False, True):
+        log = open_log(tmp_path / "topic-0", config=config, clean=clean)
+        assert log.max_timestamp_offset() is not None
+        looked_at(log)
+        log.close()
+        for path in sorted((tmp_path / "topic-0").glob("*.log")):
+            header = parse_header(path.read_bytes()[-SIZE:])
+            last = path.with_suffix(".timeindex").read_bytes()[-12:]
+            assert int.from_bytes(last[:8], "big") == header.max_timestamp, path

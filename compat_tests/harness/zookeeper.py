@@ -1,0 +1,111 @@
+"""Apache Kafka 3.9.1 on ZooKeeper, both as processes on loopback.
+
+Owns starting and stopping the two, as brokers.py does for the others. Never talks Kafka's protocol; what a test writes
+into ZooKeeper, it writes through `tree`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+
+from compat_tests.harness.brokers import HERE, BrokerProcess, free_port
+
+_READ_TIMEOUT_S: Final = 5.0
+
+
+def _java(libs: Path, memory: str, *arguments: str) -> list[str]:
+    options = [f"-Xmx{memory}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return ["java", *options, f"-Dlog4j.configuration=file:{HERE / 'log4j.properties'}", "-cp", f"{libs}/*", *arguments]
+
+
+class ZooKeeper(BrokerProcess):
+    """One ZooKeeper server; `bootstrap` is what zookeeper.connect takes."""
+
+    name = "zookeeper"
+
+    def __init__(self, libs: Path, directory: Path) -> None:
+        super().__init__(directory)
+        self._libs = libs
+        self._port = 0
+
+    def _command(self) -> list[str]:
+        self._port = free_port()
+        config = self.directory / "zoo.cfg"
+        settings = {
+            "tickTime": "500",
+            "dataDir": str(self.data_dir),
+            "clientPort": str(self._port),
+            "clientPortAddress": "127.0.0.1",
+            "admin.enableServer": "false",
+        }
+        config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return _java(self._libs, "256M", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config))
+
+    def _ready(self) -> bool:
+        """Ask as its own tool does; `srvr` is the one question that is allowed by default."""
+        self.bootstrap = f"127.0.0.1:{self._port}"
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=_READ_TIMEOUT_S) as asked:
+                asked.sendall(b"srvr")
+                return b"Mode: standalone" in asked.recv(65536)
+        except OSError:
+            return False
+
+    @contextmanager
+    def tree(self) -> Iterator[KazooClient]:
+        """Yield a client."""
+        client = KazooClient(self.bootstrap)
+        client.start(30)
+        try:
+            yield client
+        finally:
+            client.stop()
+            client.close()
+
+    def put(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write JSON values by path, parents included."""
+        with self.tree() as client:
+            for path, value in values.items():
+                client.ensure_path(path)
+                client.set(path, json.dumps(dict(value)).encode())
+
+
+class Kafka39(BrokerProcess):
+    """Apache Kafka 3.9.1 as a broker on ZooKeeper, which must run as long as the broker does."""
+
+    name = "apache 3.9.1"
+
+    def __init__(
+        self, libs: Path, directory: Path, zookeeper: ZooKeeper, settings: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(directory, settings)
+        self._libs = libs
+        self._zookeeper = zookeeper
+        self._port = 0
+
+    def _command(self) -> list[str]:
+        self._port = free_port()
+        properties = self.directory / "server.properties"
+        settings = {
+            **{key: value for key, value in self.settings.items() if not key.startswith("share.")},
+            "broker.id": self.settings["node.id"],
+            "zookeeper.connect": self._zookeeper.bootstrap,
+            "zookeeper.session.timeout.ms": "6000",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "log.dirs": str(self.data_dir),
+        }
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return _java(self._libs, "512M", "kafka.Kafka", str(properties))
+
+    def _ready(self) -> bool:
+        self.bootstrap = f"127.0.0.1:{self._port}"
+        with open(self.log_file, "rb") as log:
+            log.seek(self._log_begin)
+            return b"started (kafka.server.KafkaServer)" in log.read()
