@@ -201,13 +201,18 @@ class _Loader:
         rebuild_producers(self.producers, self.snapshots, self.segments[:first], base)
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
+            # What is appended is gapless, and only compaction leaves holes. It never touches the last segment, and what
+            # is not flushed has hardly been compacted; without a recovery point nobody knows.
+            gapless = not self._config.compact and (recovery_point > 0 or segment is self.segments[-1])
+            if gapless and index > first and segment.base_offset > self.producers.end_offset:
+                logger.warning("%s does not follow on what is before it, and is removed", segment.path())
+                self._remove_after(index - 1)
+                break
             self.producers.end_offset = max(self.producers.end_offset, segment.base_offset)
             # What a snapshot from before the crash says of offsets from here on may not be true any more.
             self.snapshots.remove_outside(-1, segment.base_offset)
             self.snapshots.take(self.producers, sync=True)
             size = segment.size
-            # What is appended is gapless; only compaction leaves holes, and it never touches the last segment.
-            gapless = segment is self.segments[-1] and not self._config.compact
             recover_segment(segment, self.producers, self.epochs, partial(self._remove_after, index), gapless=gapless)
             passed("recovery.checked")
             if segment.size < size:

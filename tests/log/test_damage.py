@@ -67,6 +67,8 @@ def write(directory: Path) -> LogManager:
                     **producer,
                 )  # fmt: skip
             log.append_as_leader(records, number // 16, NOW)
+            if number == 4:
+                log.flush()  # from here on recovery reads everything
             if transactional:
                 marker = build_marker(
                     producer_id=5, producer_epoch=0, commit=number % 24 == 1, coordinator_epoch=0, timestamp=NOW
@@ -160,13 +162,15 @@ def damage(rng: random.Random, path: Path) -> tuple[str, int, int]:
 
 
 def unprotected(path: Path, original: Path, at: int, end: int) -> bool:
-    """Whether bytes outside the CRC were hit that framing does not show either: base offset or leader epoch."""
+    """Whether what was hit is outside the CRC, and framing does not show it either: base offset or leader epoch.
+
+    So it is with a file that ends sooner, with a whole batch.
+    """
     whole, place = memoryview(original.read_bytes()), 0
     while place < len(whole):
-        size = parse_header(whole, place).size
         if (at < place + 8 and end > place) or (at < place + 16 and end > place + 12):
             return True
-        place += size
+        place += parse_header(whole, place).size
     return False
 
 
