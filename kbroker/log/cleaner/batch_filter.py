@@ -119,47 +119,32 @@ class BatchFilter:
 
     def _filtered(self, batch: memoryview, header: BatchHeader, horizon: int | None) -> Buffer | None:
         offsets = self._offsets
-        base, last = header.base_offset, header.last_offset
-        beyond = last >= offsets.end  # not in the table: all of it stays
-        dirty = base >= offsets.start
-        if dirty and not beyond and 1 not in offsets.flags(base, last - base + 1):
+        beyond = header.last_offset >= offsets.end  # not in the table: all of it stays
+        if not beyond and offsets.is_superseded(header.base_offset):
             return None
         data = read_body(batch, header)
         runs = read_runs(data, header.record_count)
-        expired = horizon is not None and horizon <= self._now_ms
-        keeps = []
+        if beyond:
+            keeps = [b"\1" * run.number for run in runs]
+        else:
+            keeps = offsets.keep(data, runs, header.base_offset)
+            self.keyless += sum(run.number for run in runs if run.key_size < 0)
+        expired = horizon is not None and horizon <= self._now_ms and not beyond
         kept = tombstones = 0
-        for run in runs:
-            keep = b"\1" * run.number if beyond else self._keep(data, run, base)
+        for index, run in enumerate(runs):
             nulls = run.nulls(data)
             if nulls is not None:
-                if expired and not beyond:
-                    keep = _and(keep, nulls.translate(_INVERTED))
+                if expired:
+                    keeps[index] = _and(keeps[index], nulls.translate(_INVERTED))
                 else:
-                    tombstones += _and(keep, nulls).count(1)
-            kept += keep.count(1)
-            keeps.append(keep)
+                    tombstones += _and(keeps[index], nulls).count(1)
+            kept += keeps[index].count(1)
         if not kept:
             return None
         set_horizon = tombstones > 0 and horizon is None
         if kept == header.record_count and not set_horizon:
             return batch
         return self._rebuilt(header, data, runs, keeps, set_horizon=set_horizon)
-
-    def _keep(self, data: bytes, run: Run, base: int) -> bytes:
-        """Return 1 for each record that is the last of its key."""
-        offsets = self._offsets
-        if run.key_size < 0:
-            self.keyless += run.number
-            return bytes(run.number)
-        first = base + run.delta
-        if first >= offsets.start:
-            return offsets.flags(first, run.number)
-        newer = offsets.latest
-        if first + run.number <= offsets.start:
-            return bytes(map(newer.__contains__, run.keys(data))).translate(_INVERTED)
-        pairs = zip(run.keys(data), range(first, first + run.number), strict=True)
-        return bytes(newer.get(key, -1) <= offset for key, offset in pairs)
 
     def _rebuilt(
         self, header: BatchHeader, data: bytes, runs: Sequence[Run], keeps: Sequence[bytes], *, set_horizon: bool

@@ -18,6 +18,8 @@ from typing import Final, NamedTuple
 from kbroker.protocol.errors import Malformed
 
 _FIRST_LOOK: Final = 64  # records that must be alike before the rest of the batch is compared
+_FEW: Final = 6  # runs of a batch whose shape is worth keeping
+_MOST_SHAPES: Final = 256
 _LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 where a varint goes on behind the byte
 _NULL: Final = bytes(byte == 1 for byte in range(256))  # 1 where a size byte says null
 _DELTA_LIMITS: Final = (64, 64 << 7, 64 << 14)  # deltas below these take 1, 2 and 3 bytes
@@ -69,8 +71,52 @@ def _picker(skipped: int, taken: int, rest: int) -> Struct:
     return Struct(f"{skipped}x{taken}s{rest}x")
 
 
+class _Shape:
+    """The runs of one batch, and what must be true of another one of its size for them to be its runs, too."""
+
+    __slots__ = ("_ascii", "_equal", "_high", "runs")
+
+    def __init__(self, data: bytes, runs: list[Run]) -> None:
+        self.runs = runs
+        self._equal: list[tuple[slice, bytes]] = []
+        self._ascii: list[slice] = []
+        self._high: list[slice] = []
+        for run in runs:
+            stamp_end = run.stamp_at + run.stamp_size
+            for index in (*range(run.stamp_at - 1), *range(stamp_end, run.key_at)):
+                column = slice(run.position + index, run.end, run.stride)
+                self._equal.append((column, data[column]))
+            columns = [slice(run.position + index, run.end, run.stride) for index in range(run.stamp_at, stamp_end)]
+            self._high += columns[:-1]
+            self._ascii.append(columns[-1])
+
+    def fits(self, data: bytes) -> bool:
+        """Whether `data`, of the same size and number of records, has the same runs."""
+        return (
+            all(data[column] == content for column, content in self._equal)
+            and all(data[column].isascii() for column in self._ascii)
+            and all(min(data[column]) > 0x7F for column in self._high)
+        )
+
+
+# Neighbouring batches of one producer mostly have one shape.
+_shapes: dict[tuple[int, int], _Shape] = {}
+
+
 def read_runs(data: bytes, count: int) -> list[Run]:
     """Divide the records of a batch into runs; raises Malformed unless exactly `count` records fill `data`."""
+    shape = _shapes.get((len(data), count))
+    if shape is not None and shape.fits(data):
+        return shape.runs
+    runs = _divide(data, count)
+    if len(runs) <= _FEW:
+        if len(_shapes) >= _MOST_SHAPES:
+            _shapes.clear()
+        _shapes[len(data), count] = _Shape(data, runs)
+    return runs
+
+
+def _divide(data: bytes, count: int) -> list[Run]:
     runs = []
     position = 0
     try:
