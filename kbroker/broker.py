@@ -272,8 +272,10 @@ class BrokerNode:
         store = getattr(self, "store", None)
         if store is not None:
             store.close()
-        self.logs.close(clean, self.clock.now_ms())
-        self.cleaner_pool.close()
+        try:
+            self.logs.close(clean, self.clock.now_ms())
+        finally:
+            self.cleaner_pool.close()
 
 
 def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogManager:

@@ -265,7 +265,7 @@ class LogManager:
         sync_directory(self.directory)
         self.checkpoint()
         if was_cleaned:
-            self.cleaner.checkpoint()
+            self.cleaner.save()
         if failure is not None:
             raise failure
 
@@ -291,13 +291,13 @@ class LogManager:
         self._flusher.poll(now_ms)
         self._jobs.run(now_ms, self.logs)
         self._purge_directories(now_ms)
-        self.cleaner.tick(now_ms)
-        if self._own_pool is not None:
-            self._own_pool.tick(now_ms)
         for index, (interval, write) in enumerate(self._writers):
             if now_ms - self._written_ms[index] >= interval:
                 self._written_ms[index] = now_ms
                 write()
+        self.cleaner.tick(now_ms)
+        if self._own_pool is not None:
+            self._own_pool.tick(now_ms)
 
     def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
         log.purge_deleted(now_ms)

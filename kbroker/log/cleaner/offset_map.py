@@ -87,17 +87,23 @@ class OffsetMap:
 
     def _last_in_batch(self, data: bytes, runs: Sequence[Run], base_offset: int) -> list[bytes]:
         newest = self._newest.get(base_offset, ())
+        is_newest = frozenset(newest).__contains__
+        keeps = [bytes(map(is_newest, run.keys(data))) if run.key_size >= 0 else bytes(run.number) for run in runs]
+        if sum(keep.count(1) for keep in keeps) == len(newest):
+            return keeps
+        return self._last_of_repeated(data, runs, newest)
+
+    def _last_of_repeated(self, data: bytes, runs: Sequence[Run], newest: Sequence[bytes]) -> list[bytes]:
+        """Return the same for a batch in which a key stands more than once."""
         count = 0
         places: dict[bytes, int] = {}
         for run in runs:
-            if run.key_size >= 0 and newest:
+            if run.key_size >= 0:
                 places.update(zip(run.keys(data), range(count, count + run.number), strict=True))
             count += run.number
         flags = bytearray(count)
         for key in newest:
             flags[places[key]] = 1
-        if len(runs) == 1:
-            return [bytes(flags)]
         keeps, count = [], 0
         for run in runs:
             keeps.append(bytes(flags[count : count + run.number]))
