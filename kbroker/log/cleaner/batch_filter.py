@@ -17,7 +17,7 @@ from itertools import compress as select
 from typing import Final
 
 from kbroker.log.cleaner.offset_map import OffsetMap
-from kbroker.log.cleaner.record_runs import Run, read_runs, read_varint
+from kbroker.log.cleaner.record_runs import Part, read_runs, read_varint, zigzag
 from kbroker.log.cleaner.transactions import CleanedTransactions
 from kbroker.protocol.compression import compress, decompress
 from kbroker.protocol.errors import Malformed
@@ -147,19 +147,19 @@ class BatchFilter:
         return self._rebuilt(header, data, runs, keeps, set_horizon=set_horizon)
 
     def _rebuilt(
-        self, header: BatchHeader, data: bytes, runs: Sequence[Run], keeps: Sequence[bytes], *, set_horizon: bool
+        self, header: BatchHeader, data: bytes, runs: Sequence[Part], keeps: Sequence[bytes], *, set_horizon: bool
     ) -> bytes:
         attributes, base_timestamp = header.attributes, header.base_timestamp
         append_time = attributes & TIMESTAMP_TYPE_BIT
         max_timestamp = header.max_timestamp
         if not append_time:
-            largest = max(_largest_stamp(data, run, keep) for run, keep in zip(runs, keeps, strict=True) if 1 in keep)
+            largest = max(run.largest_stamp(data, keep) for run, keep in zip(runs, keeps, strict=True) if 1 in keep)
             max_timestamp = _wrap(base_timestamp + largest)
         parts: list[Buffer] = []
         for run, keep in zip(runs, keeps, strict=True):
             if set_horizon:
                 shift = base_timestamp - self._horizon_ms
-                parts += [_restamped(record, run, shift) for record in select(run.records(data), keep)]
+                parts += [_restamped(record, shift) for record in select(run.records(data), keep)]
             elif 0 not in keep:
                 parts.append(memoryview(data)[run.position : run.end])
             else:
@@ -195,34 +195,15 @@ def _and(first: bytes, second: bytes) -> bytes:
     return (int.from_bytes(first) & int.from_bytes(second)).to_bytes(len(first))
 
 
-def _largest_stamp(data: bytes, run: Run, keep: bytes) -> int:
-    """Return the largest timestamp delta of the records to keep, of which there is one at least."""
-    columns = [bytes(select(column, keep)) if 0 in keep else column for column in run.stamps(data)]
-    if len(columns) == 1:
-        largest_even = max((byte for byte in set(columns[0]) if not byte & 1), default=None)
-        return _largest_negative(columns[0]) if largest_even is None else largest_even >> 1
-    return max(_zigzag(stamp) for stamp in set(zip(*columns, strict=True)))
-
-
-def _largest_negative(column: bytes) -> int:
-    """Return the largest of one-byte deltas that are all negative."""
-    return -(min(column) >> 1) - 1
-
-
-def _zigzag(stamp: Sequence[int]) -> int:
-    result = 0
-    for index, byte in enumerate(stamp):
-        result |= (byte & 0x7F) << 7 * index
-    result &= _U64
-    return (result >> 1) ^ -(result & 1)
-
-
-def _restamped(record: bytes, run: Run, shift: int) -> bytes:
+def _restamped(record: bytes, shift: int) -> bytes:
     """Return a record whose timestamp counts from another base, `shift` ms earlier."""
-    end = run.stamp_at + run.stamp_size
-    delta = _wrap(_zigzag(record[run.stamp_at : end]) + shift)
     _, body = read_varint(record, 0)
-    rest = record[body : run.stamp_at] + _varlong(delta) + record[end:]
+    end = body + 1
+    while record[end] > 0x7F:
+        end += 1
+    end += 1
+    delta = _wrap(zigzag(record[body + 1 : end]) + shift)
+    rest = record[body : body + 1] + _varlong(delta) + record[end:]
     return _varlong(len(rest)) + rest
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
-from kbroker.log.cleaner.record_runs import Run
+from kbroker.log.cleaner.record_runs import Part
 
 _KEY_BYTES: Final = 33  # of a bytes object, without its content
 _NAMED_BYTES: Final = 16  # of a key's place in its batch's list
@@ -42,14 +42,14 @@ class OffsetMap:
             table *= 2  # it will grow
         return table + self._kept_bytes + count * _size_of(largest_key) <= self._max_bytes
 
-    def add(self, data: bytes, runs: Sequence[Run], base_offset: int) -> None:
+    def add(self, data: bytes, runs: Sequence[Part], base_offset: int) -> None:
         """Take in a batch's records; those below the map's start and those without a key are passed over."""
         self._empty = False
         with_keys = [run for run in runs if run.key_size >= 0]
         keys: Iterable[bytes] = chain.from_iterable(run.keys(data) for run in with_keys)
         if base_offset < self.start:
-            offsets = (base_offset + run.delta + index for run in with_keys for index in range(run.number))
-            keys = [key for key, offset in zip(keys, offsets, strict=True) if offset >= self.start]
+            skipped = self.start - base_offset
+            keys = [key for run in with_keys for key in islice(run.keys(data), run.below(skipped), None)]
         known = len(self._last)
         self._last.update(dict.fromkeys(keys, base_offset))
         if len(self._last) > known:
@@ -68,24 +68,23 @@ class OffsetMap:
         """Whether a batch in the dirty part holds no last record of any key."""
         return base_offset >= self.start and base_offset not in self._newest
 
-    def keep(self, data: bytes, runs: Sequence[Run], base_offset: int) -> list[bytes]:
+    def keep(self, data: bytes, runs: Sequence[Part], base_offset: int) -> list[bytes]:
         """Return for each run 1 for the records to keep and 0 for the others; those without a key go."""
-        last = runs[-1]
-        if base_offset + last.delta + last.number <= self.start:
+        if base_offset + runs[-1].last_delta < self.start:
             return [self._not_newer(data, run) for run in runs]
         keeps = self._last_in_batch(data, runs, base_offset)
         if base_offset < self.start:
             for index, run in enumerate(runs):
-                below = min(max(self.start - base_offset - run.delta, 0), run.number)
+                below = run.below(self.start - base_offset)
                 keeps[index] = self._not_newer(data, run)[:below] + keeps[index][below:]
         return keeps
 
-    def _not_newer(self, data: bytes, run: Run) -> bytes:
+    def _not_newer(self, data: bytes, run: Part) -> bytes:
         if run.key_size < 0:
             return bytes(run.number)
         return bytes(map(self._last.__contains__, run.keys(data))).translate(_INVERTED)
 
-    def _last_in_batch(self, data: bytes, runs: Sequence[Run], base_offset: int) -> list[bytes]:
+    def _last_in_batch(self, data: bytes, runs: Sequence[Part], base_offset: int) -> list[bytes]:
         newest = self._newest.get(base_offset, ())
         is_newest = frozenset(newest).__contains__
         keeps = [bytes(map(is_newest, run.keys(data))) if run.key_size >= 0 else bytes(run.number) for run in runs]
@@ -93,7 +92,7 @@ class OffsetMap:
             return keeps
         return self._last_of_repeated(data, runs, newest)
 
-    def _last_of_repeated(self, data: bytes, runs: Sequence[Run], newest: Sequence[bytes]) -> list[bytes]:
+    def _last_of_repeated(self, data: bytes, runs: Sequence[Part], newest: Sequence[bytes]) -> list[bytes]:
         """Return the same for a batch in which a key stands more than once."""
         count = 0
         places: dict[bytes, int] = {}
