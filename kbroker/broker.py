@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _TICK_SECONDS = 0.5
+_CLEANING_TICK_SECONDS = 0.05
 _READ_BYTES = 4 * 1024 * 1024
 
 
@@ -123,6 +124,7 @@ class BrokerNode:
         self.node_id = config.node_id
         self.addresses: list[Address] = []
         self._tick: asyncio.TimerHandle | None = None
+        self._cleaning_tick: asyncio.TimerHandle | None = None
         self._started = False
 
     @property
@@ -156,8 +158,9 @@ class BrokerNode:
         if not self._started:
             return
         self._started = False
-        if self._tick is not None:
-            self._tick.cancel()
+        for timer in (self._tick, self._cleaning_tick):
+            if timer is not None:
+                timer.cancel()
         self.groups.close()
         self.replicas.close()
         await self.server.close()
@@ -287,8 +290,7 @@ class BrokerNode:
         if known is not None and known.cordoned != self.logs.all_cordoned:
             self.controller.register_broker(replace(known, cordoned=self.logs.all_cordoned))
         self.cleaner_pool.settings = _cleaner_settings(self.config)
-        for manager in self.logs.online:
-            manager.cleaner.change_rate()
+        self.logs.change_cleaning_rate()
         self.logs.producer_id_expiration_ms = self.config.get_int("producer.id.expiration.ms")
         self.server.limits = _limits(self.config)
 
@@ -317,13 +319,31 @@ class BrokerNode:
         except Exception:
             log.exception("periodic work on the logs failed")
         self._schedule_tick()
+        if self._cleaning_tick is None:
+            self._follow_cleaning()
+
+    def _follow_cleaning(self) -> None:
+        """Look more often while a log is compacted: what the worker has done waits to be taken over."""
+        self._cleaning_tick = None
+        if self.logs.cleaning:
+            loop = asyncio.get_running_loop()
+            self._cleaning_tick = loop.call_later(_CLEANING_TICK_SECONDS, self._on_cleaning_tick)
+
+    def _on_cleaning_tick(self) -> None:
+        try:
+            self.logs.follow_cleaning(self.clock.now_ms())
+        except Exception:
+            log.exception("following the compaction failed")
+        self._follow_cleaning()
 
     def _release(self, *, clean: bool) -> None:
         store = getattr(self, "store", None)
         if store is not None:
             store.close()
-        self.logs.close(clean, self.clock.now_ms())
-        self.cleaner_pool.close()
+        try:
+            self.logs.close(clean, self.clock.now_ms())
+        finally:
+            self.cleaner_pool.close()
 
 
 def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogDirs:

@@ -9,6 +9,7 @@ removed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
 from kbroker.failpoints import passed
@@ -22,6 +23,11 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+PASSING_ERRORS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EINTR}
+)
+"""Errors of the machine or the process that are over once there is room again: the directory itself is in order."""
 
 
 def offset_name(directory: str, offset: int, suffix: str) -> str:

@@ -296,6 +296,23 @@ class LogDirs:
         self.on_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)
 
+    # -- compaction -------------------------------------------------------------------------------------------
+
+    @property
+    def cleaning(self) -> bool:
+        """Whether any log is being compacted."""
+        return any(manager.cleaner.busy for manager in self.online)
+
+    def follow_cleaning(self, now_ms: int) -> None:
+        """Take over what has been compacted."""
+        for manager in self.online:
+            manager.cleaner.tick(now_ms)
+
+    def change_cleaning_rate(self) -> None:
+        """Let a changed limit count for the jobs that are under way."""
+        for manager in self.online:
+            manager.cleaner.change_rate()
+
     # -- what is due ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:

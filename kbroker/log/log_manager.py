@@ -13,23 +13,23 @@ of the same name needs the place, it is moved aside (-stray) and kept, as in Kaf
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kbroker.failpoints import passed
 from kbroker.log import checkpoints
 from kbroker.log.checkpoint_files import CheckpointFile, Offsets
+from kbroker.log.chores import Chores
 from kbroker.log.cleaner.manager import Cleaner
 from kbroker.log.cleaner.worker_pool import WorkerPool
-from kbroker.log.dir_lock import LogDirError, lock_directory
-from kbroker.log.files import LOG_SUFFIX, read_optional, remove_quietly, sync_directory
+from kbroker.log.dir_identity import holds_other, take_identity
+from kbroker.log.dir_lock import lock_directory
+from kbroker.log.files import PASSING_ERRORS, read_optional, remove_quietly, sync_directory
 from kbroker.log.flushing import Flusher
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
@@ -40,12 +40,8 @@ _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 _FUTURE_SUFFIX = "-future"
 _PURGE_SECONDS = 0.05
-_LOGS_PER_TICK = 64
 
 logger = logging.getLogger(__name__)
-
-# Of the machine or the process, and over once there is room again: the directory itself is in order.
-_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EINTR})
 
 Key = tuple[str, int]
 Belongs = Callable[[str, int, uuid.UUID | None], bool]
@@ -99,7 +95,7 @@ class LogManager:
         self._loaded = False
         self._now_ms = 0  # the latest time that anybody has told
         self.producer_id_expiration_ms = producer_id_expiration_ms
-        self._jobs = _Jobs(
+        self._jobs = Chores(
             (retention_check_interval_ms, self._apply_retention),
             (flush_check_interval_ms, self._flush_due),
             (producer_id_check_interval_ms, self._expire_producers),
@@ -123,7 +119,7 @@ class LogManager:
         os.makedirs(self.directory, exist_ok=True)
         self._lock_fd = lock_directory(self.directory)
         try:
-            self.cluster_id, self.directory_id = _take_identity(self.directory, self.node_id, self.cluster_id)
+            self.cluster_id, self.directory_id = take_identity(self.directory, self.node_id, self.cluster_id)
             self.was_clean = read_optional(self._path(checkpoints.CLEAN_SHUTDOWN)) is not None
         except BaseException:
             self._unlock()
@@ -210,7 +206,7 @@ class LogManager:
 
     def report(self, error: OSError) -> None:
         """Hear of a failed read, write or flush; what does not pass of itself ends the use of the directory."""
-        if error.errno in _PASSING or self.failure:
+        if error.errno in PASSING_ERRORS or self.failure:
             return
         self.failure = str(error) or type(error).__name__
         self.on_failure(self)
@@ -280,7 +276,7 @@ class LogManager:
         log = self.logs.get((topic, partition))
         if log is None:
             path = f"{self.directory}/{topic}-{partition}"
-            if topic_id is not None and _holds_other(path, topic_id):
+            if topic_id is not None and holds_other(path, topic_id):
                 aside = self._renamed(topic, partition, _STRAY_SUFFIX)
                 os.rename(path, aside)
                 logger.warning("%s held data of another topic of that name, which is now in %s", path, aside)
@@ -325,7 +321,7 @@ class LogManager:
         sync_directory(self.directory)
         self.checkpoint()
         if was_cleaned:
-            self.cleaner.checkpoint()
+            self.cleaner.save()
         if failure is not None:
             raise failure
 
@@ -380,20 +376,13 @@ class LogManager:
             return
         self._jobs.run(now_ms, self.logs)
         self._purge_directories(now_ms)
-        self._clean(now_ms)
+        self.cleaner.tick(now_ms)
         if self._own_pool is not None:
             self._own_pool.tick(now_ms)
         for index, (interval, file, offsets) in enumerate(self._writers):
             if now_ms - self._written_ms[index] >= interval:
                 self._written_ms[index] = now_ms
                 self._write_checkpoint(file, offsets())
-
-    def _clean(self, now_ms: int) -> None:
-        try:
-            self.cleaner.tick(now_ms)
-        except OSError as error:
-            logger.error("%s: how far logs are clean cannot be written: %s", self.directory, error)
-            self.report(error)
 
     def _write_checkpoint(self, file: CheckpointFile, offsets: Offsets) -> None:
         try:
@@ -447,80 +436,6 @@ class LogManager:
 
     def _high_watermarks(self) -> Offsets:
         return {key: log.high_watermark for key, log in self.logs.items()}
-
-
-class _Jobs:
-    """Chores that visit every log once per interval, a few logs at a time."""
-
-    __slots__ = ("_chores", "_due", "_rounds")
-
-    def __init__(self, *chores: tuple[int, Callable[[PartitionLog, int], None]]) -> None:
-        self._chores = chores
-        self._due = [0] * len(chores)
-        self._rounds: list[Iterator[Key] | None] = [None] * len(chores)
-
-    def start(self, now_ms: int) -> None:
-        self._due = [now_ms + interval for interval, _ in self._chores]
-
-    def run(self, now_ms: int, logs: dict[Key, PartitionLog]) -> None:
-        for index, (interval, chore) in enumerate(self._chores):
-            round_ = self._rounds[index]
-            if round_ is None:
-                if now_ms < self._due[index]:
-                    continue
-                self._due[index] = now_ms + interval
-                round_ = self._rounds[index] = iter(list(logs))
-            keys = list(islice(round_, _LOGS_PER_TICK))
-            if len(keys) < _LOGS_PER_TICK:
-                self._rounds[index] = None
-            for key in keys:
-                log = logs.get(key)
-                if log is not None:
-                    self._visit(chore, log, now_ms)
-
-    def _visit(self, chore: Callable[[PartitionLog, int], None], log: PartitionLog, now_ms: int) -> None:
-        try:
-            chore(log, now_ms)
-        except OSError as error:
-            # One partition's trouble must not keep the others from their turn.
-            logger.error("%s-%d: %s", log.topic, log.partition, error)
-            if error.errno not in _PASSING:
-                log.refuse_appends(str(error))
-            log.report_failure(error)
-
-
-def _holds_other(path: str, topic_id: uuid.UUID) -> bool:
-    """Whether a directory holds data that is not this topic's: another id is on it, or none although it has data."""
-    if not os.path.isdir(path):
-        return False
-    found = checkpoints.read_topic_id(path)
-    if found is not None:
-        return found != topic_id
-    return any(entry.name.endswith(LOG_SUFFIX) and entry.stat().st_size > 0 for entry in os.scandir(path))
-
-
-def _take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, str]:
-    """Check whose directory it is, and sign it where that has not been done; returns (cluster id, directory id)."""
-    path = f"{directory}/{checkpoints.META_PROPERTIES}"
-    found = checkpoints.read_properties(path)
-    known = found or {}
-    version = known.get("version", "0" if "broker.id" in known else "1")
-    if version not in ("0", "1"):
-        raise LogDirError(f"{path} has version {version}, which is not known")
-    node = known.get("node.id", known.get("broker.id", str(node_id)))
-    if node != str(node_id):
-        raise LogDirError(f"{path} belongs to node {node}, not to node {node_id}")
-    cluster = known.get("cluster.id") or cluster_id or checkpoints.encode_uuid(uuid.uuid4())
-    if cluster_id not in ("", cluster):
-        raise LogDirError(f"{path} belongs to cluster {cluster}, not to cluster {cluster_id}")
-    directory_id = known.get("directory.id") or checkpoints.encode_uuid(uuid.uuid4())
-    # Kafka on ZooKeeper takes version 0 only, Kafka on KRaft version 1: a directory keeps the form it came with.
-    of_zookeeper = found is not None and version == "0" and "node.id" not in known
-    named = {"version": "0", "broker.id": node} if of_zookeeper else {"version": "1", "node.id": node}
-    properties = {**named, "cluster.id": cluster, "directory.id": directory_id}
-    if properties != found:
-        checkpoints.write_properties(path, properties)
-    return cluster, directory_id
 
 
 def partition_of(name: str) -> Key | None:

@@ -17,7 +17,7 @@ from itertools import compress as select
 from typing import Final
 
 from kbroker.log.cleaner.offset_map import OffsetMap
-from kbroker.log.cleaner.record_runs import Run, read_runs, read_varint
+from kbroker.log.cleaner.record_runs import Part, read_runs, read_varint, zigzag
 from kbroker.log.cleaner.transactions import CleanedTransactions
 from kbroker.protocol.compression import compress, decompress
 from kbroker.protocol.errors import Malformed
@@ -119,26 +119,26 @@ class BatchFilter:
 
     def _filtered(self, batch: memoryview, header: BatchHeader, horizon: int | None) -> Buffer | None:
         offsets = self._offsets
-        base, last = header.base_offset, header.last_offset
-        beyond = last >= offsets.end  # not in the table: all of it stays
-        dirty = base >= offsets.start
-        if dirty and not beyond and 1 not in offsets.flags(base, last - base + 1):
+        beyond = header.last_offset >= offsets.end  # not in the table: all of it stays
+        if not beyond and offsets.is_superseded(header.base_offset):
             return None
         data = read_body(batch, header)
         runs = read_runs(data, header.record_count)
-        expired = horizon is not None and horizon <= self._now_ms
-        keeps = []
+        if beyond:
+            keeps = [b"\1" * run.number for run in runs]
+        else:
+            keeps = offsets.keep(data, runs, header.base_offset)
+            self.keyless += sum(run.number for run in runs if run.key_size < 0)
+        expired = horizon is not None and horizon <= self._now_ms and not beyond
         kept = tombstones = 0
-        for run in runs:
-            keep = b"\1" * run.number if beyond else self._keep(data, run, base)
+        for index, run in enumerate(runs):
             nulls = run.nulls(data)
             if nulls is not None:
-                if expired and not beyond:
-                    keep = _and(keep, nulls.translate(_INVERTED))
+                if expired:
+                    keeps[index] = _and(keeps[index], nulls.translate(_INVERTED))
                 else:
-                    tombstones += _and(keep, nulls).count(1)
-            kept += keep.count(1)
-            keeps.append(keep)
+                    tombstones += _and(keeps[index], nulls).count(1)
+            kept += keeps[index].count(1)
         if not kept:
             return None
         set_horizon = tombstones > 0 and horizon is None
@@ -146,35 +146,20 @@ class BatchFilter:
             return batch
         return self._rebuilt(header, data, runs, keeps, set_horizon=set_horizon)
 
-    def _keep(self, data: bytes, run: Run, base: int) -> bytes:
-        """Return 1 for each record that is the last of its key."""
-        offsets = self._offsets
-        if run.key_size < 0:
-            self.keyless += run.number
-            return bytes(run.number)
-        first = base + run.delta
-        if first >= offsets.start:
-            return offsets.flags(first, run.number)
-        newer = offsets.latest
-        if first + run.number <= offsets.start:
-            return bytes(map(newer.__contains__, run.keys(data))).translate(_INVERTED)
-        pairs = zip(run.keys(data), range(first, first + run.number), strict=True)
-        return bytes(newer.get(key, -1) <= offset for key, offset in pairs)
-
     def _rebuilt(
-        self, header: BatchHeader, data: bytes, runs: Sequence[Run], keeps: Sequence[bytes], *, set_horizon: bool
+        self, header: BatchHeader, data: bytes, runs: Sequence[Part], keeps: Sequence[bytes], *, set_horizon: bool
     ) -> bytes:
         attributes, base_timestamp = header.attributes, header.base_timestamp
         append_time = attributes & TIMESTAMP_TYPE_BIT
         max_timestamp = header.max_timestamp
         if not append_time:
-            largest = max(_largest_stamp(data, run, keep) for run, keep in zip(runs, keeps, strict=True) if 1 in keep)
+            largest = max(run.largest_stamp(data, keep) for run, keep in zip(runs, keeps, strict=True) if 1 in keep)
             max_timestamp = _wrap(base_timestamp + largest)
         parts: list[Buffer] = []
         for run, keep in zip(runs, keeps, strict=True):
             if set_horizon:
                 shift = base_timestamp - self._horizon_ms
-                parts += [_restamped(record, run, shift) for record in select(run.records(data), keep)]
+                parts += [_restamped(record, shift) for record in select(run.records(data), keep)]
             elif 0 not in keep:
                 parts.append(memoryview(data)[run.position : run.end])
             else:
@@ -210,34 +195,15 @@ def _and(first: bytes, second: bytes) -> bytes:
     return (int.from_bytes(first) & int.from_bytes(second)).to_bytes(len(first))
 
 
-def _largest_stamp(data: bytes, run: Run, keep: bytes) -> int:
-    """Return the largest timestamp delta of the records to keep, of which there is one at least."""
-    columns = [bytes(select(column, keep)) if 0 in keep else column for column in run.stamps(data)]
-    if len(columns) == 1:
-        largest_even = max((byte for byte in set(columns[0]) if not byte & 1), default=None)
-        return _largest_negative(columns[0]) if largest_even is None else largest_even >> 1
-    return max(_zigzag(stamp) for stamp in set(zip(*columns, strict=True)))
-
-
-def _largest_negative(column: bytes) -> int:
-    """Return the largest of one-byte deltas that are all negative."""
-    return -(min(column) >> 1) - 1
-
-
-def _zigzag(stamp: Sequence[int]) -> int:
-    result = 0
-    for index, byte in enumerate(stamp):
-        result |= (byte & 0x7F) << 7 * index
-    result &= _U64
-    return (result >> 1) ^ -(result & 1)
-
-
-def _restamped(record: bytes, run: Run, shift: int) -> bytes:
+def _restamped(record: bytes, shift: int) -> bytes:
     """Return a record whose timestamp counts from another base, `shift` ms earlier."""
-    end = run.stamp_at + run.stamp_size
-    delta = _wrap(_zigzag(record[run.stamp_at : end]) + shift)
     _, body = read_varint(record, 0)
-    rest = record[body : run.stamp_at] + _varlong(delta) + record[end:]
+    end = body + 1
+    while record[end] > 0x7F:
+        end += 1
+    end += 1
+    delta = _wrap(zigzag(record[body + 1 : end]) + shift)
+    rest = record[body : body + 1] + _varlong(delta) + record[end:]
     return _varlong(len(rest)) + rest
 
 

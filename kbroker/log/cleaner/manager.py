@@ -66,11 +66,14 @@ class Cleaner:
             if log is not None and offset <= log.log_end_offset:
                 self._cleaned_to[key] = offset
         if self._cleaned_to != found:
-            self.checkpoint()
+            self.save()
 
-    def checkpoint(self) -> None:
-        """Write down how far each log is clean; raises OSError."""
-        checkpoints.write_offsets(self._path, self._cleaned_to)
+    def save(self) -> None:
+        """Write down how far each log is clean; what could not be written is only cleaned again."""
+        try:
+            checkpoints.write_offsets(self._path, self._cleaned_to)
+        except OSError as error:
+            logger.error("%s could not be written: %s", self._path, error)
 
     def cleaned_to(self, topic: str, partition: int) -> int | None:
         """Return the offset up to which a log is clean, None if it was never cleaned."""
@@ -86,7 +89,7 @@ class Cleaner:
         return bool(self._running)
 
     def forget(self, key: Key) -> bool:
-        """Drop what is known of a deleted log, and the work on it; True if a checkpoint has to be written."""
+        """Drop what is known of a deleted log, and the work on it; True if `save` has something to write."""
         self.uncleanable.pop(key, None)
         self._failures.pop(key, None)
         self._truncations.pop(key, None)
@@ -105,7 +108,7 @@ class Cleaner:
     # -- what is due ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Take results over, and give work to workers that are free; raises OSError if a checkpoint fails."""
+        """Take results over, and give work to workers that are free."""
         for job in self._running:
             self._follow(job, now_ms)
         if any(job.ended for job in self._running):
@@ -142,7 +145,7 @@ class Cleaner:
         if self._truncations.get(key, 0) != log.truncations:
             self._truncations[key] = log.truncations
             if self._cleaned_to.pop(key, None) is not None:
-                self.checkpoint()
+                self.save()
 
     def _begin(self, found: Cleanable, now_ms: int) -> bool:
         log, settings, pool = found.log, self._pool.settings, self._pool
@@ -229,7 +232,7 @@ class Cleaner:
         self._cleaned_to[job.key] = job.end_offset
         self._truncations[job.key] = job.truncations
         self._failures.pop(job.key, None)
-        self.checkpoint()
+        self.save()
         if job.told["keyless"]:
             logger.warning("%s-%d: %d records without a key were dropped", *job.key, job.told["keyless"])
         logger.info(

@@ -2,24 +2,30 @@
 
 Owns the division of a batch's (decompressed) records into runs: neighbours of one size whose keys lie at one place.
 What is true of a run is checked and read column by column, with slices whose stride is the record's size, so that the
-work per record is done in C. Records that are like no neighbour are runs of one. Never changes or copies records.
+work per record is done in C. Records that are like no neighbour are read one by one. Never changes records.
 
     length varint | attributes i8 | timestamp delta varlong | offset delta varint | key size varint | key | value...
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, compress, pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
 from kbroker.protocol.errors import Malformed
 
 _FIRST_LOOK: Final = 64  # records that must be alike before the rest of the batch is compared
+_WORTH_A_RUN: Final = 8  # records; fewer are read one by one
+_NEXT_LOOK: Final = 32  # records to read one by one before looking for a run again
+_FEW: Final = 6  # runs of a batch whose shape is worth keeping
+_MOST_SHAPES: Final = 256
 _LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 where a varint goes on behind the byte
 _NULL: Final = bytes(byte == 1 for byte in range(256))  # 1 where a size byte says null
+_U64: Final = 2**64 - 1
 _DELTA_LIMITS: Final = (64, 64 << 7, 64 << 14)  # deltas below these take 1, 2 and 3 bytes
 
 
@@ -58,10 +64,105 @@ class Run(NamedTuple):
         column = data[self.position + self.key_at + max(self.key_size, 0) : self.end : self.stride]
         return column.translate(_NULL) if 1 in column else None
 
-    def stamps(self, data: bytes) -> list[bytes]:
-        """Return the columns of the timestamp deltas, lowest byte first."""
+    def below(self, delta: int) -> int:
+        """Return how many records have a smaller offset delta."""
+        return min(max(delta - self.delta, 0), self.number)
+
+    @property
+    def last_delta(self) -> int:
+        return self.delta + self.number - 1
+
+    def largest_stamp(self, data: bytes, keep: bytes) -> int:
+        """Return the largest timestamp delta of the records to keep, of which there is one at least."""
         start = self.position + self.stamp_at
-        return [data[start + index : self.end : self.stride] for index in range(self.stamp_size)]
+        columns = [data[start + index : self.end : self.stride] for index in range(self.stamp_size)]
+        if 0 in keep:
+            columns = [bytes(compress(column, keep)) for column in columns]
+        return max(zigzag(stamp) for stamp in set(zip(*columns, strict=True)))
+
+
+class Scattered:
+    """Neighbouring records of any sizes, all with keys; what a Run tells, told from lists."""
+
+    __slots__ = ("_deltas", "_ends", "_keys", "_nulls", "_stamps", "end", "key_size", "number", "position")
+
+    def __init__(self, position: int) -> None:
+        self.position = self.end = position
+        self.number = 0
+        self.key_size = 0
+        """Of the largest key."""
+        self._keys: list[bytes] = []
+        self._ends: list[int] = []
+        self._deltas: list[int] = []
+        self._stamps: list[int] = []
+        self._nulls = bytearray()
+
+    def read(self, data: bytes, most: int) -> None:
+        """Take in up to `most` more records, fewer before one without a key; raises Malformed, IndexError."""
+        position = self.end
+        for _ in range(most):
+            size, place = data[position], position + 1
+            if size > 0x7F:
+                size, place = read_varint(data, position)
+            elif not size & 1:
+                size >>= 1
+            end = place + size
+            stamp_at = place = place + 1
+            while data[place] > 0x7F:
+                place += 1
+            stamp = zigzag(data[stamp_at : place + 1])
+            delta, key_at = read_varint(data, place + 1)
+            key_size = data[key_at]
+            if key_size > 0x7F or key_size & 1:
+                key_size, key_at = read_varint(data, key_at)
+                if key_size < 0:
+                    break
+            else:
+                key_size >>= 1
+                key_at += 1
+            value_at = key_at + key_size
+            if size <= 0 or place - stamp_at > 9 or delta < 0 or not value_at < end <= len(data):
+                raise Malformed(f"record of {size} bytes does not hold its fields")
+            self._keys.append(data[key_at:value_at])
+            self._nulls.append(data[value_at] == 1)
+            self._ends.append(end)
+            self._deltas.append(delta)
+            self._stamps.append(stamp)
+            if key_size > self.key_size:
+                self.key_size = key_size
+            position = end
+        self.end = position
+        self.number = len(self._keys)
+
+    def keys(self, data: bytes) -> Iterable[bytes]:
+        """Return the keys."""
+        del data
+        return self._keys
+
+    def records(self, data: bytes) -> Iterator[bytes]:
+        """Return each record's bytes, its length included."""
+        return (data[start:end] for start, end in pairwise((self.position, *self._ends)))
+
+    def nulls(self, data: bytes) -> bytes | None:
+        """Return 1 for each record without a value and 0 for the others; None where all have one."""
+        del data
+        return bytes(self._nulls) if 1 in self._nulls else None
+
+    def below(self, delta: int) -> int:
+        """Return how many records have a smaller offset delta."""
+        return bisect_left(self._deltas, delta)
+
+    @property
+    def last_delta(self) -> int:
+        return self._deltas[-1]
+
+    def largest_stamp(self, data: bytes, keep: bytes) -> int:
+        """Return the largest timestamp delta of the records to keep, of which there is one at least."""
+        del data
+        return max(compress(self._stamps, keep))
+
+
+Part = Run | Scattered
 
 
 @lru_cache(256)
@@ -69,23 +170,81 @@ def _picker(skipped: int, taken: int, rest: int) -> Struct:
     return Struct(f"{skipped}x{taken}s{rest}x")
 
 
-def read_runs(data: bytes, count: int) -> list[Run]:
+class _Shape:
+    """The runs of one batch, and what must be true of another one of its size for them to be its runs, too."""
+
+    __slots__ = ("_ascii", "_equal", "_high", "runs")
+
+    def __init__(self, data: bytes, runs: list[Run]) -> None:
+        self.runs = runs
+        self._equal: list[tuple[slice, bytes]] = []
+        self._ascii: list[slice] = []
+        self._high: list[slice] = []
+        for run in runs:
+            stamp_end = run.stamp_at + run.stamp_size
+            for index in (*range(run.stamp_at - 1), *range(stamp_end, run.key_at)):
+                column = slice(run.position + index, run.end, run.stride)
+                self._equal.append((column, data[column]))
+            columns = [slice(run.position + index, run.end, run.stride) for index in range(run.stamp_at, stamp_end)]
+            self._high += columns[:-1]
+            self._ascii.append(columns[-1])
+
+    def fits(self, data: bytes) -> bool:
+        """Whether `data`, of the same size and number of records, has the same runs."""
+        # Loops, not all(): most batches are small, and a generator costs more than it checks.
+        for column, content in self._equal:
+            if data[column] != content:
+                return False
+        for column in self._ascii:
+            if not data[column].isascii():
+                return False
+        return not self._high or all(min(data[column]) > 0x7F for column in self._high)
+
+
+# Neighbouring batches of one producer mostly have one shape.
+_shapes: dict[tuple[int, int], _Shape] = {}
+
+
+def read_runs(data: bytes, count: int) -> Sequence[Part]:
     """Divide the records of a batch into runs; raises Malformed unless exactly `count` records fill `data`."""
-    runs = []
+    shape = _shapes.get((len(data), count))
+    if shape is not None and shape.fits(data):
+        return shape.runs
+    parts = _divide(data, count)
+    runs = [part for part in parts if isinstance(part, Run)]
+    if len(runs) == len(parts) <= _FEW:
+        if len(_shapes) >= _MOST_SHAPES:
+            _shapes.clear()
+        _shapes[len(data), count] = _Shape(data, runs)
+    return parts
+
+
+def _divide(data: bytes, count: int) -> list[Part]:
+    parts: list[Part] = []
     position = 0
     try:
         while count > 0:
             run = _read_one(data, position)
             if count > 3 and data[run.end : run.end + 1] == data[position : position + 1]:
                 run = _extend(data, run, count)
-            runs.append(run)
-            count -= run.number
-            position = run.end
+            part: Part = run
+            if run.number < min(count, _WORTH_A_RUN) and run.key_size >= 0:
+                last = parts[-1] if parts else None
+                if isinstance(last, Scattered):
+                    count += last.number
+                    parts.pop()
+                else:
+                    last = Scattered(position)
+                last.read(data, min(count - last.number, _NEXT_LOOK))
+                part = last
+            parts.append(part)
+            count -= part.number
+            position = part.end
     except IndexError as error:
         raise Malformed("record ends within a number") from error
     if position != len(data):
         raise Malformed("records do not fill their batch")
-    return runs
+    return parts
 
 
 def _read_one(data: bytes, position: int) -> Run:
@@ -173,3 +332,14 @@ def _delta_column(size: int, index: int) -> bytes:
         period = b"".join(bytes([byte | more]) * (64 << 7 * (index - 1)) for byte in range(128))
     limit = _DELTA_LIMITS[size - 1]
     return (period * (limit // len(period) + 1))[:limit]
+
+
+def zigzag(stamp: Sequence[int]) -> int:
+    """Return the number that the bytes of a varlong are."""
+    if len(stamp) == 1:
+        return (stamp[0] >> 1) ^ -(stamp[0] & 1)
+    result = 0
+    for index, byte in enumerate(stamp):
+        result |= (byte & 0x7F) << 7 * index
+    result &= _U64
+    return (result >> 1) ^ -(result & 1)

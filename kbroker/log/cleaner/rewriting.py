@@ -98,8 +98,7 @@ class Cleaning:
             elif not transactions.is_aborted(header) and header.record_count:
                 data = read_body(batch, header)
                 runs = read_runs(data, header.record_count)
-                key_bytes = sum(run.key_size * run.number for run in runs if run.key_size > 0)
-                if not offsets.has_room(header.base_offset, header.last_offset, header.record_count, key_bytes):
+                if not offsets.has_room(header.record_count, max(run.key_size for run in runs)):
                     offsets.end = header.base_offset
                     return False
                 offsets.add(data, runs, header.base_offset)

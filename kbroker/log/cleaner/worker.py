@@ -27,7 +27,7 @@ from kbroker.log.cleaner.job import CleaningJob, to_line
 from kbroker.log.cleaner.rewriting import Cleaning
 from kbroker.protocol.errors import Malformed
 
-_NICENESS = 10  # the broker answers first; on an idle machine this changes nothing
+_NICENESS = 5  # the broker answers first; on an idle machine this changes nothing
 _UNLIMITED = float("inf")
 
 

@@ -32,6 +32,8 @@ class WorkerProcess:
     def __init__(self) -> None:
         paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+        # Large pages for the table of keys, which is read at random: a tenth less time. Other C libraries pass it over.
+        environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         # A session of its own: the terminal's Ctrl-C is for the broker.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "kbroker.log.cleaner.worker"],

@@ -322,3 +322,30 @@ def test_checkpoint_entries_of_logs_that_are_gone_or_shorter_are_dropped(world: 
     world.start()
     assert world.logs.cleaner.cleaned_to("t", 0) is None
     assert path.read_text() == "0\n0\n"
+
+
+def test_a_checkpoint_that_cannot_be_written_only_means_to_clean_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = world.log()
+    expected = fill(log)
+    with monkeypatch.context() as patch:
+
+        def failing(path: str, offsets: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr("kbroker.log.cleaner.manager.checkpoints.write_offsets", failing)
+        world.logs.cleaner.tick(world.now)
+        deadline = time.monotonic() + DEADLINE_S
+        while world.busy or world.logs.cleaner.cleaned_to("t", 0) is None:
+            assert time.monotonic() < deadline
+            world.now += 500
+            world.logs.cleaner.tick(world.now)
+            time.sleep(0.002)
+    assert "No space left" in caplog.text
+    assert seen(log) == expected
+    world.stop()
+    world.start()
+    assert world.logs.cleaner.cleaned_to("t", 0) is None
+    world.until_clean()
+    assert seen(world.logs.logs["t", 0]) == expected

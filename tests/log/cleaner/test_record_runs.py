@@ -25,14 +25,21 @@ def test_runs_hold_what_the_records_hold(groups: list[tuple[int, bytes | None, b
     batch = build_batch(new)
     data = batch[HEADER_SIZE:]
     runs = read_runs(data, len(new))
+    expected = list(read_records(batch, max_bytes=1 << 24))
     found = []
+    delta = 0
     for run in runs:
+        assert (run.below(delta), run.below(delta + 1), run.last_delta) == (0, 1, delta + run.number - 1)
+        stamps = [record.timestamp - NOW - groups[0][0] for record in expected[delta : delta + run.number]]
+        odd = bytes(index % 2 for index in range(1, run.number + 1))
+        assert run.largest_stamp(data, odd) == max(stamps[::2])
+        assert run.largest_stamp(data, b"\1" * run.number) == max(stamps)
         keys_ = list(run.keys(data)) if run.key_size >= 0 else [None] * run.number
         nulls = run.nulls(data) or bytes(run.number)
         assert len(keys_) == len(nulls) == run.number
-        found += [(run.delta + i, key, bool(null)) for i, (key, null) in enumerate(zip(keys_, nulls, strict=True))]
-    expected = [(r.offset, r.key, r.value is None) for r in read_records(batch, max_bytes=1 << 24)]
-    assert found == expected
+        found += [(key, bool(null)) for key, null in zip(keys_, nulls, strict=True)]
+        delta += run.number
+    assert found == [(record.key, record.value is None) for record in expected]
     assert b"".join(record for run in runs for record in run.records(data)) == data
 
 

@@ -212,8 +212,7 @@ def test_a_hole_larger_than_a_relative_offset_divides_groups(log: PartitionLog) 
         put(log, (b"a", b"1"))
         log.roll(NOW)
     put(log, (b"c", b"1"))
-    assert clean(log) == 2**31 + 5  # one round does not span so much
-    assert clean(log, 2**31 + 5) == 2**31 + 8
+    assert clean(log) == 2**31 + 8
     assert log.bases == [0, 2**31 + 5, 2**31 + 8]
     assert offsets(log) == [1, 2**31 + 7, 2**31 + 8]
 
@@ -282,3 +281,18 @@ def test_timestamps_are_found_after_compaction(log: PartitionLog) -> None:
     assert log.offset_for_timestamp(NOW) == (90, NOW + 900, 0)
     assert log.offset_for_timestamp(NOW + 945) == (95, NOW + 950, 0)
     assert log.max_timestamp_offset() == (98, NOW + 980, 0)
+
+
+def test_records_that_got_their_time_from_the_broker_keep_it(log: PartitionLog) -> None:
+    stamped = LogConfig(cleanup_policy=("compact",), message_timestamp_type="LogAppendTime", delete_retention_ms=10)
+    log.update_config(stamped)
+    put(log, (b"a", b"1"), (b"b", b"1"), (b"a", None))
+    log.roll(NOW)
+    put(log, (b"end", b""))
+    before = {record.offset: record for _, record in contents(log)}
+    clean(log)
+    assert offsets(log) == [1, 2, 3]
+    assert all(before[record.offset] == record for _, record in contents(log))
+    clean(log, None, NOW + 10)
+    assert offsets(log) == [1, 3]
+    assert contents(log)[0][1] == before[1]
