@@ -9,6 +9,8 @@ import datetime
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +24,7 @@ from kbroker.cli.client import Connection, client_options, ending_at_signals, pa
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
+_CLOSE_MS: Final = 2_000
 _OFFSET_HELP: Final = "Start there: beginning, end, N, -N before the end, +N after the beginning, @TIME (ms or ISO)."
 
 
@@ -93,15 +96,21 @@ def command(
         allow_auto_create_topics=False,
         exclude_internal_topics=False,
     )
+    with ending_at_signals(), _closing(consumer):
+        if group is None:
+            _assign(consumer, topics, partitions, start, printing)
+        else:
+            _subscribe(consumer, topics, printing)
+        _print_records(consumer, printing, group is not None)
+
+
+@contextmanager
+def _closing(consumer: Any) -> Iterator[None]:
+    """Leave the group whatever ends the reading."""
     try:
-        with ending_at_signals():
-            if group is None:
-                _assign(consumer, topics, partitions, start, printing)
-            else:
-                _subscribe(consumer, topics, printing)
-            _print_records(consumer, printing, group is not None)
+        yield
     finally:
-        consumer.close(autocommit=False, timeout_ms=2_000)
+        consumer.close(autocommit=False, timeout_ms=_CLOSE_MS)
 
 
 def _piece(as_json: bool, pattern: str | None, show_null: bool) -> record_format.Piece:
