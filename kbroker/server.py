@@ -140,6 +140,6 @@ def _bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
         sock.bind(address)
     except OSError as err:
         sock.close()
-        raise OSError(f"cannot listen on {host}:{port}: {err.strerror}") from None
+        raise OSError(f"cannot listen on {host or '0.0.0.0'}:{port}: {err.strerror}") from None
     sock.setblocking(False)
     return sock

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -237,10 +237,13 @@ def ending_at_signals() -> Iterator[None]:
     The first signal counts. Those that follow are ignored until the end of the `with`, so that they do not interrupt
     what gives back; that must be bounded in time.
     """
+    ending = False
 
-    def end(number: int, _frame: FrameType | None) -> NoReturn:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
+    def end(number: int, _frame: FrameType | None) -> None:
+        nonlocal ending
+        if ending:
+            return
+        ending = True
         sys.exit(128 + number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
