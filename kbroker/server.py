@@ -95,6 +95,7 @@ class Server:
             log.info("refusing a connection from %s: too many connections", connection.peer)
             return None
         self._connections.add(connection)
+        log.debug("%s connects to %s", connection.peer, connection.listener)
         self._per_ip[host] += 1
         self._hosts[connection] = host
         return RequestContext(self._services, "/" + host, connection.listener, ("", 0))
@@ -104,6 +105,7 @@ class Server:
         if connection not in self._connections:
             return
         self._connections.discard(connection)
+        log.debug("%s is gone", connection.peer)
         host = self._hosts.pop(connection)
         self._per_ip[host] -= 1
         if not self._per_ip[host]:
