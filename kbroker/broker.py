@@ -36,7 +36,7 @@ from kbroker.log.appends import COORDINATOR
 from kbroker.log.cleaner.settings import CleanerSettings
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_dirs import LogDirs
+from kbroker.log.log_dirs import LogDirs, unusable
 from kbroker.log.log_manager import LogManager
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import new_uuid, uuid_text
@@ -389,7 +389,10 @@ def _cluster_id(directory: str, wanted: str | None) -> str:
         if re.fullmatch(r"[A-Za-z0-9_+/=-]{1,64}", wanted) is None:
             raise ConfigError(f"{wanted!r} is no cluster id; it has 22 letters, digits, '-' and '_'")
         return wanted
-    found = checkpoints.read_properties(os.path.join(directory, checkpoints.META_PROPERTIES)) or {}
+    try:
+        found = checkpoints.read_properties(os.path.join(directory, checkpoints.META_PROPERTIES)) or {}
+    except OSError as error:
+        raise unusable(directory, error) from error
     return found.get("cluster.id") or uuid_text(new_uuid())
 
 

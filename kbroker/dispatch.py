@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kbroker.dispatch_errors import CloseConnection
-from kbroker.handlers.registry import APIS, Api, RequestContext
+from kbroker.handlers.registry import APIS, Api, Handler, RequestContext
 from kbroker.protocol.compiler import Spill, decoder, encoder
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.headers import RequestHeader
@@ -39,11 +39,22 @@ class Entry:
         self.version = version
         self.decode: Callable[[Any], Any] = decoder(api.request, version)
         self.encode = encoder(api.response, version)
-        self.handler = api.handler
+        # Asked once and not per request: where DEBUG is off, requests cost nothing more.
+        self.handler = _told(api, version) if log.isEnabledFor(logging.DEBUG) else api.handler
         self.response = api.response
         flexible: Versions = api.request.FLEXIBLE
         self.request_tags = version in flexible
         self.prefix = bytes(9 if self.request_tags and api.key != API_VERSIONS_KEY else 8)
+
+
+def _told(api: Api, version: int) -> Handler:
+    """Return an API's handler, with a line in the log for each request."""
+
+    def handler(context: RequestContext, request: Any) -> Any:
+        log.debug("%s v%d from %s, client %s", api.name, version, context.client_host, context.client_id)
+        return api.handler(context, request)
+
+    return handler
 
 
 class Pending:
@@ -112,6 +123,7 @@ class Dispatcher:
 
     def _failed(self, entry: Entry, request: Any, error: BaseException) -> Any:
         if isinstance(error, ApiError):
+            log.debug("%s v%d is refused: %s", entry.api.name, entry.version, error)
             return entry.api.on_error(request, error.code, error.message)
         if isinstance(error, CloseConnection):
             raise error

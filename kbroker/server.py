@@ -95,6 +95,7 @@ class Server:
             log.info("refusing a connection from %s: too many connections", connection.peer)
             return None
         self._connections.add(connection)
+        log.debug("%s connects to %s", connection.peer, connection.listener)
         self._per_ip[host] += 1
         self._hosts[connection] = host
         return RequestContext(self._services, "/" + host, connection.listener, ("", 0))
@@ -104,6 +105,7 @@ class Server:
         if connection not in self._connections:
             return
         self._connections.discard(connection)
+        log.debug("%s is gone", connection.peer)
         host = self._hosts.pop(connection)
         self._per_ip[host] -= 1
         if not self._per_ip[host]:
@@ -140,6 +142,6 @@ def _bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
         sock.bind(address)
     except OSError as err:
         sock.close()
-        raise OSError(f"cannot listen on {host}:{port}: {err.strerror}") from None
+        raise OSError(f"cannot listen on {host or '0.0.0.0'}:{port}: {err.strerror}") from None
     sock.setblocking(False)
     return sock

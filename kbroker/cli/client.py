@@ -10,13 +10,14 @@ import difflib
 import functools
 import logging
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -37,6 +38,7 @@ Result = TypeVar("Result")
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 _PATIENCE_S: Final = 15.0
 _PAUSE_S: Final = 0.1
+_LAST_PORT: Final = 65_535
 
 # What the client would wait for, shortened to what somebody at a terminal waits for.
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -94,6 +96,7 @@ class Connection:
     @contextmanager
     def admin(self) -> Iterator[Any]:
         """Open a KafkaAdminClient."""
+        self._require_reachable()
         client = KafkaAdminClient(**self._for(KafkaAdminClient))
         try:
             yield client
@@ -102,16 +105,47 @@ class Connection:
 
     def consumer(self, **own: Any) -> Any:
         """Make a KafkaConsumer; what -X says wins over `own`."""
+        self._require_reachable()
         return KafkaConsumer(**self._for(KafkaConsumer, own))
 
     def producer(self, **own: Any) -> Any:
         """Make a KafkaProducer; what -X says wins over `own`."""
+        self._require_reachable()
         return KafkaProducer(**self._for(KafkaProducer, own))
+
+    def _require_reachable(self) -> None:
+        """Fail in one line when no address takes a connection: the client would only say so after seconds."""
+        if self.settings.get("proxy_url") or self.settings.get("socks5_proxy"):
+            return
+        patience_ms = self.settings.get("bootstrap_timeout_ms") or _DEFAULTS["bootstrap_timeout_ms"]
+        reasons = []
+        for address in self.bootstrap.split(","):
+            reason = _unreachable(address, patience_ms / 1000)
+            if reason is None:
+                return
+            reasons.append(f"{address}: {reason}")
+        raise click.ClickException(f"no broker answers at {'; '.join(reasons)}")
 
     def _for(self, kind: Any, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
         merged = {**_DEFAULTS, **(own or {}), **self.settings}
         merged["bootstrap_servers"] = self.bootstrap.split(",")
         return {key: value for key, value in merged.items() if key in kind.DEFAULT_CONFIG}
+
+
+def _unreachable(address: str, patience_s: float) -> str | None:
+    """Return why nothing takes a connection at HOST:PORT; None if something does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), patience_s).close()
+    except TimeoutError:
+        return "no answer"
+    except socket.gaierror as err:
+        return "unknown host" if err.errno == socket.EAI_NONAME else str(err.strerror).lower()
+    except UnicodeError:  # of the host's name: a label that is empty or too long
+        return "unknown host"
+    except OSError as err:
+        return (err.strerror or str(err)).lower()
+    return None
 
 
 def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -142,7 +176,7 @@ def _addresses(text: str) -> str:
     found = [each.strip() for each in text.split(",") if each.strip()]
     for each in found:
         host, _, port = each.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or not port.isdecimal() or int(port) > _LAST_PORT:
             raise click.UsageError(f"--bootstrap takes HOST:PORT, not {each!r}")
     if not found:
         raise click.UsageError("--bootstrap is empty")
@@ -198,12 +232,23 @@ def _set_log() -> None:
 
 @contextmanager
 def ending_at_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end a verb as an error would: what it holds is given back, and nothing is printed."""
+    """Let SIGINT and SIGTERM end a verb as an error would: what it holds is given back, and nothing is printed.
 
-    def end(number: int, _frame: FrameType | None) -> NoReturn:
+    The first signal counts. Those that follow are ignored until the end of the `with`, so that they do not interrupt
+    what gives back; that must be bounded in time.
+    """
+    ending = False
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        nonlocal ending
+        if ending:
+            return
+        ending = True
         sys.exit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, end)
     try:
         yield
     finally:

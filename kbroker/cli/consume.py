@@ -9,19 +9,24 @@ import datetime
 import re
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import click
+from kafka.admin import MemberToRemove
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
-from kafka.errors import CommitFailedError, RebalanceInProgressError
-from kafka.structs import OffsetAndMetadata, TopicPartition
+from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
+from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 
 from kbroker.cli import record_format
 from kbroker.cli.client import Connection, client_options, ending_at_signals, patiently
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
+_CLOSE_MS: Final = 2_000
+_PAUSE_S: Final = 0.02
 _OFFSET_HELP: Final = "Start there: beginning, end, N, -N before the end, +N after the beginning, @TIME (ms or ISO)."
 
 
@@ -93,15 +98,57 @@ def command(
         allow_auto_create_topics=False,
         exclude_internal_topics=False,
     )
+    with ending_at_signals(), _closing(consumer, connection):
+        if group is None:
+            _assign(consumer, topics, partitions, start, printing)
+        else:
+            _subscribe(consumer, topics, printing)
+        _print_records(consumer, printing, group is not None)
+
+
+# -- the end ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _closing(consumer: Any, connection: Connection) -> Iterator[None]:
+    """Close the consumer and leave its group, whatever ends the reading. Takes some seconds at most."""
     try:
-        with ending_at_signals():
-            if group is None:
-                _assign(consumer, topics, partitions, start, printing)
-            else:
-                _subscribe(consumer, topics, printing)
-            _print_records(consumer, printing, group is not None)
+        yield
     finally:
-        consumer.close(autocommit=False, timeout_ms=2_000)
+        joining = _joining(consumer)
+        consumer.close(autocommit=False, timeout_ms=_CLOSE_MS if joining is None else 0)
+        if joining is not None:
+            with suppress(KafkaError, click.ClickException):  # then its session ends it
+                _remove(connection, joining)
+
+
+def _joining(consumer: Any) -> ConsumerGroupMetadata | None:
+    """Return the membership of a consumer that is joining its group; None where closing it is enough.
+
+    The client's own LeaveGroup would wait on its connection behind the JoinGroup, which a broker answers when the
+    others have joined as well. It also is not sent before the group has told a new member its id; that comes at once.
+    """
+    deadline = time.monotonic() + _CLOSE_MS / 1000
+    while True:
+        now: ConsumerGroupMetadata = consumer.group_metadata()
+        asked = now.state == MemberState.REBALANCING
+        if now.state == MemberState.STABLE or now.group_instance_id is not None or not (asked or now.member_id):
+            return None
+        if now.member_id:
+            return now
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_PAUSE_S)
+
+
+def _remove(connection: Connection, member: ConsumerGroupMetadata) -> None:
+    """Take a member out of its group on a connection of its own."""
+    hasty = {"request_timeout_ms": _CLOSE_MS, "bootstrap_timeout_ms": _CLOSE_MS}
+    with replace(connection, settings={**connection.settings, **hasty}).admin() as admin:
+        admin.remove_group_members(member.group_id, [MemberToRemove(member.member_id)])
+
+
+# -- options ------------------------------------------------------------------------------------------------------
 
 
 def _piece(as_json: bool, pattern: str | None, show_null: bool) -> record_format.Piece:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -33,8 +34,11 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
     """Turn the options that stand for a key into settings."""
     found = []
     if listen is not None:
-        host, colon, port = listen.rpartition(":")
-        if not colon or not port.isdigit():
+        name, scheme, rest = listen.rpartition("://")
+        if scheme and name.upper() != "PLAINTEXT":
+            raise ConfigError(f"--listen takes HOST:PORT, not {listen!r}; for other listeners --set listeners=...")
+        host, colon, port = rest.rpartition(":")
+        if not colon or not port.isdecimal():
             raise ConfigError(f"--listen takes HOST:PORT, not {listen!r}")
         found.append(f"listeners=PLAINTEXT://{host}:{port}")
     if data_dir is not None:
@@ -78,19 +82,21 @@ def command(
             overrides=[*settings, *_shortcuts(listen, private or data_dir)],
             strict=strict,
         )
-        run(config, cluster_id, ready_file)
+        run(config, cluster_id, ready_file, functools.partial(announce, kept=not memory))
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
 
 
-def announce(node: BrokerNode) -> None:
-    """Print where the broker is, and what to do next."""
+def announce(node: BrokerNode, *, kept: bool) -> None:
+    """Print where the broker and its data are, and what to do next; data that is not `kept` goes with the broker."""
     where = node.bootstrap_servers
+    directories = ", ".join(manager.directory for manager in node.logs.managers)
     # In a virtual environment that is not activated the command is not on the path.
     command = "kbroker" if shutil.which("kbroker") or not sys.argv[0].endswith("/kbroker") else sys.argv[0]
     click.echo(
-        f"kbroker serves at {where} (Ctrl-C stops it)\n\n"
+        f"kbroker serves at {where} (Ctrl-C stops it)\n"
+        f"its data {f'lies in {directories}' if kept else 'goes when it stops'}\n\n"
         f"  {command} topic create hello --bootstrap {where}\n"
         f"  echo 'hello, world' | {command} produce hello --bootstrap {where}\n"
         f"  {command} consume hello --from-beginning --count 1 --bootstrap {where}\n"
@@ -100,9 +106,9 @@ def announce(node: BrokerNode) -> None:
 
 def run(
     config: BrokerConfig,
-    cluster_id: str | None = None,
-    ready_file: str | None = None,
-    started: Callable[[BrokerNode], None] = announce,
+    cluster_id: str | None,
+    ready_file: str | None,
+    started: Callable[[BrokerNode], None],
 ) -> None:
     """Serve until a signal comes; `started` is called when clients can connect."""
     _raise_file_limit()

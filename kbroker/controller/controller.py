@@ -168,7 +168,7 @@ class Controller:
             added = decide.manual(self.state, assignments, factor)
         return replace(topic, partitions=topic.partitions + added)
 
-    def put_topics(self, topics: Iterable[TopicState]) -> None:
+    def put_topics(self, topics: Sequence[TopicState]) -> None:
         """Store new or grown topics, then publish them."""
         changes: list[Change] = []
         state = self.state
@@ -177,7 +177,10 @@ class Controller:
             changes += _topic_changes(topic, len(known.partitions) if known else 0)
             state = state.with_topic(topic)
         if changes:
+            old = self.state.topics
             self._store.write(changes)
+            for name in dict.fromkeys(topic.name for topic in topics):
+                _log_put(old.get(name), state.topics[name])
             self._publish(state)
 
     def delete_topics(self, names: Iterable[str]) -> None:
@@ -189,6 +192,8 @@ class Controller:
             state = state.without_topic(name)
         if changes:
             self._store.write(changes)
+            for name in self.state.topics.keys() - state.topics.keys():
+                log.info("topic %s is deleted", name)
             self._publish(state)
 
     def bump_leader_epochs(self) -> None:
@@ -243,6 +248,8 @@ class Controller:
         """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default) or group."""
         path = f"{CONFIG}/{kind}/{name or DEFAULT_ENTITY}"
         self._store.write([Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)])
+        # Without the values: those of brokers may be secrets.
+        log.info("configs of %s %s: %s are set", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
         state = self.state
         if kind == "topics":
             self._publish(state.with_topic(replace(state.topics[name], configs=dict(configs))))
@@ -270,6 +277,14 @@ class Controller:
         old, self.state = self.state, state
         for listener in self._listeners:
             listener(old, state)
+
+
+def _log_put(old: TopicState | None, new: TopicState) -> None:
+    count = len(new.partitions)
+    if old is None:
+        log.info("topic %s is created with %d partition(s), id %s", new.name, count, uuid_text(new.topic_id))
+    elif len(old.partitions) != count:
+        log.info("topic %s has %d partitions now, had %d", new.name, count, len(old.partitions))
 
 
 def _partition_change(topic: str, index: int, partition: PartitionState) -> Put:

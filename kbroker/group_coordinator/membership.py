@@ -328,6 +328,7 @@ class Membership:
             if code is ErrorCode.NONE:
                 self._rebalances.assign(group, assignments, done)
                 group.to(STABLE, now_ms)
+                log.info("group %s: generation %d is stable", group.group_id, generation)
             else:
                 error = answerable(code)
                 self._rebalances.cancel_assignment(group, error, done)

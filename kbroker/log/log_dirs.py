@@ -27,6 +27,11 @@ logger = logging.getLogger(__name__)
 _MAX_NAME = 255
 
 
+def unusable(directory: str, error: OSError) -> OSError:
+    """Return an error for people: which directory was meant, and what the system said."""
+    return OSError(f"log directory {directory} cannot be used: {error.strerror or error}")
+
+
 class LogDirs:
     """Every log of a broker, by (topic, partition). First `open`, then `load`, then everything else.
 
@@ -93,7 +98,7 @@ class LogDirs:
             manager.open()
         except OSError as error:
             if manager is self.metadata:
-                raise
+                raise unusable(manager.directory, error) from error
             manager.failure = str(error)
             logger.error("log directory %s is offline: %s", manager.directory, error)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -16,25 +15,34 @@ from tests.cli.conftest import CommandLine, the_line
 VERBS = [["topic", "list"], ["produce", "t"], ["consume", "t"], ["group", "list"]]
 
 
+FOR_EVER = ["-X", "bootstrap.timeout.ms=600000"]
+"""Lets a client try for longer than a test lasts."""
+
+
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_a_broker_that_is_not_there_is_one_line(verb):
+def test_a_broker_that_is_not_there_is_one_line_at_once(verb):
+    """Without the client's own patience."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         cli = CommandLine(f"127.0.0.1:{probe.getsockname()[1]}")
-        began = time.monotonic()
-        done = cli.elsewhere(*verb, "-X", "bootstrap.timeout.ms=300")
-    assert the_line(done) == f"no broker answers at {cli.bootstrap}"
-    assert time.monotonic() - began < 5
+        done = cli.elsewhere(*verb, *FOR_EVER)
+    assert the_line(done) == f"no broker answers at {cli.bootstrap}: connection refused"
 
 
-def test_a_broker_that_is_silent_is_given_up_after_some_seconds():
+def test_every_address_has_its_reason():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        closed = f"127.0.0.1:{probe.getsockname()[1]}"
+        done = CommandLine(f"{closed},no..host:9092").elsewhere("topic", "list", *FOR_EVER)
+    assert the_line(done) == f"no broker answers at {closed}: connection refused; no..host:9092: unknown host"
+
+
+def test_a_broker_that_is_silent_is_given_up():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         cli = CommandLine(f"127.0.0.1:{silent.getsockname()[1]}")
-        began = time.monotonic()
         assert the_line(cli.elsewhere("topic", "list")) == f"no broker answers at {cli.bootstrap}"
-        assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(
@@ -72,6 +80,7 @@ def test_where_the_broker_is(cli, name):
     [
         (["-b", "nowhere"], "HOST:PORT"),
         (["-b", "host:port"], "HOST:PORT"),
+        (["-b", "host:99999"], "HOST:PORT"),
         (["-b", " , "], "empty"),
         (["-X", "novalue"], "KEY=VALUE"),
         (["-X", "securty.protocol=SSL"], "did you mean security_protocol"),

@@ -11,6 +11,7 @@ import time
 import pytest
 from confluent_kafka import Producer
 
+from kbroker import Broker
 from tests.cli.conftest import CommandLine
 
 WAIT_S = 20
@@ -280,6 +281,27 @@ def test_a_signal_ends_a_member_that_leaves_its_group(cli, name, number):
         assert process.stderr.read() == b""
     (group,) = cli.ok("group", "describe", name, "--json").json
     assert group["state"] == "Empty"
+
+
+def test_a_member_that_ends_while_it_joins_leaves_its_group(name):
+    """Whose JoinGroup is parked cannot leave on the same connection; a second signal does not interrupt the leaving."""
+    with Broker({"group.initial.rebalance.delay.ms": "600000"}) as broker:
+        cli = CommandLine(broker.bootstrap_servers)
+        cli.ok("topic", "create", name)
+
+        def members():
+            done = cli("group", "describe", name, "--json")
+            return done.json[0]["members"] if done.status == 0 else []
+
+        with cli.started("consume", name, "-g", name) as process:
+            deadline = time.monotonic() + WAIT_S
+            while not members():
+                assert time.monotonic() < deadline
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(WAIT_S) in (130, -signal.SIGTERM)
+            assert process.stderr.read() == b""
+        assert members() == []
 
 
 def test_a_reader_that_goes_away_is_no_failure(cli, name):

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -139,7 +140,8 @@ def run(*arguments, **options):
         (["--set", "zookeeper.connect=localhost:2181"], "zookeeper.connect"),
         (["--strict", "--set", "num.partition=3"], "num.partitions"),
         (["--set", "nonsense"], "nonsense"),
-        (["--listen", "nowhere"], "--listen"),
+        (["--listen", "nowhere"], "--listen takes HOST:PORT"),
+        (["--listen", "SSL://127.0.0.1:0"], "--set listeners="),
     ],
 )
 def test_a_bad_setting_is_one_line_and_exit_1(tmp_path, arguments, said):
@@ -161,6 +163,53 @@ def test_a_port_in_use_is_one_line_and_exit_1(tmp_path):
     assert f"{port}" in done.stderr
     assert "in use" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("below", ["", "/deeper/still"])
+def test_a_directory_that_cannot_be_made_is_one_line_and_exit_1(tmp_path, below):
+    (tmp_path / "file").touch()
+    directory = f"{tmp_path}/file{below}"
+    done = run("start", "--data-dir", directory, "--listen", "127.0.0.1:0")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"kbroker: log directory {directory} cannot be used: ")
+    assert "Errno" not in line
+    with pytest.raises(OSError, match="cannot be used"):
+        Broker(data_dir=directory).start()
+
+
+def test_a_port_in_use_on_every_interface_is_named():
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run("start", "--memory", "--listen", f":{port}", "--log-level", "error")
+    assert done.returncode == 1
+    assert f"cannot listen on 0.0.0.0:{port}: " in done.stderr
+
+
+def first_lines(*arguments):
+    """Start a broker, stop it; return what it printed."""
+    command = [sys.executable, "-m", "kbroker", "start", *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        try:
+            first = [process.stdout.readline(), process.stdout.readline()]
+            process.terminate()
+            process.communicate()
+        finally:
+            watchdog.cancel()
+    assert process.returncode == 0
+    return first
+
+
+def test_start_says_where_it_is_and_where_its_data_lies(tmp_path):
+    serves, data = first_lines("--listen", "PLAINTEXT://127.0.0.1:0", "--data-dir", f"{tmp_path}/d")
+    assert serves.startswith("kbroker serves at 127.0.0.1:")
+    assert data == f"its data lies in {tmp_path}/d\n"
+    assert first_lines("--listen", "127.0.0.1:0", "--memory")[1] == "its data goes when it stops\n"
 
 
 def test_a_directory_of_another_node_is_refused_and_left_alone(tmp_path):
