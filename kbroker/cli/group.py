@@ -28,6 +28,11 @@ STATES: Final = (
     "Dead",
 )
 _NO_GROUP: Final = ("GroupIdNotFoundError",)
+_COORDINATOR_ON_ITS_WAY: Final = (
+    "CoordinatorLoadInProgressError",
+    "CoordinatorNotAvailableError",
+    "NotCoordinatorError",
+)
 _WITHOUT_MEMBERS: Final = ("Empty", "Dead", None)
 
 
@@ -92,9 +97,17 @@ def describe(names: tuple[str, ...], as_json: bool, connection: Connection) -> N
         raise Failures([f"group {name} does not exist" for name in missing])
 
 
+def _answered(admin: Any, name: str) -> Any:
+    """Ask for one group; raises a retriable error while its coordinator is on its way, which the client only words."""
+    group = admin.describe_groups([name])[name]
+    if group["error"] is not None and any(each in group["error"] for each in _COORDINATOR_ON_ITS_WAY):
+        raise kafka.errors.CoordinatorLoadInProgressError(group["error"])
+    return group
+
+
 def _group(admin: Any, name: str) -> dict[str, Any] | None:
     """Return state, protocol and members of a group; None if it does not exist."""
-    group = patiently(lambda: admin.describe_groups([name]))[name]
+    group = patiently(lambda: _answered(admin, name))
     if group["error"] is None and group["group_state"] != "Dead":
         return {
             "group": name,

@@ -7,6 +7,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from kbroker.cli import group as verbs
 from tests.cli.conftest import CommandLine
 
 WAIT_S = 20
@@ -210,3 +211,23 @@ def test_a_group_of_the_newer_protocol_shows_its_offsets(apache_kafka, name):
         assert "has members" in cli.fails("group", "reset", name, "--all-topics", "--to-latest")
     finally:
         member.close()
+
+
+class Loading:
+    """An admin client whose coordinator needs a while."""
+
+    def __init__(self) -> None:
+        self.errors = ["[Error 14] CoordinatorLoadInProgressError: None", "[Error 16] NotCoordinatorError: None", None]
+
+    def describe_groups(self, names):
+        error = self.errors.pop(0)
+        return {name: {"error": error, "group_state": "Dead", "members": []} for name in names}
+
+    def list_groups(self, **_):
+        return []
+
+
+def test_a_coordinator_that_is_on_its_way_is_waited_for():
+    admin = Loading()
+    assert verbs._group(admin, "g") is None
+    assert admin.errors == []
