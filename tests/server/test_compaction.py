@@ -128,7 +128,7 @@ def close_segment(broker: Broker) -> None:
 
     async def roll() -> None:
         node = broker.node
-        node.logs.logs["compacted", 0].roll(node.clock.now_ms())
+        node.replicas.get(("compacted", 0)).log.roll(node.clock.now_ms())
 
     asyncio.run_coroutine_threadsafe(roll(), loop).result(30)
 
