@@ -133,6 +133,26 @@ def run(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, **options)
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_a_program_that_ends_without_stopping_stops_its_broker(tmp_path, given):
+    own = {"data_dir": str(tmp_path / "own")} if given else {}
+    program = f"""
+import sys
+from kbroker import Broker
+broker = Broker(**{own!r}).start()
+print(broker.data_dir)
+sys.exit(3)
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+    assert os.path.exists(done.stdout.strip()) is given
+    if given:
+        assert (tmp_path / "own" / ".kafka_cleanshutdown").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
