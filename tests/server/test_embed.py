@@ -232,6 +232,14 @@ def test_start_says_where_it_is_and_where_its_data_lies(tmp_path):
     assert first_lines("--listen", "127.0.0.1:0", "--memory")[1] == "its data goes when it stops\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="only Linux tells who holds a lock")
+def test_who_uses_a_directory_is_named(tmp_path):
+    with Broker(data_dir=str(tmp_path)):
+        done = run("start", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0", "--log-level", "error")
+    assert done.returncode == 1
+    assert done.stderr == f"kbroker: log directory {tmp_path} is in use by another process (pid {os.getpid()})\n"
+
+
 def test_a_directory_of_another_node_is_refused_and_left_alone(tmp_path):
     with Broker({"node.id": "7"}, data_dir=str(tmp_path)):
         pass
