@@ -1,13 +1,16 @@
 """A broker inside a Python process: `with Broker() as broker: broker.bootstrap_servers`.
 
 Owns a thread with an event loop of its own, so that blocking clients and asyncio clients work in the same test. Several
-may run in one process. Without `data_dir` the data lies in a private temporary directory that goes with the broker.
+may run in one process. Without `data_dir` the data lies in a private temporary directory that goes with the broker. A
+program that ends without stopping it stops it at exit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import logging
 import shutil
 import tempfile
 import threading
@@ -20,6 +23,8 @@ from kbroker.broker import BrokerNode
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
 from kbroker.loops import new_event_loop
+
+log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 30.0
 
@@ -103,12 +108,15 @@ class Broker:
             self._thread.join()
             self._remove_private()
             raise self._error
+        atexit.register(self._stop_at_exit)
         return self
 
     def stop(self) -> None:
         """Stop cleanly; does nothing when the broker does not run. Raises what made the stop fail, if anything did."""
+        atexit.unregister(self._stop_at_exit)
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
+            self._remove_private()  # also when the broker has ended by itself
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed: somebody else has stopped the broker
             loop.call_soon_threadsafe(self._stop.set)
@@ -155,6 +163,14 @@ class Broker:
         await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
         await node.stop()
+
+    def _stop_at_exit(self) -> None:
+        """Stop a broker whose program ends without doing so: its data is kept as after any stop, or removed."""
+        try:
+            self.stop()
+        except Exception as err:  # noqa: BLE001 - whatever it is, nobody is left to catch it
+            log.warning("the embedded broker did not stop cleanly: %s", err)
+            self._remove_private()
 
     def _remove_private(self) -> None:
         if self._private and self._data_dir is not None:

@@ -25,8 +25,10 @@ def lock_directory(directory: str) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _lock_records(fd)
     except OSError as error:
+        holder = _holder(fd)
         os.close(fd)
-        raise LogDirError(f"log directory {directory} is in use by another process") from error
+        which = f" (pid {holder})" if holder else ""
+        raise LogDirError(f"log directory {directory} is in use by another process{which}") from error
     return fd
 
 
@@ -36,6 +38,23 @@ def _lock_records(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     else:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _holder(fd: int) -> int | None:
+    """Return the process that holds a lock on an open file, where the system tells (Linux: /proc/locks).
+
+    A line is "1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF", device numbers in hex; a record lock of an open file has
+    no process (-1), and nor has one of another pid namespace (0). One that only waits has "->" behind the number.
+    """
+    found = os.fstat(fd)
+    wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    try:
+        with open("/proc/locks", encoding="ascii") as file:
+            lines = [line.split() for line in file]
+    except (OSError, UnicodeDecodeError):
+        return None
+    pids = [int(each[4]) for each in lines if len(each) > 5 and each[1] != "->" and each[5] == wanted]
+    return next((pid for pid in pids if pid > 0), None)
 
 
 def is_locked(directory: str) -> bool:

@@ -30,6 +30,9 @@ _T = TypeVar("_T")
 SPILL_BYTES = 2048
 """Records from this size on are sent by reference; below it one copy is cheaper than a gathered write."""
 
+MAX_STRING = 32_767
+"""Bytes of the longest string in any message."""
+
 _BAD_INPUT = (IndexError, struct.error, UnicodeDecodeError, Malformed)
 
 
@@ -216,18 +219,24 @@ class _Decode(_Source):
         self.depth -= 1
         return target
 
-    def length(self, letter: str, flexible: bool) -> str:
-        """Write the reading of a length prefix; return the variable that holds it (-1 for null)."""
+    def length(self, letter: str, flexible: bool, string: str = "") -> str:
+        """Write the reading of a length prefix; return the variable that holds it (negative for null).
+
+        That of a string, which is named for the error, has a bound also where it is a varint.
+        """
         n = self.fixed("B" if flexible else letter)
         self.flush()
         if flexible:
             self.add(f"if {n} > 127:")
             self.add(f"    {n}, pos = read_uvarint(buf, pos - 1)")
+            if string:  # in here, short strings cost nothing more
+                self.add(f"    if {n} > {MAX_STRING + 1}:")
+                self.add(f"        raise Malformed('{string} is longer than {MAX_STRING} bytes')")
             self.add(f"{n} -= 1")
         return n
 
     def variable(self, name: str, kind: Scalar, nullable: bool, flexible: bool) -> str:
-        n = self.length("h" if kind.name == "string" else "i", flexible)
+        n = self.length("h", flexible, name) if kind.name == "string" else self.length("i", flexible)
         value = self.fresh()
         self.add(f"if {n} >= 0:")
         stop = self.fresh("e")
@@ -238,17 +247,15 @@ class _Decode(_Source):
         made = {"string": f"str({cut}, 'utf-8')", "bytes": f"bytes({cut})", "records": cut}[kind.name]
         self.add(f"    {value} = {made}")
         self.add(f"    pos = {stop}")
-        self.null_branch(name, n, value, nullable)
+        self.null_branch(name, value, nullable)
         return value
 
-    def null_branch(self, name: str, n: str, value: str, nullable: bool) -> None:
+    def null_branch(self, name: str, value: str, nullable: bool) -> None:
+        """Write what a negative length means, any one, as Kafka's generated readers have it (MessageDataGenerator)."""
+        self.add("else:")
         if nullable:
-            self.add(f"elif {n} == -1:")
             self.add(f"    {value} = None")
-            self.add("else:")
-            self.add(f"    raise Malformed('{name} has a negative length')")
         else:
-            self.add("else:")
             self.add(f"    raise Malformed('non-nullable field {name} was serialized as null')")
 
     def array(self, spec: FieldSpec, nullable: bool, flexible: bool) -> str:
@@ -276,7 +283,7 @@ class _Decode(_Source):
             self.add(f"{value}.append({element})")
             self.depth -= 1
         self.depth -= 1
-        self.null_branch(spec.name, n, value, nullable)
+        self.null_branch(spec.name, value, nullable)
         return value
 
     def tags(self, tagged: list[FieldSpec]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import random
+import struct
 import tracemalloc
 
 import pytest
@@ -106,6 +107,27 @@ def test_an_array_that_claims_more_than_the_frame_allocates_nothing():
         assert tracemalloc.get_traced_memory()[1] < 200_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_compact_string_has_the_bound_of_a_classic_one():
+    from kbroker.protocol.messages.heartbeat import HeartbeatRequest
+
+    longest = encode(HeartbeatRequest(group_id="g" * 32_767), 4)
+    assert decode(HeartbeatRequest, 4, longest).group_id == "g" * 32_767
+    with pytest.raises(Malformed, match="group_id is longer than 32767 bytes"):
+        decode(HeartbeatRequest, 4, encode(HeartbeatRequest(group_id="g" * 32_768), 4))
+
+
+@pytest.mark.parametrize("negative", [-1, -2, -32_768])
+def test_any_negative_length_is_null(negative):
+    from kbroker.protocol.messages.heartbeat import HeartbeatRequest
+    from kbroker.protocol.messages.metadata import MetadataRequest
+
+    length = struct.pack(">h", negative)
+    assert decode(HeartbeatRequest, 3, b"\0\1g\0\0\0\7\0\1m" + length).group_instance_id is None
+    with pytest.raises(Malformed, match="non-nullable field group_id was serialized as null"):
+        decode(HeartbeatRequest, 3, length + b"\0\0\0\7\0\1m\0\1i")
+    assert decode(MetadataRequest, 1, struct.pack(">i", negative)).topics is None
 
 
 def test_unknown_tags_are_skipped_and_must_ascend():

@@ -133,6 +133,26 @@ def run(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, **options)
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_a_program_that_ends_without_stopping_stops_its_broker(tmp_path, given):
+    own = {"data_dir": str(tmp_path / "own")} if given else {}
+    program = f"""
+import sys
+from kbroker import Broker
+broker = Broker(**{own!r}).start()
+print(broker.data_dir)
+sys.exit(3)
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+    assert os.path.exists(done.stdout.strip()) is given
+    if given:
+        assert (tmp_path / "own" / ".kafka_cleanshutdown").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -210,6 +230,14 @@ def test_start_says_where_it_is_and_where_its_data_lies(tmp_path):
     assert serves.startswith("kbroker serves at 127.0.0.1:")
     assert data == f"its data lies in {tmp_path}/d\n"
     assert first_lines("--listen", "127.0.0.1:0", "--memory")[1] == "its data goes when it stops\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="only Linux tells who holds a lock")
+def test_who_uses_a_directory_is_named(tmp_path):
+    with Broker(data_dir=str(tmp_path)):
+        done = run("start", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0", "--log-level", "error")
+    assert done.returncode == 1
+    assert done.stderr == f"kbroker: log directory {tmp_path} is in use by another process (pid {os.getpid()})\n"
 
 
 def test_a_directory_of_another_node_is_refused_and_left_alone(tmp_path):
