@@ -10,6 +10,9 @@
 #   make clean    remove what these targets made (never ./data)
 
 PYTHON ?= python3
+ifneq ($(shell $(PYTHON) -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null),True)
+$(error kbroker needs Python 3.11 or newer; "$(PYTHON)" is not that: use make PYTHON=/path/to/python3.11)
+endif
 BIN := .venv/bin
 PYTEST_ARGS ?=
 
