@@ -293,6 +293,9 @@ class LogDirs:
     def _end_move(self, key: Key, move: Move, now_ms: int) -> None:
         log = move.finish(now_ms)
         source = self.home(key)
+        cleaned_to = source.cleaner.cleaned_to(*key) if source is not None else None
+        if cleaned_to is not None:
+            move.target.cleaner.note(key, cleaned_to)
         move.target.take_over(log)
         del self.moves[key]
         if source is not None:

@@ -159,6 +159,7 @@ class LogManager:
         recovery_points = checkpoints.read_offsets(self._path(checkpoints.RECOVERY_POINTS))
         log_starts = checkpoints.read_offsets(self._path(checkpoints.LOG_STARTS))
         high_watermarks = checkpoints.read_offsets(self._path(checkpoints.HIGH_WATERMARKS))
+        cleaned = checkpoints.read_offsets(self._path(checkpoints.CLEANER_OFFSETS))
         for name in sorted(os.listdir(self.directory)):
             path = f"{self.directory}/{name}"
             if not os.path.isdir(path):
@@ -185,6 +186,7 @@ class LogManager:
                 recovery_point=recovery_points.get(key, 0),
                 log_start_offset=log_starts.get(key, 0),
                 high_watermark=high_watermarks.get(key, 0),
+                compacted=key in cleaned,
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             log.release_idle(force=True)

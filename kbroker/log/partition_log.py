@@ -89,8 +89,12 @@ class PartitionLog:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         high_watermark: int = 0,
+        compacted: bool = False,
     ) -> None:
-        """Open the directory, which must exist; the offsets are what the checkpoints say."""
+        """Open the directory, which must exist; the offsets are what the checkpoints say.
+
+        `compacted` tells that the log has been compacted at some time, and may have holes.
+        """
         self.topic = topic
         self.partition = partition
         self.directory = directory
@@ -103,6 +107,7 @@ class PartitionLog:
             log_start_offset=log_start_offset,
             clean=clean,
             now_ms=now_ms,
+            compacted=compacted,
         )
         self.segments = loaded.segments
         self.leader_epochs = loaded.epochs

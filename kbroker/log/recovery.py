@@ -56,11 +56,21 @@ class LoadedLog:
 
 
 def load_log(
-    directory: str, config: LogConfig, *, recovery_point: int, log_start_offset: int, clean: bool, now_ms: int
+    directory: str,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+    clean: bool,
+    now_ms: int,
+    compacted: bool = False,
 ) -> LoadedLog:
-    """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch."""
+    """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch.
+
+    `compacted` says that there may be holes between offsets, whatever the topic's policy is now.
+    """
     remove_leftovers(directory)
-    loader = _Loader(directory, config, now_ms)
+    loader = _Loader(directory, config, now_ms, compacted=compacted or config.compact)
     if not clean:
         loader.recover(recovery_point)
     log_end = loader.active().become_active()
@@ -132,10 +142,11 @@ def _end_of_file(path: str, base_offset: int) -> int:
 
 
 class _Loader:
-    __slots__ = ("_config", "_directory", "_now_ms", "epochs", "producers", "segments", "snapshots")
+    __slots__ = ("_compacted", "_config", "_directory", "_now_ms", "epochs", "producers", "segments", "snapshots")
 
-    def __init__(self, directory: str, config: LogConfig, now_ms: int) -> None:
+    def __init__(self, directory: str, config: LogConfig, now_ms: int, *, compacted: bool) -> None:
         self._directory = directory
+        self._compacted = compacted
         self._config = config
         self._now_ms = now_ms
         self.epochs = LeaderEpochCache(directory)
@@ -203,7 +214,7 @@ class _Loader:
             segment = self.segments[index]
             # What is appended is gapless, and only compaction leaves holes. It never touches the last segment, and what
             # is not flushed has hardly been compacted; without a recovery point nobody knows.
-            gapless = not self._config.compact and (recovery_point > 0 or segment is self.segments[-1])
+            gapless = not self._compacted and (recovery_point > 0 or segment is self.segments[-1])
             if gapless and index > first and segment.base_offset > self.producers.end_offset:
                 logger.warning("%s does not follow on what is before it, and is removed", segment.path())
                 self._remove_after(index - 1)

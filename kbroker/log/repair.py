@@ -50,6 +50,7 @@ def repair(directory: str, now_ms: int) -> list[Repaired]:
                 recovery_point=points.get(key, 0),
                 log_start_offset=starts.get(key, 0),
                 high_watermark=marks.get(key, 0),
+                compacted=True,  # nobody says what the topic's policy was
             )
             log.flush(now_ms)
             log.close(clean=False)

@@ -15,7 +15,7 @@ from kbroker.log import recovery
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.records import compute_crc, iter_batches
+from kbroker.protocol.records import compute_crc, iter_batches, parse_header
 from tests.log.builders import NOW, batch, offsets_of, open_log, read_all
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=150)
@@ -131,6 +131,35 @@ def test_s15_a_crash_between_the_steps_of_a_cut(tmp_path: Path, monkeypatch: pyt
         found = offsets_of(read_all(open_log(directory, clean=False, config=SMALL)))
         assert 0 < len(found) < len(before)
         assert found == before[: len(found)]
+
+
+def with_a_hole(directory: Path) -> list[int]:
+    """Write a log and take out one batch in the middle, as compaction does; returns the offsets that are left."""
+    log = filled(directory)
+    segment = log.segments[2]
+    content = Path(segment.path()).read_bytes()
+    second, third = [place for place, _ in iter_batches(content)][1:3]
+    gone = parse_header(memoryview(content), second)
+    left = [o for o in offsets_of(read_all(log)) if not gone.base_offset <= o <= gone.last_offset]
+    del log
+    Path(segment.path()).write_bytes(content[:second] + content[third:])
+    return left
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+def test_s4_a_hole_is_compactions_or_a_loss(tmp_path: Path, compacted: bool) -> None:
+    left = with_a_hole(tmp_path / "topic-0")
+    log = open_log(tmp_path / "topic-0", clean=False, config=SMALL, recovery_point=1, compacted=compacted)
+    found = offsets_of(read_all(log))
+    if compacted:
+        assert found == left
+    else:
+        assert found == list(range(len(found))), "nothing behind the hole"
+
+
+def test_s4_without_a_recovery_point_holes_are_kept(tmp_path: Path) -> None:
+    left = with_a_hole(tmp_path / "topic-0")
+    assert offsets_of(read_all(open_log(tmp_path / "topic-0", clean=False, config=SMALL))) == left
 
 
 def test_s4_a_bad_batch_ends_the_log(tmp_path: Path) -> None:

@@ -79,6 +79,11 @@ class Cleaner:
         """Return the offset up to which a log is clean, None if it was never cleaned."""
         return self._cleaned_to.get((topic, partition))
 
+    def note(self, key: Key, cleaned_to: int) -> None:
+        """Take over how far a log is clean, at once on disk: whoever recovers it must know that it may have holes."""
+        self._cleaned_to[key] = cleaned_to
+        self.save()
+
     def is_busy(self, log: PartitionLog) -> bool:
         """Whether a log's segments are being cleaned, so that retention has to wait for its turn."""
         return any(job.log is log for job in self._running)
@@ -157,6 +162,8 @@ class Cleaner:
         except OSError as error:
             logger.error("%s-%d cannot be cleaned now: %s", *key, error)
             return False
+        if key not in self._cleaned_to:
+            self.note(key, found.first_dirty)
         segments = {base: segment for base, segment in zip(log.bases, log.segments, strict=True) if base < found.upper}
         self._running.append(_Running(key, log, worker, segments, log.truncations, 0))
         worker.send({"clean": order.encode(), "rate": self._rate()})

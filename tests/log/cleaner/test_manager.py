@@ -229,7 +229,7 @@ def test_a_topic_that_is_deleted_and_made_again_while_it_is_cleaned(world: World
     world.until(lambda: not world.busy)
     assert seen(log) == expected
     assert not [path for path in Path(log.directory).iterdir() if path.suffix in (".cleaned", ".swap")]
-    assert world.logs.cleaner.cleaned_to("t", 0) is None
+    assert not world.logs.cleaner.cleaned_to("t", 0)
 
 
 def test_a_truncation_while_it_is_cleaned_voids_the_work(world: World) -> None:
@@ -242,7 +242,7 @@ def test_a_truncation_while_it_is_cleaned_voids_the_work(world: World) -> None:
     kept = contents(log)
     world.until(lambda: not world.busy)
     assert contents(log) == kept
-    assert world.logs.cleaner.cleaned_to("t", 0) is None
+    assert not world.logs.cleaner.cleaned_to("t", 0)
 
 
 def test_a_truncation_below_what_is_clean_begins_anew(world: World) -> None:
@@ -305,7 +305,7 @@ def test_the_throttle_holds_back_and_lets_go(world: World) -> None:
     world.until(lambda: world.busy)
     for _ in range(20):
         world.until(lambda: True)
-    assert world.logs.cleaner.cleaned_to("t", 0) is None
+    assert not world.logs.cleaner.cleaned_to("t", 0)
     world.pool.settings.io_max_bytes_per_second = float("inf")
     world.logs.cleaner.change_rate()
     world.until_clean()
@@ -320,7 +320,7 @@ def test_checkpoint_entries_of_logs_that_are_gone_or_shorter_are_dropped(world: 
     path = world.directory / "cleaner-offset-checkpoint"
     path.write_text(f"0\n2\nt 0 {end + 1}\ngone 0 5\n")
     world.start()
-    assert world.logs.cleaner.cleaned_to("t", 0) is None
+    assert not world.logs.cleaner.cleaned_to("t", 0)
     assert path.read_text() == "0\n0\n"
 
 
@@ -346,6 +346,6 @@ def test_a_checkpoint_that_cannot_be_written_only_means_to_clean_again(
     assert seen(log) == expected
     world.stop()
     world.start()
-    assert world.logs.cleaner.cleaned_to("t", 0) is None
+    assert not world.logs.cleaner.cleaned_to("t", 0)
     world.until_clean()
     assert seen(world.logs.logs["t", 0]) == expected
