@@ -33,6 +33,7 @@ from kbroker.log.files import PASSING_ERRORS, read_optional, remove_quietly, syn
 from kbroker.log.flushing import Flusher
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.recovery_progress import RecoveryProgress, bytes_to_recover
 from kbroker.log.verify import log_class
 from kbroker.protocol.errors import ApiError
 
@@ -160,7 +161,9 @@ class LogManager:
         log_starts = checkpoints.read_offsets(self._path(checkpoints.LOG_STARTS))
         high_watermarks = checkpoints.read_offsets(self._path(checkpoints.HIGH_WATERMARKS))
         cleaned = checkpoints.read_offsets(self._path(checkpoints.CLEANER_OFFSETS))
-        for name in sorted(os.listdir(self.directory)):
+        names = sorted(os.listdir(self.directory))
+        progress = RecoveryProgress(self.directory, 0 if self.was_clean else self._to_recover(names, recovery_points))
+        for name in names:
             path = f"{self.directory}/{name}"
             if not os.path.isdir(path):
                 continue
@@ -187,13 +190,19 @@ class LogManager:
                 log_start_offset=log_starts.get(key, 0),
                 high_watermark=high_watermarks.get(key, 0),
                 compacted=key in cleaned,
+                progress=progress.add,
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             log.release_idle(force=True)
             self._keep(key, log)
+        progress.end()
         self.cleaner.load()
         if not self.logs.keys() >= {*recovery_points, *log_starts, *high_watermarks}:
             self.checkpoint()  # an entry of a partition that is gone would count for a new one of its name
+
+    def _to_recover(self, names: Iterable[str], recovery_points: Offsets) -> int:
+        found = [(self._path(name), key) for name in names if (key := partition_of(name)) is not None]
+        return bytes_to_recover((path, recovery_points.get(key, 0)) for path, key in found if os.path.isdir(path))
 
     def _keep(self, key: Key, log: PartitionLog) -> None:
         log.report_failure = self.report

@@ -90,10 +90,12 @@ class PartitionLog:
         log_start_offset: int = 0,
         high_watermark: int = 0,
         compacted: bool = False,
+        progress: Callable[[int], None] | None = None,
     ) -> None:
         """Open the directory, which must exist; the offsets are what the checkpoints say.
 
-        `compacted` tells that the log has been compacted at some time, and may have holes.
+        `compacted` tells that the log has been compacted at some time, and may have holes. `progress` hears of the
+        bytes that recovery has read.
         """
         self.topic = topic
         self.partition = partition
@@ -108,6 +110,7 @@ class PartitionLog:
             clean=clean,
             now_ms=now_ms,
             compacted=compacted,
+            progress=progress,
         )
         self.segments = loaded.segments
         self.leader_epochs = loaded.epochs

@@ -64,15 +64,17 @@ def load_log(
     clean: bool,
     now_ms: int,
     compacted: bool = False,
+    progress: Callable[[int], None] | None = None,
 ) -> LoadedLog:
     """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch.
 
-    `compacted` says that there may be holes between offsets, whatever the topic's policy is now.
+    `compacted` says that there may be holes between offsets, whatever the topic's policy is now. `progress` is told of
+    the bytes that recovery has read.
     """
     remove_leftovers(directory)
     loader = _Loader(directory, config, now_ms, compacted=compacted or config.compact)
     if not clean:
-        loader.recover(recovery_point)
+        loader.recover(recovery_point, progress)
     log_end = loader.active().become_active()
     if not loader.active().ends_whole:
         # The mark of a clean stop was wrong: somebody else wrote to the file.
@@ -198,7 +200,7 @@ class _Loader:
         sync_directory(self._directory)
         passed("recovery.cut")
 
-    def recover(self, recovery_point: int) -> None:
+    def recover(self, recovery_point: int, progress: Callable[[int], None] | None = None) -> None:
         """Check all batches from the recovery point's segment on; cut the log off at the first bad one."""
         if not self.segments:
             return
@@ -226,6 +228,8 @@ class _Loader:
             size = segment.size
             recover_segment(segment, self.producers, self.epochs, partial(self._remove_after, index), gapless=gapless)
             passed("recovery.checked")
+            if progress is not None:
+                progress(size)
             if segment.size < size:
                 logger.warning("%s is cut off at %d of %d bytes", segment.path(), segment.size, size)
                 break

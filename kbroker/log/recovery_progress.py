@@ -1,0 +1,59 @@
+"""How far the recovery of a log directory has come.
+
+Owns the lines that say so while it takes long. Never reads a log: it is told of bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kbroker.log.files import LOG_SUFFIX, offset_of
+
+_EVERY_SECONDS: Final = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class RecoveryProgress:
+    """Counts recovered bytes of `directory`; says every few seconds how many of them, and at the end all."""
+
+    __slots__ = ("_clock", "_directory", "_said", "_started", "done", "total")
+
+    def __init__(self, directory: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._started = self._said = clock()
+        self.total = total
+        """Bytes to read; an estimate from the files' sizes."""
+        self.done = 0
+
+    def add(self, size: int) -> None:
+        """Note `size` more bytes that have been read."""
+        self.done += size
+        now = self._clock()
+        if now - self._said >= _EVERY_SECONDS:
+            self._said = now
+            percent = min(100 * self.done // max(self.total, 1), 100)
+            logger.info("recovering %s: %d %% of %.1f GB", self._directory, percent, self.total / 1e9)
+
+    def end(self) -> None:
+        """Say how much it was, if it was worth a line."""
+        seconds = self._clock() - self._started
+        if self.done and seconds >= 1:
+            logger.info("recovered %.1f GB in %s in %.0f s", self.done / 1e9, self._directory, seconds)
+
+
+def bytes_to_recover(directories: Iterable[tuple[str, int]]) -> int:
+    """Return how many bytes lie at or beyond the recovery point, for (partition directory, recovery point) pairs."""
+    total = 0
+    for directory, recovery_point in directories:
+        names = [entry for entry in os.scandir(directory) if entry.name.endswith(LOG_SUFFIX)]
+        sizes = sorted((base, entry.stat().st_size) for entry in names if (base := offset_of(entry.name)) is not None)
+        first = max(bisect_right([base for base, _ in sizes], recovery_point) - 1, 0)
+        total += sum(size for _, size in sizes[first:])
+    return total
