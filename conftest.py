@@ -16,7 +16,7 @@ from compat_tests.harness.parts import PartsMissing, fetch, missing_tools
 
 os.environ.setdefault("KBROKER_VERIFY", "1")
 
-pytest_plugins = ["compat_tests.harness.report", "compat_tests.harness.fixtures"]
+pytest_plugins = ["tests.figures", "compat_tests.harness.report", "compat_tests.harness.fixtures"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,14 +14,9 @@ import pytest
 
 from compat_tests.harness.brokers import BrokerFailed, KBroker
 from compat_tests.wire.client import WireClient
-from compat_tests.wire.exchanges.produce import request as produce_request
-from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.records import build_batch, read_records
+from tests.crash.writing import PARTITIONS, Writer, create
+from tests.figures import figure
 
-TOPIC = "t"
-PARTITIONS = 3
 DISK_BYTES = 24 << 20
 FILLER_BYTES = 8 << 20
 SETTINGS = {"log.segment.bytes": str(1 << 20), "log.index.interval.bytes": "0"}
@@ -40,61 +35,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(where)], check=True)
 
 
-def produce(client: WireClient, partition: int, values: list[bytes]) -> int:
-    """Produce one batch; return the error code."""
-    batch = build_batch([(1_700_000_000_000, None, value, ()) for value in values])
-    answer = client.ask(produce_request(TOPIC, batch, partition=partition), 9)
-    return int(answer.responses[0].partition_responses[0].error_code)
-
-
-def read(client: WireClient, partition: int) -> list[bytes]:
-    """Return every value of a partition."""
-    found: list[bytes] = []
-    while True:
-        wanted = FetchPartition(partition=partition, fetch_offset=len(found), partition_max_bytes=1 << 20)
-        topics = [FetchTopic(topic=TOPIC, partitions=[wanted])]
-        answer = client.ask(FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics), 11)
-        data = answer.responses[0].partitions[0]
-        assert data.error_code == 0
-        if len(found) >= data.high_watermark:
-            return found
-        view = memoryview(data.records)
-        while len(view) > 12 and len(view) >= (size := int.from_bytes(view[8:12]) + 12):
-            batch = list(read_records(view[:size], max_bytes=1 << 24))
-            found += [bytes(record.value) for record in batch if record.offset >= len(found)]
-            view = view[size:]
-
-
-class Writer:
-    """Numbered records to all partitions in turn; what was acknowledged is remembered."""
-
-    def __init__(self) -> None:
-        self.acknowledged: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
-        self.refused = 0
-        self._next = 0
-
-    def write(self, client: WireClient, attempts: int, size: int) -> None:
-        for _ in range(attempts):
-            partition = self._next % PARTITIONS
-            values = [f"{self._next}-{i}".encode().ljust(size, b".") for i in range(10)]
-            self._next += 1
-            code = produce(client, partition, values)
-            if code == 0:
-                self.acknowledged[partition] += values
-            else:
-                assert code == ErrorCode.KAFKA_STORAGE_ERROR, code
-                self.refused += 1
-
-    def write_until_refused(self, client: WireClient) -> None:
-        before = self.refused
-        while self.refused < before + 20:
-            self.write(client, PARTITIONS, 8_000)
-        self.write(client, 200, 100)  # smaller ones may still find room, and must not follow a half one
-
-    def check(self, client: WireClient) -> int:
-        for partition, expected in enumerate(self.acknowledged):
-            assert read(client, partition) == expected
-        return sum(map(len, self.acknowledged))
+def write_until_refused(writer: Writer, client: WireClient) -> None:
+    before = writer.refused
+    while writer.refused < before + 20:
+        writer.write(client, PARTITIONS, 8_000)
+    writer.write(client, 200, 100)  # smaller ones may still find room, and must not follow a half one
 
 
 def start_or_say_why(broker: KBroker, writer: Writer) -> None:
@@ -121,9 +66,8 @@ def test_a_disk_that_fills_up_and_has_room_again(small_disk: Path, tmp_path: Pat
     broker.data_dir = small_disk / "data"
     with broker:
         with WireClient(broker.bootstrap) as client:
-            topics = [CreatableTopic(TOPIC, PARTITIONS, 1)]
-            assert client.ask(CreateTopicsRequest(topics=topics, timeout_ms=5000), 5).topics[0].error_code == 0
-            writer.write_until_refused(client)
+            create(client)
+            write_until_refused(writer, client)
             full = writer.check(client)
             assert full > 0
         assert broker.stop() == 0, broker.log_tail()
@@ -133,7 +77,7 @@ def test_a_disk_that_fills_up_and_has_room_again(small_disk: Path, tmp_path: Pat
         with WireClient(broker.bootstrap) as client:
             assert writer.check(client) == full
             filler.write_bytes(os.urandom(FILLER_BYTES))
-            writer.write_until_refused(client)
+            write_until_refused(writer, client)
             before, refused = writer.check(client), writer.refused
             filler.unlink()
             writer.write(client, 300, 800)
@@ -143,4 +87,4 @@ def test_a_disk_that_fills_up_and_has_room_again(small_disk: Path, tmp_path: Pat
         broker.start()
         with WireClient(broker.bootstrap) as client:
             after = writer.check(client)
-    print(f"{writer.refused} batches refused, {after} records acknowledged, {after} readable")
+    figure("a full disk", f"{writer.refused} batches refused, {after} records acknowledged, {after} readable later")

@@ -20,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from compat_tests.clients.java_tools.tool import run_class
 from compat_tests.harness.brokers import KBroker, free_port
+from tests.figures import figure
 
 SEED = 20261121
 KILLS = 20
@@ -186,7 +187,8 @@ def test_every_acknowledged_record_is_there_once_and_in_order(survived) -> None:
     load, _, broker = survived
     assert load.failed == []
     found = everything(broker.bootstrap)
-    print(f"{load.count} acknowledged, {sum(map(len, found.values()))} found after {KILLS} kills")
+    figures = f"{load.count:,} records acknowledged, {sum(map(len, found.values())):,} found"
+    figure(f"{KILLS} kills under an idempotent producer, seed {SEED}", figures)
     assert load.count == load.sent
     for partition, records in found.items():
         assert [offset for offset, _ in records] == list(range(len(records)))

@@ -14,6 +14,7 @@ from kbroker.protocol.messages.create_topics import CreatableTopic, CreatableTop
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.records import build_batch, read_records
 from tests.crash.power import Power
+from tests.figures import figure
 
 SEED = 20261121
 LOSSES = 12
@@ -79,7 +80,7 @@ def test_what_was_acknowledged_holds_over_a_loss_of_power(tmp_path: Path, monkey
             survivor = tmp_path / f"after-{loss}"
             power.after_power_loss(survivor)
             _check(survivor, acknowledged)
-    print(f"{records} records acknowledged, {LOSSES} losses, {power.syncs} syncs, nothing missing")
+    figure("losses of power", f"{LOSSES}, {power.syncs} syncs, {records} records acknowledged and readable later")
 
 
 def _check(survivor: Path, acknowledged: dict[tuple[str, int], list[bytes]]) -> None:

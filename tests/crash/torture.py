@@ -109,6 +109,11 @@ class Torture:
         self._temporary = ""
         self._client: WireClient | None = None
 
+    def summary(self) -> str:
+        """Return what was done: how many ends of which kind, batches, records, checks."""
+        ends = sum(count for name, count in self.counts.items() if name.startswith("kills at "))
+        return f"{ends} kills, {dict(self.counts)}"
+
     # -- one life of the broker
 
     def run(self, kills: int, say: Any = None) -> None:
@@ -120,7 +125,7 @@ class Torture:
             self._live_and_die()
             self._come_back(number)
             if say is not None and number % 50 == 49:
-                say(f"{number + 1} kills: {dict(self.counts)}")
+                say(f"{number + 1} lives: {self.summary()}")
         self._detach()
         assert self.broker.stop() == 0, self.broker.log_tail()
         self.broker.start()
@@ -418,7 +423,7 @@ def main() -> None:
         torture.run(args.kills, lambda text: print(text, flush=True))
     finally:
         torture.broker.kill()
-    print(f"nothing lost: {dict(torture.counts)}")
+    print(f"nothing lost: {torture.summary()}")
     shutil.rmtree(directory)
 
 

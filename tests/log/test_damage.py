@@ -28,6 +28,7 @@ from kbroker.log.log_manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import HEADER_SIZE, build_marker, compute_crc, parse_header, read_records
+from tests.figures import figure
 from tests.log.builders import NOW, batch
 
 SEED = 20261121
@@ -192,7 +193,7 @@ def test_any_single_damage(source: Source, tmp_path: Path) -> None:
         check(source, directory, kind, label, blind and seen_by_audit, counts)
         counts[kind] += 1
         shutil.rmtree(directory)
-    print(f"{'clean stop' if source.clean else 'crash'}, seed {SEED}: {dict(counts)}")
+    figure(f"damages after a {'clean stop' if source.clean else 'crash'}, seed {SEED}", str(dict(counts)))
     assert sum(counts[kind] for kind in kinds) == DAMAGES // 2
 
 
@@ -258,5 +259,5 @@ def test_any_damage_to_the_metadata(tmp_path: Path) -> None:
             assert found in states, (turn, how, at, end)
             counts["all or a beginning"] += 1
         shutil.rmtree(directory)
-    print(f"journal, seed {SEED}: {dict(counts)}")
+    figure(f"damages to the metadata journal, seed {SEED}", str(dict(counts)))
     assert len(counts) == 2
