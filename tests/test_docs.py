@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from kbroker import handlers
@@ -40,3 +41,13 @@ def test_the_architecture_page_names_every_module_of_the_top_level():
         if path.suffix == ".py" and not name.startswith("__"):
             known = name in page or name.split("_")[0] + "*" in page
             assert known, f"{path.name} is not on docs/architecture.md"
+
+
+def test_the_durability_page_names_tests_that_there_are():
+    page = (ROOT / "docs/durability.md").read_text()
+    named = re.findall(r"`(tests/[^`]+)`", page)
+    assert len(named) > 50
+    for name in named:
+        path, _, test = name.partition("::")
+        source = (ROOT / path).read_text()
+        assert not test or f"def {test}(" in source, name
