@@ -22,6 +22,7 @@ from benchmarks.subjects import memory_mb
 from benchmarks.work import create
 from compat_tests.harness.brokers import KBroker
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.records import build_batch
 
@@ -60,6 +61,25 @@ def recovery(directory: Path, size: int) -> list[Line]:
     seconds, used = time.perf_counter() - started, time.process_time() - cpu
     speed = log.size / seconds / 1e6
     return [(f"recovery of {log.size / GB:.1f} GB", f"{speed:,.0f} MB/s, {used:.1f} s CPU", ">= 400 MB/s on one core")]
+
+
+def recovery_by_threads(directory: Path, size: int) -> list[Line]:
+    """Recover four partitions one by one, and two at a time."""
+    for number in range(4):
+        filled(directory / f"t-{number}", size // 4, records=100, segment_bytes=1 << 30)
+    lines = []
+    for threads in (1, 2):
+        logs = LogManager(str(directory), node_id=1, cluster_id="c" * 22)
+        logs.recovery_threads = threads
+        started = time.perf_counter()
+        logs.load(lambda _topic: LogConfig(), NOW)
+        seconds = time.perf_counter() - started
+        read = sum(log.size for log in logs.logs.values())
+        logs.close(clean=False)
+        for stale in ("recovery-point-offset-checkpoint", ".kafka_cleanshutdown"):
+            (directory / stale).unlink(missing_ok=True)
+        lines.append((f"recovery of 4 partitions, {threads} at a time", f"{read / seconds / 1e6:,.0f} MB/s", ""))
+    return lines
 
 
 def clean_start(directory: Path) -> list[Line]:
@@ -134,6 +154,7 @@ def main() -> None:
     lines: list[Line] = []
     works: list[Callable[[Path], list[Line]]] = [
         lambda directory: recovery(directory, args.recovery_bytes),
+        lambda directory: recovery_by_threads(directory, args.recovery_bytes),
         clean_start,
         finding,
         lambda directory: idle_partitions(directory, args.partitions),

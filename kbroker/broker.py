@@ -275,6 +275,8 @@ class BrokerNode:
             for each in self.config.get_list("cordoned.log.dirs") or ()
         )
         self.logs.move_bytes_per_second = self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second")
+        for manager in self.logs.managers:
+            manager.recovery_threads = self.config.get_int("num.recovery.threads.per.data.dir")
 
     def _take_configs(self, state: ClusterState) -> bool:
         own = state.broker_configs.get(str(self.node_id), {})

@@ -26,7 +26,7 @@ from kbroker.log.files import (
     offset_of,
 )
 from kbroker.log.findings import Finding, OpenFile, Progress
-from kbroker.log.log_manager import partition_of
+from kbroker.log.loading import partition_of
 from kbroker.log.producer_entry import ProducerEntry, decode_snapshot
 
 _OFFSET_CHECKPOINTS = (

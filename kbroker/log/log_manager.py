@@ -12,13 +12,13 @@ of the same name needs the place, it is moved aside (-stray) and kept, as in Kaf
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from kbroker.failpoints import passed
@@ -31,6 +31,7 @@ from kbroker.log.dir_identity import holds_other, take_identity
 from kbroker.log.dir_lock import lock_directory
 from kbroker.log.files import PASSING_ERRORS, read_optional, remove_quietly, sync_directory
 from kbroker.log.flushing import Flusher
+from kbroker.log.loading import WORTH_THREADS, entries_of, run_all
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.recovery_progress import RecoveryProgress, bytes_to_recover
@@ -92,6 +93,10 @@ class LogManager:
         self.on_failure: Callable[[LogManager], None] = lambda _manager: None
         self.futures: list[tuple[Key, str]] = []
         """Partitions whose move into this directory had not ended when it was loaded, with their directories."""
+        self.recovery = RecoveryProgress(self.directory, 0)
+        """How far the loading has come, and what is left of it."""
+        self.recovery_threads = 1
+        """How many partitions are opened at a time after an unclean stop."""
         self._lock_fd = -1
         self._loaded = False
         self._now_ms = 0  # the latest time that anybody has told
@@ -161,25 +166,15 @@ class LogManager:
         log_starts = checkpoints.read_offsets(self._path(checkpoints.LOG_STARTS))
         high_watermarks = checkpoints.read_offsets(self._path(checkpoints.HIGH_WATERMARKS))
         cleaned = checkpoints.read_offsets(self._path(checkpoints.CLEANER_OFFSETS))
-        names = sorted(os.listdir(self.directory))
-        progress = RecoveryProgress(self.directory, 0 if self.was_clean else self._to_recover(names, recovery_points))
-        for name in names:
-            path = f"{self.directory}/{name}"
-            if not os.path.isdir(path):
-                continue
-            if name.endswith(_DELETE_SUFFIX):
-                self._doomed.append((now_ms, path))
-                continue
-            if name.endswith(_FUTURE_SUFFIX):
-                self._note_future(name)
-                continue
-            key = partition_of(name)
-            if key is None:
-                continue
-            if not belongs(*key, checkpoints.read_topic_id(path)):
-                logger.warning("%s belongs to no topic of the cluster and is left as it is", path)
-                continue
-            config = configs(key[0])
+        found = entries_of(self.directory)
+        self._doomed += [(now_ms, path) for path in found.deleted]
+        self.futures += found.futures
+        unread = 0
+        if not self.was_clean:
+            unread = bytes_to_recover((path, recovery_points.get(key, 0)) for key, path in found.partitions)
+        progress = self.recovery = RecoveryProgress(self.directory, unread)
+
+        def open_log(key: Key, path: str, config: LogConfig) -> PartitionLog:
             log = log_class()(
                 path,
                 *key,
@@ -194,24 +189,28 @@ class LogManager:
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             log.release_idle(force=True)
+            return log
+
+        known = [(key, path) for key, path in found.partitions if self._is_known(belongs, key, path)]
+        progress.logs = len(known)
+        tasks = ((key, partial(open_log, key, path, configs(key[0]))) for key, path in known)
+        for key, log in run_all(tasks, self.recovery_threads if unread >= WORTH_THREADS else 1):
+            progress.logs -= 1
             self._keep(key, log)
         progress.end()
         self.cleaner.load()
         if not self.logs.keys() >= {*recovery_points, *log_starts, *high_watermarks}:
             self.checkpoint()  # an entry of a partition that is gone would count for a new one of its name
 
-    def _to_recover(self, names: Iterable[str], recovery_points: Offsets) -> int:
-        found = [(self._path(name), key) for name in names if (key := partition_of(name)) is not None]
-        return bytes_to_recover((path, recovery_points.get(key, 0)) for path, key in found if os.path.isdir(path))
+    def _is_known(self, belongs: Belongs, key: Key, path: str) -> bool:
+        known = belongs(*key, checkpoints.read_topic_id(path))
+        if not known:
+            logger.warning("%s belongs to no topic of the cluster and is left as it is", path)
+        return known
 
     def _keep(self, key: Key, log: PartitionLog) -> None:
         log.report_failure = self.report
         self.logs[key] = log
-
-    def _note_future(self, name: str) -> None:
-        key = partition_of(name.rpartition(".")[0])
-        if key is not None:
-            self.futures.append((key, self._path(name)))
 
     # -- failure ----------------------------------------------------------------------------------------------
 
@@ -447,13 +446,3 @@ class LogManager:
 
     def _high_watermarks(self) -> Offsets:
         return {key: log.high_watermark for key, log in self.logs.items()}
-
-
-def partition_of(name: str) -> Key | None:
-    """Return the (topic, partition) that a directory's name stands for, None if it is no partition's."""
-    topic, dash, number = name.rpartition("-")
-    if not dash or not topic or not number.isascii() or not number.isdigit():
-        return None
-    with contextlib.suppress(ValueError):
-        return topic, int(number)
-    return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
@@ -20,9 +21,12 @@ logger = logging.getLogger(__name__)
 
 
 class RecoveryProgress:
-    """Counts recovered bytes of `directory`; says every few seconds how many of them, and at the end all."""
+    """Counts recovered bytes of `directory`; says every few seconds how many of them, and at the end all.
 
-    __slots__ = ("_clock", "_directory", "_said", "_started", "done", "total")
+    Several threads may report. `logs` is Kafka's gauge remainingLogsToRecover, `percent` what the lines say.
+    """
+
+    __slots__ = ("_clock", "_directory", "_lock", "_said", "_started", "done", "logs", "total")
 
     def __init__(self, directory: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
@@ -31,15 +35,30 @@ class RecoveryProgress:
         self.total = total
         """Bytes to read; an estimate from the files' sizes."""
         self.done = 0
+        self.logs = 0
+        """Partitions that are not open yet."""
+        self._lock = threading.Lock()
+
+    @property
+    def percent(self) -> int:
+        """How much has been read, 0-100."""
+        return min(100 * self.done // max(self.total, 1), 100)
 
     def add(self, size: int) -> None:
         """Note `size` more bytes that have been read."""
-        self.done += size
-        now = self._clock()
-        if now - self._said >= _EVERY_SECONDS:
+        with self._lock:
+            self.done += size
+            now = self._clock()
+            if now - self._said < _EVERY_SECONDS:
+                return
             self._said = now
-            percent = min(100 * self.done // max(self.total, 1), 100)
-            logger.info("recovering %s: %d %% of %.1f GB", self._directory, percent, self.total / 1e9)
+        logger.info(
+            "recovering %s: %d %% of %.1f GB, %d partitions left",
+            self._directory,
+            self.percent,
+            self.total / 1e9,
+            self.logs,
+        )
 
     def end(self) -> None:
         """Say how much it was, if it was worth a line."""

@@ -14,14 +14,15 @@ from tests.log.builders import NOW, batch, open_log
 def test_percent_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     progress = RecoveryProgress("data", 4_000_000_000, clock=lambda: now)
+    progress.logs = 3
     with caplog.at_level(logging.INFO):
         for second in range(12):
             now = float(second)
             progress.add(250_000_000)
         progress.end()
     assert [record.getMessage() for record in caplog.records] == [
-        "recovering data: 37 % of 4.0 GB",
-        "recovering data: 68 % of 4.0 GB",
+        "recovering data: 37 % of 4.0 GB, 3 partitions left",
+        "recovering data: 68 % of 4.0 GB, 3 partitions left",
         "recovered 3.0 GB in data in 11 s",
     ]
 
