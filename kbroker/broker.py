@@ -13,7 +13,9 @@ import logging
 import os
 import re
 from collections.abc import Awaitable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID
 
 from kbroker import handlers
@@ -136,7 +138,7 @@ class BrokerNode:
         return ",".join(str(a) for a in self.addresses)
 
     async def start(self) -> None:
-        """Load what is on disk, then serve."""
+        """Load what is on disk, then serve. Raises ConfigError, LogDirError, OSError, RecoveryStopped."""
         config = self.config
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done with the reason when the broker cannot go on: all its log directories have failed, or the metadata's."""
@@ -144,7 +146,7 @@ class BrokerNode:
         self.cleaner_pool = WorkerPool(_cleaner_settings(config))
         self.logs = _open_logs(config, self.node_id, self._cluster_id, self.cleaner_pool)
         try:
-            self._load()
+            await self._load()
             await self._listen()
         except BaseException:
             await self._abandon()
@@ -175,14 +177,29 @@ class BrokerNode:
             await self.server.close()
         self._release(clean=True)
 
-    def _load(self) -> None:
+    def interrupt(self) -> None:
+        """Let a `start` that is reading logs end soon, with RecoveryStopped."""
+        if hasattr(self, "logs"):
+            self.logs.stop_loading()
+
+    async def _load(self) -> None:
         config = self.config
         self.store = EmbeddedStore(self.logs.directory)
         self.controller = Controller(self.store, self.logs.cluster_id, _topic_defaults(config))
         topics = self.controller.state.topics
         self._take_configs(self.controller.state)
         self._configure_dirs()
-        self.logs.load(lambda topic: self._settings(topics.get(topic)).log, self.clock.now_ms(), self._belongs)
+
+        def configs(topic: str) -> LogConfig:
+            return self._settings(topics.get(topic)).log
+
+        load = partial(self.logs.load, configs, self.clock.now_ms(), self._belongs)
+        if self.logs.was_clean:
+            load()
+        else:
+            # This may take minutes, in which signals are to be heard.
+            with ThreadPoolExecutor(1, thread_name_prefix="loading") as pool:
+                await asyncio.get_running_loop().run_in_executor(pool, load)
         if topics and not self.logs.was_clean:
             self.controller.bump_leader_epochs()
         loop = self._loop = asyncio.get_running_loop()

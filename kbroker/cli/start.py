@@ -25,6 +25,7 @@ import click
 from kbroker.broker import BrokerNode
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
+from kbroker.log.recovery_progress import RecoveryStopped
 from kbroker.loops import new_event_loop
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
@@ -149,7 +150,8 @@ async def _serve(node: BrokerNode, ready_file: str | None, started: Callable[[Br
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await node.start()
+    if not await _started(node, stop):
+        return
     try:
         started(node)
         if ready_file is not None:
@@ -158,6 +160,22 @@ async def _serve(node: BrokerNode, ready_file: str | None, started: Callable[[Br
             raise click.ClickException(node.failed.result())
     finally:
         await node.stop()
+
+
+async def _started(node: BrokerNode, stop: asyncio.Event) -> bool:
+    """Wait for the start; False if the order to stop came while logs were being read."""
+    starting = asyncio.ensure_future(node.start())
+    asked: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        node.interrupt()
+    asked.cancel()
+    try:
+        await starting
+    except RecoveryStopped:
+        logging.getLogger("kbroker").info("stopped while reading the logs; the next start begins with that again")
+        return False
+    return True
 
 
 async def _stopped_or_failed(node: BrokerNode, stop: asyncio.Event) -> bool:

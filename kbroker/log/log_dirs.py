@@ -130,6 +130,11 @@ class LogDirs:
                     self.move(*key, manager.directory)
             manager.futures.clear()
 
+    def stop_loading(self) -> None:
+        """Let `load` end soon with RecoveryStopped, if it is reading much; safe from any thread."""
+        for manager in self.managers:
+            manager.recovery.stop()
+
     def _settle_doubles(self) -> None:
         """Keep one of two equal copies: the broker ended between the two renames that end a move."""
         homes: dict[Key, LogManager] = {}

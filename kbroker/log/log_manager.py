@@ -93,7 +93,7 @@ class LogManager:
         self.on_failure: Callable[[LogManager], None] = lambda _manager: None
         self.futures: list[tuple[Key, str]] = []
         """Partitions whose move into this directory had not ended when it was loaded, with their directories."""
-        self.recovery = RecoveryProgress(self.directory, 0)
+        self.recovery = RecoveryProgress(self.directory)
         """How far the loading has come, and what is left of it."""
         self.recovery_threads = 1
         """How many partitions are opened at a time after an unclean stop."""
@@ -137,7 +137,8 @@ class LogManager:
         """Open every partition in the directory, and the directory itself if `open` was not called.
 
         `configs` returns a topic's settings by its name; `belongs(topic, partition, topic id)` tells whether the
-        cluster knows a partition. After an unclean stop this reads all that was not flushed.
+        cluster knows a partition. After an unclean stop this reads all that was not flushed; raises RecoveryStopped if
+        `recovery` is stopped meanwhile.
         """
         if self._lock_fd < 0:
             self.open()
@@ -172,7 +173,9 @@ class LogManager:
         unread = 0
         if not self.was_clean:
             unread = bytes_to_recover((path, recovery_points.get(key, 0)) for key, path in found.partitions)
-        progress = self.recovery = RecoveryProgress(self.directory, unread)
+        known = [(key, path) for key, path in found.partitions if self._is_known(belongs, key, path)]
+        progress = self.recovery
+        progress.begin(unread, len(known))
 
         def open_log(key: Key, path: str, config: LogConfig) -> PartitionLog:
             log = log_class()(
@@ -191,8 +194,6 @@ class LogManager:
             log.release_idle(force=True)
             return log
 
-        known = [(key, path) for key, path in found.partitions if self._is_known(belongs, key, path)]
-        progress.logs = len(known)
         tasks = ((key, partial(open_log, key, path, configs(key[0]))) for key, path in known)
         for key, log in run_all(tasks, self.recovery_threads if unread >= WORTH_THREADS else 1):
             progress.logs -= 1

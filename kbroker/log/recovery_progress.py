@@ -20,24 +20,34 @@ _EVERY_SECONDS: Final = 5.0
 logger = logging.getLogger(__name__)
 
 
+class RecoveryStopped(Exception):  # noqa: N818 - nothing went wrong
+    """Somebody wants the recovery to end; what it has not reached is as it was."""
+
+
 class RecoveryProgress:
     """Counts recovered bytes of `directory`; says every few seconds how many of them, and at the end all.
 
     Several threads may report. `logs` is Kafka's gauge remainingLogsToRecover, `percent` what the lines say.
     """
 
-    __slots__ = ("_clock", "_directory", "_lock", "_said", "_started", "done", "logs", "total")
+    __slots__ = ("_clock", "_directory", "_lock", "_said", "_started", "_stopped", "done", "logs", "total")
 
-    def __init__(self, directory: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
         self._clock = clock
-        self._started = self._said = clock()
-        self.total = total
-        """Bytes to read; an estimate from the files' sizes."""
-        self.done = 0
-        self.logs = 0
-        """Partitions that are not open yet."""
         self._lock = threading.Lock()
+        self._stopped = False
+        self.begin(0, 0)
+
+    def begin(self, total: int, logs: int) -> None:
+        """Expect so many bytes, an estimate from the files' sizes, in so many partitions."""
+        self._started = self._said = self._clock()
+        self.total, self.logs = total, logs
+        self.done = 0
+
+    def stop(self) -> None:
+        """Let the recovery end after the segments that it is reading; safe from any thread."""
+        self._stopped = True
 
     @property
     def percent(self) -> int:
@@ -45,7 +55,9 @@ class RecoveryProgress:
         return min(100 * self.done // max(self.total, 1), 100)
 
     def add(self, size: int) -> None:
-        """Note `size` more bytes that have been read."""
+        """Note `size` more bytes that have been read; raises RecoveryStopped after `stop`."""
+        if self._stopped:
+            raise RecoveryStopped
         with self._lock:
             self.done += size
             now = self._clock()

@@ -11,9 +11,30 @@ from kbroker.log import log_manager
 from kbroker.log.loading import entries_of, run_all
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_manager import LogManager
+from kbroker.log.recovery_progress import RecoveryStopped
 from tests.log.builders import NOW, batch, offsets_of, read_all
 
 PARTITIONS = 6
+
+
+def test_a_recovery_that_is_stopped_leaves_everything_for_the_next(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=2000)
+    logs = LogManager(str(tmp_path), node_id=1, cluster_id="c" * 22)
+    logs.load(lambda _topic: config, NOW)
+    log = logs.get_or_create("t", 0, None, config)
+    for _ in range(20):
+        log.append_as_leader(batch(10, value=b"v" * 100), 0, NOW)
+    log.set_high_watermark(200)
+    logs.close(clean=False)
+    stopped = LogManager(str(tmp_path), node_id=1, cluster_id="c" * 22)
+    stopped.recovery.stop()
+    with pytest.raises(RecoveryStopped):
+        stopped.load(lambda _topic: config, NOW)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    again = LogManager(str(tmp_path), node_id=1, cluster_id="c" * 22)
+    again.load(lambda _topic: config, NOW)
+    assert offsets_of(read_all(again.logs["t", 0])) == list(range(200))
+    again.close()
 
 
 def test_entries_by_their_names(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from tests.log.builders import NOW, batch, open_log
 
 def test_percent_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    progress = RecoveryProgress("data", 4_000_000_000, clock=lambda: now)
-    progress.logs = 3
+    progress = RecoveryProgress("data", clock=lambda: now)
+    progress.begin(4_000_000_000, 3)
     with caplog.at_level(logging.INFO):
         for second in range(12):
             now = float(second)
@@ -28,7 +28,8 @@ def test_percent_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_short_recovery_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    progress = RecoveryProgress("data", 100, clock=lambda: 0.0)
+    progress = RecoveryProgress("data", clock=lambda: 0.0)
+    progress.begin(100, 1)
     with caplog.at_level(logging.INFO):
         progress.add(100)
         progress.end()
