@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import re
+import socket
 from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ from kbroker.log.log_manager import LogManager
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import new_uuid, uuid_text
 from kbroker.replicas import Replicas, TopicSettings
-from kbroker.server import Server, ServerLimits
+from kbroker.server import Server, ServerLimits, bind
 from kbroker.txn.producer_ids import ProducerIds
 
 log = logging.getLogger(__name__)
@@ -143,14 +144,19 @@ class BrokerNode:
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done with the reason when the broker cannot go on: all its log directories have failed, or the metadata's."""
         handlers.load_all()
-        self.cleaner_pool = WorkerPool(_cleaner_settings(config))
-        self.logs = _open_logs(config, self.node_id, self._cluster_id, self.cleaner_pool)
-        try:
-            await self._load()
-            await self._listen()
-        except BaseException:
-            await self._abandon()
-            raise
+        limits = _limits(config)
+        with contextlib.ExitStack() as sockets:
+            # First, so that a start that fails for an address in use leaves nothing on the disk.
+            bound = [sockets.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
+            self.cleaner_pool = WorkerPool(_cleaner_settings(config))
+            self.logs = _open_logs(config, self.node_id, self._cluster_id, self.cleaner_pool)
+            try:
+                await self._load()
+                await self._listen(bound)
+            except BaseException:
+                await self._abandon()
+                raise
+            sockets.pop_all()
         self._schedule_tick()
         self._started = True
         log.info("[KafkaServer id=%d] started", self.node_id)
@@ -257,11 +263,11 @@ class BrokerNode:
         if not self.failed.done():
             self.failed.set_result(text)
 
-    async def _listen(self) -> None:
+    async def _listen(self, bound: list[socket.socket]) -> None:
         config = self.config
         self.server = Server(self.services, Dispatcher(), _limits(config))
-        for listener in config.listeners.bind:
-            port = await self.server.listen(listener.name, listener.host, listener.port)
+        for listener, sock in zip(config.listeners.bind, bound, strict=True):
+            port = await self.server.listen(listener.name, sock)
             advertised = config.listeners.advertised.get(listener.name)
             host = advertised.host if advertised else listener.host or "127.0.0.1"
             self.addresses.append(Address(host, advertised.port if advertised and advertised.port else port))

@@ -52,17 +52,20 @@ class Server:
         self._sweep: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] | None = None
 
-    async def listen(self, name: str, host: str, port: int) -> int:
-        """Open a listener; port 0 takes a free one. Return the port. Raises OSError when the address is in use."""
+    async def listen(self, name: str, sock: socket.socket) -> int:
+        """Accept connections on a socket from `bind`; return its port. Raises OSError when the address is in use."""
         loop = asyncio.get_running_loop()
-        sock = _bind(host, port, self.limits)
+        host, port = sock.getsockname()[:2]
+        try:
+            sock.listen(self.limits.backlog)  # only here the system tells of another that has the address, too
+        except OSError as err:
+            raise _cannot_listen(host, port, err) from None
         server = await loop.create_server(lambda: Connection(self, loop, name), sock=sock, backlog=self.limits.backlog)
         self._listening.append(server)
         if self._sweep is None:
             self._schedule_sweep()
-        bound: int = sock.getsockname()[1]
-        log.info("listening on %s://%s:%d", name, host or "0.0.0.0", bound)
-        return bound
+        log.info("listening on %s://%s:%d", name, host, port)
+        return int(port)
 
     async def close(self) -> None:
         """Stop accepting, end every connection: first those that have nothing to wait for, at a deadline all."""
@@ -129,7 +132,8 @@ class Server:
         self._schedule_sweep()
 
 
-def _bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
+def bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
+    """Take an address, without accepting anything yet; port 0 takes a free one. Raises OSError when it is in use."""
     family, _, _, _, address = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -142,6 +146,10 @@ def _bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
         sock.bind(address)
     except OSError as err:
         sock.close()
-        raise OSError(f"cannot listen on {host or '0.0.0.0'}:{port}: {err.strerror}") from None
+        raise _cannot_listen(host or "0.0.0.0", port, err) from None
     sock.setblocking(False)
     return sock
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
+    return OSError(f"cannot listen on {host}:{port}: {error.strerror}")

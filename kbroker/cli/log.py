@@ -9,14 +9,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
 from kbroker.cli.output import json_option, print_json
 from kbroker.cluster_state import TopicState
 from kbroker.log.audit import audit, data_dir_of, log_bytes, partitions_of
-from kbroker.log.dir_lock import LogDirError, is_locked
+from kbroker.log.dir_lock import in_use, is_locked
 from kbroker.log.dump import dump as dump_file
 from kbroker.log.findings import Finding, Progress
 from kbroker.log.repair import repair as repair_directory
@@ -99,7 +99,7 @@ def repair(directory: str, yes: bool, as_json: bool) -> None:
     directory = directory.rstrip("/") or "/"
     above = data_dir_of(directory, partitions_of(directory))
     if is_locked(above):
-        raise LogDirError(f"log directory {above} is in use by another process")
+        raise in_use(above)
     if not yes:
         with _progress("checking", log_bytes(directory)) as progress:
             findings = list(audit(directory, progress, before_recovery=True))
@@ -108,7 +108,13 @@ def repair(directory: str, yes: bool, as_json: bool) -> None:
         if not findings:
             click.echo("nothing to repair", err=as_json)
             return
-        click.confirm("cut and rebuild as recovery does?", abort=True, err=True)
+        sure = False
+        with suppress(click.Abort):
+            sure = click.confirm("cut and rebuild as recovery does?", err=True)
+        if not sys.stdin.isatty():
+            click.echo(err=True)  # nobody ended the line of the question
+        if not sure:
+            raise click.ClickException("nothing was changed; --yes does it without asking")
     done = repair_directory(directory, int(time.time() * 1000))
     with _progress("checking", log_bytes(directory)) as progress:
         left = list(audit(directory, progress))

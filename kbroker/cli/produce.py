@@ -66,7 +66,9 @@ class _Deliveries:
         """Count a record that is lost; the first error is remembered."""
         with self._changed:
             self.failed += 1
-            self.error = self.error or error
+            # One bad record fails its batch; what the others hear says nothing of the cause.
+            if self.error is None or (_of_another(self.error) and not _of_another(error)):
+                self.error = error
             self._forget(size)
 
     def _forget(self, size: int) -> None:
@@ -82,6 +84,10 @@ class _Deliveries:
                     self.failed += self._pending
                     self.error = self.error or KafkaTimeoutError("no answer came")
                     return
+
+
+def _of_another(error: BaseException) -> bool:
+    return "part of a batch" in str(error)
 
 
 @click.command("produce")

@@ -52,9 +52,9 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one key; wins over everything else.")
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
 @click.option("--data-dir", metavar="DIR", help="Where the data lies.")
-@click.option("--memory", is_flag=True, help="Keep no data after the stop.")
+@click.option("--memory", is_flag=True, help="Keep data in a temporary directory, and none after the stop.")
 @click.option("--cluster-id", metavar="ID", help="Id of the cluster; data of another cluster is refused.")
-@click.option("--ready-file", metavar="FILE", help="Write JSON with the address there once the broker serves.")
+@click.option("--ready-file", metavar="FILE", help="Write JSON with the address there while the broker serves.")
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="INFO", show_default=True)
 def command(
@@ -75,6 +75,8 @@ def command(
     set_up_log(sys.stderr, log_level.upper())
     if memory and data_dir is not None:
         raise click.UsageError("--memory and --data-dir exclude each other")
+    if ready_file is not None:
+        _remove_ready_file(ready_file)  # of an earlier broker, which nobody is to take for this one
     private = tempfile.mkdtemp(prefix="kbroker-") if memory else None
     try:
         config = BrokerConfig.load(
@@ -159,6 +161,9 @@ async def _serve(node: BrokerNode, ready_file: str | None, started: Callable[[Br
         if not await _stopped_or_failed(node, stop):
             raise click.ClickException(node.failed.result())
     finally:
+        if ready_file is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(ready_file)
         await node.stop()
 
 
@@ -199,3 +204,10 @@ def _write_ready_file(node: BrokerNode, path: str) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(content) + "\n")
     temporary.replace(target)
+
+
+def _remove_ready_file(path: str) -> None:
+    try:
+        Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"ready file {path}: {error.strerror}") from error

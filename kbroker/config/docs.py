@@ -19,8 +19,8 @@ This page is generated from the table of keys (`make docs`); do not edit it by h
 
 Keys have Apache Kafka's names, types, defaults and limits. A broker takes them from, weakest first: the defaults
 below, a `server.properties` file, environment variables named as in the `apache/kafka` image (`KAFKA_` and the key in
-upper case, `.` as `_`, `_` as `__`, `-` as `___`), and `--set key=value`. An unknown key is a warning that names the
-nearest key, an error under `--strict`; a bad value stops the start with one line.
+upper case, `.` as `_`, `_` as `__`, `-` as `___`), and `--set key=value`. An unknown key is a warning that names a
+similar key if there is one, an error under `--strict`; a bad value stops the start with one line.
 
 **Effect** says whether a value changes what this version does. Where it says "accepted", the value is checked and
 described, so that existing files and tools work, and changes nothing yet. **Dynamic** says how a key can change while

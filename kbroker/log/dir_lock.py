@@ -25,11 +25,17 @@ def lock_directory(directory: str) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _lock_records(fd)
     except OSError as error:
-        holder = _holder(fd)
         os.close(fd)
-        which = f" (pid {holder})" if holder else ""
-        raise LogDirError(f"log directory {directory} is in use by another process{which}") from error
+        raise in_use(directory) from error
     return fd
+
+
+def in_use(directory: str) -> LogDirError:
+    """Return the error for a directory that is locked; it names the process where the system tells it."""
+    found = os.stat(f"{directory}/{NAME}")
+    holder = _holder(found)
+    which = f" (pid {holder})" if holder else ""
+    return LogDirError(f"log directory {directory} is in use by another process{which}")
 
 
 def _lock_records(fd: int) -> None:
@@ -40,13 +46,12 @@ def _lock_records(fd: int) -> None:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _holder(fd: int) -> int | None:
-    """Return the process that holds a lock on an open file, where the system tells (Linux: /proc/locks).
+def _holder(found: os.stat_result) -> int | None:
+    """Return the process that holds a lock on a file, where the system tells (Linux: /proc/locks).
 
     A line is "1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF", device numbers in hex; a record lock of an open file has
     no process (-1), and nor has one of another pid namespace (0). One that only waits has "->" behind the number.
     """
-    found = os.fstat(fd)
     wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:
         with open("/proc/locks", encoding="ascii") as file:

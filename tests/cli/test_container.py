@@ -221,12 +221,12 @@ def test_it_serves_and_says_what_is_waited_for(tmp_path):
 def test_the_id_of_a_cluster(tmp_path):
     def start(**environment):
         command, ready = container(tmp_path)
-        ready.unlink(missing_ok=True)
         address = {"KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0"}
         with running(command, ready, **address, **environment) as process:
+            found = json.loads(ready.read_text())["cluster_id"]
             process.terminate()
             process.communicate(timeout=WAIT_S)
-            return json.loads(ready.read_text())["cluster_id"]
+            return found
 
     assert start() == CLUSTER_ID
     assert start(CLUSTER_ID=CLUSTER_ID) == CLUSTER_ID

@@ -247,6 +247,14 @@ def test_a_record_that_fails(anywhere, name):
     assert all(len(line) < 100 for line in all_of(anywhere, name).lines)
 
 
+def test_the_record_at_fault_is_told_of_not_its_neighbours(cli, name):
+    cli.ok("topic", "create", name, "-p", "1", "-c", "cleanup.policy=compact")
+    done = cli("produce", name, "-k", ":", stdin=b"k1:v1\nk2:v2\nno key\n")
+    assert done.status == 1
+    assert "3 records failed" in done.err
+    assert "Compacted topic cannot accept message without key" in done.err
+
+
 def test_a_record_that_is_too_large_for_the_client(cli, name):
     done = cli("produce", name, stdin=b"x" * 2_000_000 + b"\n")
     assert done.status == 1

@@ -183,6 +183,7 @@ def test_a_port_in_use_is_one_line_and_exit_1(tmp_path):
     assert f"{port}" in done.stderr
     assert "in use" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize("below", ["", "/deeper/still"])
@@ -251,6 +252,18 @@ def test_a_directory_of_another_node_is_refused_and_left_alone(tmp_path):
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
 
 
+def test_a_start_that_fails_leaves_no_ready_file_of_an_earlier_broker(tmp_path):
+    ready = tmp_path / "ready.json"
+    ready.write_text("{}")
+    done = run("start", "--memory", "--set", "num.partitions=0", "--ready-file", str(ready))
+    assert done.returncode == 1
+    assert not ready.exists()
+    ready.mkdir()
+    done = run("start", "--memory", "--listen", "127.0.0.1:0", "--ready-file", str(ready))
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_the_ready_file_and_a_clean_end(tmp_path):
     ready = tmp_path / "ready.json"
     command = [
@@ -279,3 +292,4 @@ def test_the_ready_file_and_a_clean_end(tmp_path):
     assert "[KafkaServer id=1] started" in err
     assert told["bootstrap_servers"] in out
     assert not os.path.exists(told["data_dir"])
+    assert not ready.exists()
