@@ -13,18 +13,21 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from kbroker.config.overrides import ALL_DIRS
 from kbroker.log.dir_lock import LogDirError
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_manager import Belongs, Key, LogManager
-from kbroker.log.moves import Move
+from kbroker.log.moves import Move, SourceError
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
 _MAX_NAME = 255
+_MAX_WISHES = 10_000
+"""Partitions that are not there yet, and whose directory is remembered: a client may name as many as it likes."""
 
 
 def unusable(directory: str, error: OSError) -> OSError:
@@ -51,6 +54,7 @@ class LogDirs:
         self.on_fatal: Callable[[str], None] = lambda _text: None
         self.wake: Callable[[], object] = lambda: None
         self._wished: dict[Key, str] = {}
+        self._movers = ThreadPoolExecutor(1, thread_name_prefix="kbroker-move")
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -120,8 +124,15 @@ class LogDirs:
             for key, path in manager.futures:
                 manager.discard(path, now_ms)
                 if key in self:
-                    self.move(*key, manager.directory)
+                    self._move_again(key, manager.directory)
             manager.futures.clear()
+
+    def _move_again(self, key: Key, directory: str) -> None:
+        try:
+            self.move(*key, directory)
+        except (ApiError, OSError) as error:
+            # A cordoned directory, say: the partition is whole where it is.
+            logger.warning("%s-%d was being moved to %s and stays where it is: %s", *key, directory, error)
 
     def _settle_doubles(self) -> None:
         """Keep one of two equal copies: the broker ended between the two renames that end a move."""
@@ -141,6 +152,7 @@ class LogDirs:
         for move in self.moves.values():
             move.stop()
         self.moves.clear()
+        self._movers.shutdown()
         for manager in self.managers:
             manager.close(clean=clean and not manager.failure, now_ms=now_ms)
 
@@ -258,7 +270,7 @@ class LogDirs:
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         source = self.home(key)
         if source is None:
-            self._wished[key] = directory
+            self._wish(key, directory)
             raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
         running = self.moves.get(key)
         if running is not None and running.target is target:
@@ -269,8 +281,14 @@ class LogDirs:
         if self.some_offline:
             # The partition's data might be there as well, and two of them could never be told apart later.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        self.moves[key] = Move(source.logs[key], target, self.move_bytes_per_second, self.wake)
+        self.moves[key] = Move(source.logs[key], target, self._movers, lambda: self.move_bytes_per_second, self.wake)
         logger.info("%s-%d begins to move from %s to %s", topic, partition, source.directory, directory)
+
+    def _wish(self, key: Key, directory: str) -> None:
+        self._wished.pop(key, None)
+        self._wished[key] = directory
+        if len(self._wished) > _MAX_WISHES:
+            del self._wished[next(iter(self._wished))]
 
     def _cancel(self, key: Key, now_ms: int) -> None:
         move = self.moves.pop(key, None)
@@ -288,7 +306,9 @@ class LogDirs:
             except OSError as error:
                 logger.error("%s-%d cannot be moved to %s: %s", *key, move.target.directory, error)
                 self._cancel(key, now_ms)
-                move.target.report(error)
+                failed = self.home(key) if isinstance(error, SourceError) else move.target
+                if failed is not None and error.errno is not None:
+                    failed.report(error)
 
     def _end_move(self, key: Key, move: Move, now_ms: int) -> None:
         log = move.finish(now_ms)
@@ -297,12 +317,21 @@ class LogDirs:
         if cleaned_to is not None:
             move.target.cleaner.note(key, cleaned_to)
         move.target.take_over(log)
+        # The copy is the log now. What fails from here on must not keep anybody appending to the other one.
         del self.moves[key]
-        if source is not None:
-            source.delete_all([key], now_ms)
-        move.target.checkpoint()
         self.on_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)
+        if source is not None:
+            try:
+                source.delete_all([key], now_ms)
+            except OSError as error:
+                logger.error("%s-%d could not be removed from its old directory: %s", *key, error)
+                source.report(error)
+        try:
+            move.target.checkpoint()
+        except OSError as error:
+            logger.error("checkpoints in %s could not be written: %s", move.target.directory, error)
+            move.target.report(error)
 
     # -- compaction -------------------------------------------------------------------------------------------
 

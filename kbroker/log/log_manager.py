@@ -341,16 +341,33 @@ class LogManager:
         return self._renamed(topic, partition, _FUTURE_SUFFIX)
 
     def take_over(self, log: PartitionLog) -> None:
-        """Let a log that was built in a future directory of this directory become the partition's; raises OSError."""
+        """Let a log that was built in a future directory of this directory become the partition's.
+
+        Raises OSError, and then nothing has changed. Files of another topic that had the name are moved aside.
+        """
         path = f"{self.directory}/{log.topic}-{log.partition}"
         log.release_idle(force=True)  # open indexes know their files by name
         self._keep((log.topic, log.partition), log)
-        self.save_log_starts()  # first, or a crash would show deleted records again
-        passed("move.copied")
-        os.rename(log.directory, path)
-        passed("move.renamed")
-        sync_directory(self.directory)
+        try:
+            self.save_log_starts()  # first, or a crash would show deleted records again
+            passed("move.copied")
+            if os.path.exists(path):
+                os.rename(path, self._renamed(log.topic, log.partition, _STRAY_SUFFIX))
+            os.rename(log.directory, path)
+            passed("move.renamed")
+            self._sync_or_rename_back(path, log.directory)
+        except OSError:
+            del self.logs[log.topic, log.partition]
+            raise
         log.move(path)
+
+    def _sync_or_rename_back(self, path: str, old: str) -> None:
+        try:
+            sync_directory(self.directory)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rename(path, old)
+            raise
 
     def set_aside(self, topic: str, partition: int) -> None:
         """Take a partition out of use and keep its files under another name; raises OSError."""
@@ -390,7 +407,12 @@ class LogManager:
         self.cleaner.tick(now_ms)
         if self._own_pool is not None:
             self._own_pool.tick(now_ms)
+        self._write_due(now_ms)
+
+    def _write_due(self, now_ms: int) -> None:
         for index, (interval, file, offsets) in enumerate(self._writers):
+            if self.failure:
+                return  # a moment ago: there are no logs any more, and nothing must be written of none
             if now_ms - self._written_ms[index] >= interval:
                 self._written_ms[index] = now_ms
                 self._write_checkpoint(file, offsets())
