@@ -226,9 +226,13 @@ class LogDirs:
                 manager.report(error)
 
     def sync(self) -> None:
-        """Let partitions created since the last call survive a power loss; raises OSError."""
+        """Let partitions created since the last call survive a power loss."""
         for manager in self.online:
-            manager.sync()
+            try:
+                manager.sync()
+            except OSError as error:
+                logger.error("log directory %s could not be synced: %s", manager.directory, error)
+                manager.report(error)
 
     @property
     def producer_id_expiration_ms(self) -> int:
