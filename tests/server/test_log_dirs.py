@@ -295,3 +295,19 @@ def test_a_disk_that_takes_no_leader_epoch_does_not_keep_the_others_from_a_start
     with broker_on(dirs) as broker, client_of(broker) as client:
         assert produce(client, 1 - elsewhere).error_code == ErrorCode.NONE
         until(lambda: produce(client, elsewhere).error_code == ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+def test_a_topic_deleted_in_the_moment_of_a_failure_can_come_back(dirs):
+    with broker_on(dirs) as broker, client_of(broker) as client:
+        create(client, TOPIC, partitions=2)
+        node, done = broker.node, threading.Event()
+
+        def fail_and_delete():
+            node.logs.managers[1].report(OSError(errno.EIO, "broken"))
+            node.controller.delete_topics([TOPIC])
+            node._loop.call_soon(done.set)
+
+        node._loop.call_soon_threadsafe(fail_and_delete)
+        assert done.wait(60)
+        create(client, TOPIC, partitions=2)
+        assert [produce(client, index).error_code for index in (0, 1)] == [ErrorCode.NONE] * 2
