@@ -254,6 +254,8 @@ class BrokerNode:
         asyncio.get_running_loop().call_soon(self._lose, keys)
 
     def _lose(self, keys: list[tuple[str, int]]) -> None:
+        # Topics may have been deleted since: a new one of such a name is not offline.
+        keys = [key for key in keys if self.controller.state.partition(*key) is not None]
         self.replicas.lose(keys)
         self.controller.lose_replicas(self.node_id, keys)
 

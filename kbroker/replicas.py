@@ -250,12 +250,20 @@ class Replicas:
                 partition.leader_epoch = state.leader_epoch
                 partition.leading = state.leader == self.node_id
                 if partition.leading:
-                    partition.log.leader_epochs.assign(state.leader_epoch, partition.log.log_end_offset)
+                    self._begin_epoch(partition)
                     if len(partition.isr) == 1:
                         partition.log.set_high_watermark(partition.log.log_end_offset)
                 partition.poke()
         if created:
             self.logs.sync()
+
+    def _begin_epoch(self, partition: Partition) -> None:
+        try:
+            partition.log.leader_epochs.assign(partition.leader_epoch, partition.log.log_end_offset)
+        except OSError as error:
+            # The first append notes it, or is refused. Other partitions, and the broker's start, must not suffer.
+            log.error("%s-%d: leader epoch %d: %s", partition.topic, partition.index, partition.leader_epoch, error)
+            partition.log.report_failure(error)
 
     def _drop(self, topics: list[TopicState]) -> None:
         for topic in topics:

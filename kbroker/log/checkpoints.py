@@ -68,6 +68,12 @@ def read_offsets(path: str) -> dict[tuple[str, int], int]:
     return offsets
 
 
+def is_whole(path: str, offsets: Mapping[tuple[str, int], int]) -> bool:
+    """Tell whether `offsets`, read from the file, is all that the file ever said; an absent file says nothing."""
+    content = read_optional(path)
+    return content is None or content.split(b"\n")[:2] == [b"0", b"%d" % len(offsets)]
+
+
 def write_offsets(path: str, offsets: Mapping[tuple[str, int], int], *, sync: bool = True) -> None:
     """Write the offset of each (topic, partition)."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]

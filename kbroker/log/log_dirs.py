@@ -13,6 +13,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from kbroker.config.overrides import ALL_DIRS
@@ -20,13 +21,15 @@ from kbroker.log.dir_lock import LogDirError
 from kbroker.log.loading import run_all
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_manager import Belongs, Key, LogManager
-from kbroker.log.moves import Move
+from kbroker.log.moves import Move, SourceError
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
 _MAX_NAME = 255
+_MAX_WISHES = 10_000
+"""Partitions that are not there yet, and whose directory is remembered: a client may name as many as it likes."""
 
 
 def unusable(directory: str, error: OSError) -> OSError:
@@ -53,6 +56,7 @@ class LogDirs:
         self.on_fatal: Callable[[str], None] = lambda _text: None
         self.wake: Callable[[], object] = lambda: None
         self._wished: dict[Key, str] = {}
+        self._movers = ThreadPoolExecutor(1, thread_name_prefix="kbroker-move")
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -127,13 +131,20 @@ class LogDirs:
             for key, path in manager.futures:
                 manager.discard(path, now_ms)
                 if key in self:
-                    self.move(*key, manager.directory)
+                    self._move_again(key, manager.directory)
             manager.futures.clear()
 
     def stop_loading(self) -> None:
         """Let `load` end soon with RecoveryStopped, if it is reading much; safe from any thread."""
         for manager in self.managers:
             manager.recovery.stop()
+
+    def _move_again(self, key: Key, directory: str) -> None:
+        try:
+            self.move(*key, directory)
+        except (ApiError, OSError) as error:
+            # A cordoned directory, say: the partition is whole where it is.
+            logger.warning("%s-%d was being moved to %s and stays where it is: %s", *key, directory, error)
 
     def _settle_doubles(self) -> None:
         """Keep one of two equal copies: the broker ended between the two renames that end a move."""
@@ -153,6 +164,7 @@ class LogDirs:
         for move in self.moves.values():
             move.stop()
         self.moves.clear()
+        self._movers.shutdown()
         for manager in self.managers:
             manager.close(clean=clean and not manager.failure, now_ms=now_ms)
 
@@ -226,9 +238,13 @@ class LogDirs:
                 manager.report(error)
 
     def sync(self) -> None:
-        """Let partitions created since the last call survive a power loss; raises OSError."""
+        """Let partitions created since the last call survive a power loss."""
         for manager in self.online:
-            manager.sync()
+            try:
+                manager.sync()
+            except OSError as error:
+                logger.error("log directory %s could not be synced: %s", manager.directory, error)
+                manager.report(error)
 
     @property
     def producer_id_expiration_ms(self) -> int:
@@ -270,7 +286,7 @@ class LogDirs:
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         source = self.home(key)
         if source is None:
-            self._wished[key] = directory
+            self._wish(key, directory)
             raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
         running = self.moves.get(key)
         if running is not None and running.target is target:
@@ -281,8 +297,14 @@ class LogDirs:
         if self.some_offline:
             # The partition's data might be there as well, and two of them could never be told apart later.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        self.moves[key] = Move(source.logs[key], target, self.move_bytes_per_second, self.wake)
+        self.moves[key] = Move(source.logs[key], target, self._movers, lambda: self.move_bytes_per_second, self.wake)
         logger.info("%s-%d begins to move from %s to %s", topic, partition, source.directory, directory)
+
+    def _wish(self, key: Key, directory: str) -> None:
+        self._wished.pop(key, None)
+        self._wished[key] = directory
+        if len(self._wished) > _MAX_WISHES:
+            del self._wished[next(iter(self._wished))]
 
     def _cancel(self, key: Key, now_ms: int) -> None:
         move = self.moves.pop(key, None)
@@ -300,7 +322,9 @@ class LogDirs:
             except OSError as error:
                 logger.error("%s-%d cannot be moved to %s: %s", *key, move.target.directory, error)
                 self._cancel(key, now_ms)
-                move.target.report(error)
+                failed = self.home(key) if isinstance(error, SourceError) else move.target
+                if failed is not None and error.errno is not None:
+                    failed.report(error)
 
     def _end_move(self, key: Key, move: Move, now_ms: int) -> None:
         log = move.finish(now_ms)
@@ -309,12 +333,21 @@ class LogDirs:
         if cleaned_to is not None:
             move.target.cleaner.note(key, cleaned_to)
         move.target.take_over(log)
+        # The copy is the log now. What fails from here on must not keep anybody appending to the other one.
         del self.moves[key]
-        if source is not None:
-            source.delete_all([key], now_ms)
-        move.target.checkpoint()
         self.on_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)
+        if source is not None:
+            try:
+                source.delete_all([key], now_ms)
+            except OSError as error:
+                logger.error("%s-%d could not be removed from its old directory: %s", *key, error)
+                source.report(error)
+        try:
+            move.target.checkpoint()
+        except OSError as error:
+            logger.error("checkpoints in %s could not be written: %s", move.target.directory, error)
+            move.target.report(error)
 
     # -- compaction -------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ of the same name needs the place, it is moved aside (-stray) and kept, as in Kaf
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -167,6 +168,7 @@ class LogManager:
         log_starts = checkpoints.read_offsets(self._path(checkpoints.LOG_STARTS))
         high_watermarks = checkpoints.read_offsets(self._path(checkpoints.HIGH_WATERMARKS))
         cleaned = checkpoints.read_offsets(self._path(checkpoints.CLEANER_OFFSETS))
+        any_may_be = not checkpoints.is_whole(self._path(checkpoints.CLEANER_OFFSETS), cleaned)
         found = entries_of(self.directory)
         self._doomed += [(now_ms, path) for path in found.deleted]
         self.futures += found.futures
@@ -187,7 +189,7 @@ class LogManager:
                 recovery_point=recovery_points.get(key, 0),
                 log_start_offset=log_starts.get(key, 0),
                 high_watermark=high_watermarks.get(key, 0),
-                compacted=key in cleaned,
+                compacted=any_may_be or key in cleaned,
                 progress=progress.add,
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
@@ -341,16 +343,33 @@ class LogManager:
         return self._renamed(topic, partition, _FUTURE_SUFFIX)
 
     def take_over(self, log: PartitionLog) -> None:
-        """Let a log that was built in a future directory of this directory become the partition's; raises OSError."""
+        """Let a log that was built in a future directory of this directory become the partition's.
+
+        Raises OSError, and then nothing has changed. Files of another topic that had the name are moved aside.
+        """
         path = f"{self.directory}/{log.topic}-{log.partition}"
         log.release_idle(force=True)  # open indexes know their files by name
         self._keep((log.topic, log.partition), log)
-        self.save_log_starts()  # first, or a crash would show deleted records again
-        passed("move.copied")
-        os.rename(log.directory, path)
-        passed("move.renamed")
-        sync_directory(self.directory)
+        try:
+            self.save_log_starts()  # first, or a crash would show deleted records again
+            passed("move.copied")
+            if os.path.exists(path):
+                os.rename(path, self._renamed(log.topic, log.partition, _STRAY_SUFFIX))
+            os.rename(log.directory, path)
+            passed("move.renamed")
+            self._sync_or_rename_back(path, log.directory)
+        except OSError:
+            del self.logs[log.topic, log.partition]
+            raise
         log.move(path)
+
+    def _sync_or_rename_back(self, path: str, old: str) -> None:
+        try:
+            sync_directory(self.directory)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rename(path, old)
+            raise
 
     def set_aside(self, topic: str, partition: int) -> None:
         """Take a partition out of use and keep its files under another name; raises OSError."""
@@ -358,6 +377,8 @@ class LogManager:
         log.close(clean=False)
         os.rename(log.directory, self._renamed(topic, partition, _STRAY_SUFFIX))
         sync_directory(self.directory)
+        if self.cleaner.forget((topic, partition)):
+            self.cleaner.save()
 
     def discard(self, path: str, now_ms: int) -> None:
         """Have a directory removed, a future one that is not wanted any more, by `tick`."""
@@ -390,7 +411,12 @@ class LogManager:
         self.cleaner.tick(now_ms)
         if self._own_pool is not None:
             self._own_pool.tick(now_ms)
+        self._write_due(now_ms)
+
+    def _write_due(self, now_ms: int) -> None:
         for index, (interval, file, offsets) in enumerate(self._writers):
+            if self.failure:
+                return  # a moment ago: there are no logs any more, and nothing must be written of none
             if now_ms - self._written_ms[index] >= interval:
                 self._written_ms[index] = now_ms
                 self._write_checkpoint(file, offsets())

@@ -1,6 +1,7 @@
 """The move of one partition to another log directory while it is in use (KIP-113).
 
-Owns the copy: a thread of its own chases the log until little is left, and that is copied while the event loop waits.
+Owns the copy: a thread, which all moves share, chases the log until little is left, and that is copied while the event
+loop waits.
 Never takes a log into or out of service: log_dirs.py does.
 
 The copy is the same files, byte for byte, so what was checked once stays checked. A sealed segment does not change; the
@@ -15,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, wait
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.log import checkpoints
@@ -40,8 +41,13 @@ if TYPE_CHECKING:
     from kbroker.log.log_manager import LogManager
 
 _CHUNK = 4 * 1024 * 1024
+_ASK_AGAIN_SECONDS = 0.5
 _SMALL = 1024 * 1024
 """What may be left when the event loop is asked to finish: it copies that in some 2 ms."""
+
+
+class SourceError(OSError):
+    """The log that is moved could not be read or rolled: the directory that it moves to is not to blame."""
 
 
 class _Part(NamedTuple):
@@ -59,9 +65,18 @@ class Move:
     """One move under way."""
 
     def __init__(
-        self, log: PartitionLog, target: LogManager, bytes_per_second: float, wake: Callable[[], object]
+        self,
+        log: PartitionLog,
+        target: LogManager,
+        pool: Executor,
+        bytes_per_second: Callable[[], float],
+        wake: Callable[[], object],
     ) -> None:
-        """Begin to copy; raises OSError. `wake` is called on the thread whenever it has come to an end."""
+        """Begin to copy as soon as `pool` comes to it; raises OSError.
+
+        `bytes_per_second` is asked over and over; 0 holds the copy up. `wake` is called on the thread whenever it has
+        come to an end.
+        """
         self.log = log
         self.target = target
         self.path = target.future_path(log.topic, log.partition)
@@ -76,7 +91,7 @@ class Move:
         self._unsynced: set[str] = set()
         self._stopped = threading.Event()
         os.makedirs(self.path)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-move")
+        self._pool = pool
         self._chasing = self._begin()
 
     @property
@@ -99,8 +114,11 @@ class Move:
         log = self.log
         self.stop()
         self._stopped.clear()
-        log.roll(now_ms)  # the indexes of all that has data are whole on disk then
-        self._copy_all(self._parts(), float("inf"))
+        try:
+            log.roll(now_ms)  # the indexes of all that has data are whole on disk then
+        except OSError as error:
+            raise SourceError(error.errno, error.strerror) from error
+        self._copy_all(self._parts(), _unlimited)
         for segment in log.segments:
             if segment.base_offset >= self._first_open:
                 self._copy_beside(segment)  # the thread may have come too early for what sealing writes
@@ -132,9 +150,10 @@ class Move:
         return moved
 
     def stop(self) -> None:
-        """End the thread; what it copied stays where it is."""
+        """End the work of the thread; what it copied stays where it is."""
         self._stopped.set()
-        self._pool.shutdown()
+        if not self._chasing.cancel():
+            wait([self._chasing])
 
     # -- the chase
 
@@ -176,7 +195,7 @@ class Move:
                 parts.append(_Part(segment, segment.handle, name, begin, segment.size, sealed))
         return parts
 
-    def _copy_all(self, parts: list[_Part], rate: float) -> None:
+    def _copy_all(self, parts: list[_Part], rate: Callable[[], float]) -> None:
         for part in parts:
             _copy(part, self._stopped, rate)
             self._unsynced.add(part.path + LOG_SUFFIX)
@@ -209,7 +228,11 @@ def _bytes(parts: list[_Part]) -> int:
     return sum(part.end - part.position for part in parts)
 
 
-def _copy(part: _Part, stopped: threading.Event, rate: float) -> None:
+def _unlimited() -> float:
+    return float("inf")
+
+
+def _copy(part: _Part, stopped: threading.Event, rate: Callable[[], float]) -> None:
     fd = os.open(part.path + LOG_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(fd, part.position)
@@ -217,10 +240,30 @@ def _copy(part: _Part, stopped: threading.Event, rate: float) -> None:
         position = part.position
         while position < part.end and not stopped.is_set():
             began = time.monotonic()
-            copied = os.sendfile(fd, part.handle.fd, position, min(_CHUNK, part.end - position))
-            if not copied:
-                raise OSError(f"{part.path}: the source is shorter than it was")
+            copied = _copy_some(fd, part, position)
             position += copied
-            stopped.wait(max(copied / rate - (time.monotonic() - began), 0))
+            _pay(copied, began, stopped, rate)
     finally:
         os.close(fd)
+
+
+def _copy_some(fd: int, part: _Part, position: int) -> int:
+    size = min(_CHUNK, part.end - position)
+    try:
+        copied = os.sendfile(fd, part.handle.fd, position, size)
+    except OSError:
+        try:
+            os.pread(part.handle.fd, size, position)  # which of the two was it?
+        except OSError as error:
+            raise SourceError(error.errno, error.strerror) from error
+        raise
+    if not copied:
+        raise SourceError(f"{part.path}: the source is shorter than it was")
+    return copied
+
+
+def _pay(size: int, began: float, stopped: threading.Event, rate: Callable[[], float]) -> None:
+    """Wait until `size` bytes have had their time since `began`; the rate may change meanwhile."""
+    while (left := size / max(rate(), 1) - (time.monotonic() - began)) > 0:
+        if stopped.wait(min(left, _ASK_AGAIN_SECONDS)):
+            return

@@ -14,6 +14,7 @@ from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
+from kbroker.log import leader_epochs
 from kbroker.log.dir_lock import LogDirError
 from kbroker.log.segment import Segment
 from kbroker.protocol.errors import ErrorCode
@@ -273,3 +274,40 @@ def test_a_copy_of_a_directory_is_refused(dirs):
     shutil.copytree(dirs[0], dirs[1])
     with pytest.raises(LogDirError, match="copy"), broker_on(dirs):
         pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_takes_no_leader_epoch_does_not_keep_the_others_from_a_start(dirs, monkeypatch, number):
+    with broker_on(dirs) as broker, client_of(broker) as client:
+        create(client, TOPIC, partitions=2)
+        assert [produce(client, index).error_code for index in (0, 1)] == [ErrorCode.NONE] * 2
+        elsewhere = next(index for index in (0, 1) if home_of(client, index) == [dirs[1]])
+    for directory in dirs:
+        (Path(directory) / ".kafka_cleanshutdown").unlink()  # a crash: the next start begins new epochs
+    write = leader_epochs.write_epochs
+
+    def refusing(path, *args, **kw):
+        if path.startswith(dirs[1]):
+            raise OSError(number, "no room, or worse")
+        write(path, *args, **kw)
+
+    monkeypatch.setattr(leader_epochs, "write_epochs", refusing)
+    with broker_on(dirs) as broker, client_of(broker) as client:
+        assert produce(client, 1 - elsewhere).error_code == ErrorCode.NONE
+        until(lambda: produce(client, elsewhere).error_code == ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+def test_a_topic_deleted_in_the_moment_of_a_failure_can_come_back(dirs):
+    with broker_on(dirs) as broker, client_of(broker) as client:
+        create(client, TOPIC, partitions=2)
+        node, done = broker.node, threading.Event()
+
+        def fail_and_delete():
+            node.logs.managers[1].report(OSError(errno.EIO, "broken"))
+            node.controller.delete_topics([TOPIC])
+            node._loop.call_soon(done.set)
+
+        node._loop.call_soon_threadsafe(fail_and_delete)
+        assert done.wait(60)
+        create(client, TOPIC, partitions=2)
+        assert [produce(client, index).error_code for index in (0, 1)] == [ErrorCode.NONE] * 2

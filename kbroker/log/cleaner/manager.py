@@ -59,12 +59,19 @@ class Cleaner:
         """Logs that are left alone until the next start, and why."""
 
     def load(self) -> None:
-        """Read how far each log is clean; entries of logs that are gone, or were cut off, are dropped."""
+        """Read how far each log is clean; entries of logs that are gone are dropped, a log that was cut off is dirty.
+
+        An entry also tells recovery that a log may have holes, so that it stays as long as its log does.
+        """
         found = checkpoints.read_offsets(self._path)
         for key, offset in found.items():
             log = self._logs.get(key)
-            if log is not None and offset <= log.log_end_offset:
-                self._cleaned_to[key] = offset
+            if log is not None:
+                self._cleaned_to[key] = offset if offset <= log.log_end_offset else log.log_start_offset
+        if not checkpoints.is_whole(self._path, found):
+            # It may have named any of them.
+            for key, log in self._logs.items():
+                self._cleaned_to.setdefault(key, log.log_start_offset)
         if self._cleaned_to != found:
             self.save()
 
@@ -149,8 +156,8 @@ class Cleaner:
         """Begin from the start again after a truncation: it may have gone below what was clean, and grown since."""
         if self._truncations.get(key, 0) != log.truncations:
             self._truncations[key] = log.truncations
-            if self._cleaned_to.pop(key, None) is not None:
-                self.save()
+            if key in self._cleaned_to:
+                self.note(key, log.log_start_offset)
 
     def _begin(self, found: Cleanable, now_ms: int) -> bool:
         log, settings, pool = found.log, self._pool.settings, self._pool

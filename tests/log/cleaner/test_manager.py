@@ -312,7 +312,7 @@ def test_the_throttle_holds_back_and_lets_go(world: World) -> None:
     assert seen(log) == expected
 
 
-def test_checkpoint_entries_of_logs_that_are_gone_or_shorter_are_dropped(world: World) -> None:
+def test_checkpoint_entries_of_logs_that_are_gone_are_dropped_and_shorter_ones_are_dirty(world: World) -> None:
     log = world.log()
     fill(log, 1)
     end = log.log_end_offset
@@ -321,7 +321,7 @@ def test_checkpoint_entries_of_logs_that_are_gone_or_shorter_are_dropped(world: 
     path.write_text(f"0\n2\nt 0 {end + 1}\ngone 0 5\n")
     world.start()
     assert not world.logs.cleaner.cleaned_to("t", 0)
-    assert path.read_text() == "0\n0\n"
+    assert path.read_text() == "0\n1\nt 0 0\n"
 
 
 def test_a_checkpoint_that_cannot_be_written_only_means_to_clean_again(

@@ -1,0 +1,225 @@
+"""Several log directories whose disks are full, fail, or were left in the middle of a move."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.log import checkpoints
+from kbroker.log.log_config import LogConfig
+from kbroker.log.log_dirs import LogDirs
+from kbroker.log.log_manager import Key, LogManager
+from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.errors import ApiError, ErrorCode
+from tests.log.builders import NOW, batch, committed, offsets_of, read_all
+
+KEY = ("topic", 0)
+TOPIC_ID = uuid.UUID(int=7)
+DEADLINE = 60.0
+
+
+def new_dirs(tmp_path: Path, **kw: int) -> LogDirs:
+    """Return three directories that are open and not loaded; the first one holds the metadata."""
+    managers = [LogManager(str(tmp_path / name), node_id=0, cluster_id="cluster", **kw) for name in ("a", "b", "c")]
+    dirs = LogDirs(managers, managers[0].directory)
+    dirs.open()
+    return dirs
+
+
+def load(dirs: LogDirs) -> LogDirs:
+    dirs.load(lambda _topic: LogConfig(), NOW, lambda _topic, _partition, _id: True)
+    return dirs
+
+
+def created_in(dirs: LogDirs, manager: LogManager) -> PartitionLog:
+    """Create the partition with three records in one of the directories."""
+    with pytest.raises(ApiError):
+        dirs.move(*KEY, manager.directory)
+    log = dirs.get_or_create(*KEY, TOPIC_ID, LogConfig())
+    assert dirs.home(KEY) is manager
+    append(log)
+    return log
+
+
+def append(log: PartitionLog) -> None:
+    log.append_as_leader(batch(3), 0, NOW)
+    committed(log)
+
+
+def until(dirs: LogDirs, done: Callable[[], bool]) -> None:
+    """Advance the moves until something is true; fails after a generous time."""
+    end = time.monotonic() + DEADLINE
+    while not done():
+        assert time.monotonic() < end, "the move does not end"
+        dirs.advance_moves(NOW)
+        time.sleep(0.001)  # the copying thread's turn
+
+
+def movers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("kbroker-move")]
+
+
+def refuse_writes_in(monkeypatch: pytest.MonkeyPatch, directory: str, number: int) -> None:
+    """Let checkpoints of a directory fail as on a full, or a broken, disk."""
+    write = checkpoints.write_offsets
+
+    def refusing(path: str, offsets: dict[Key, int], *, sync: bool = True) -> None:
+        if os.path.dirname(path) == directory:
+            raise OSError(number, os.strerror(number))
+        write(path, offsets, sync=sync)
+
+    monkeypatch.setattr(checkpoints, "write_offsets", refusing)
+
+
+def test_a_partition_leaves_a_full_disk_and_keeps_what_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = load(new_dirs(tmp_path))
+    _, full, target = dirs.managers
+    serving = {KEY: created_in(dirs, full)}
+    dirs.on_moved = serving.__setitem__
+    dirs.move(*KEY, target.directory)
+    refuse_writes_in(monkeypatch, full.directory, errno.ENOSPC)
+    until(dirs, lambda: not dirs.moves)
+    append(serving[KEY])
+    monkeypatch.undo()
+    dirs.close(now_ms=NOW)
+
+    again = load(new_dirs(tmp_path))
+    log = again.home(KEY)
+    assert log is not None
+    assert offsets_of(read_all(log.logs[KEY])) == list(range(6))
+    again.close()
+
+
+def test_a_move_to_a_disk_that_is_full_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dirs = load(new_dirs(tmp_path))
+    target, source, _ = dirs.managers
+    created_in(dirs, source)
+    dirs.move(*KEY, target.directory)
+    refuse_writes_in(monkeypatch, target.directory, errno.ENOSPC)
+    until(dirs, lambda: not dirs.moves)
+    assert dirs.home(KEY) is source
+    assert not target.logs
+    assert not target.failure
+    monkeypatch.undo()
+    dirs.tick(NOW + 1)
+    append(source.logs[KEY])
+    dirs.close(now_ms=NOW)
+    again = load(new_dirs(tmp_path))
+    assert offsets_of(read_all(again.managers[1].logs[KEY])) == list(range(6))
+    again.close()
+
+
+def test_a_move_that_cannot_begin_again_does_not_keep_the_broker_from_its_start(tmp_path: Path) -> None:
+    dirs = load(new_dirs(tmp_path))
+    _, source, target = dirs.managers
+    created_in(dirs, source)
+    dirs.close(now_ms=NOW)
+    (Path(target.directory) / f"topic-0.{uuid.UUID(int=1).hex}-future").mkdir()
+
+    again = new_dirs(tmp_path)
+    again.cordoned = frozenset([target.directory])
+    load(again)
+    assert not again.moves
+    assert offsets_of(read_all(again.managers[1].logs[KEY])) == [0, 1, 2]
+    again.close()
+
+
+def test_a_directory_that_fails_in_a_tick_keeps_its_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = load(new_dirs(tmp_path, log_start_interval_ms=1000, retention_check_interval_ms=1000))
+    failing = dirs.managers[1]
+    log = created_in(dirs, failing)
+    log.advance_log_start(2, NOW)
+    dirs.save_log_starts()
+
+    def fail(_log: PartitionLog, _now_ms: int) -> int:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(PartitionLog, "purge_deleted", fail)
+    dirs.tick(NOW + 2000)
+    assert failing.failure
+    dirs.close()
+    assert checkpoints.read_offsets(f"{failing.directory}/{checkpoints.LOG_STARTS}") == {KEY: 2}
+
+
+def test_a_rate_of_zero_holds_a_move_up_and_nothing_else(tmp_path: Path) -> None:
+    dirs = load(new_dirs(tmp_path))
+    _, source, target = dirs.managers
+    created_in(dirs, source)
+    dirs.move_bytes_per_second = 0
+    dirs.move(*KEY, target.directory)
+    move = dirs.moves[KEY]
+    end = time.monotonic() + DEADLINE
+    copy = Path(move.path) / f"{0:020d}.log"
+    while not (copy.exists() and copy.stat().st_size) and time.monotonic() < end:
+        time.sleep(0.001)
+    for _ in range(100):
+        dirs.advance_moves(NOW)  # must not raise
+        time.sleep(0.001)
+    assert dirs.moves == {KEY: move}
+    dirs.move(*KEY, source.directory)  # calls it off
+    assert not dirs.moves
+    dirs.close()
+
+
+def test_wishes_for_partitions_that_never_come_are_bounded(tmp_path: Path) -> None:
+    dirs = load(new_dirs(tmp_path))
+    for number in range(30_000):
+        with pytest.raises(ApiError) as caught:
+            dirs.move(f"never-{number}", 0, dirs.managers[1].directory)
+        assert caught.value.code == ErrorCode.REPLICA_NOT_AVAILABLE
+    assert len(dirs._wished) <= 10_000
+    dirs.close()
+
+
+def test_many_moves_share_one_thread(tmp_path: Path) -> None:
+    dirs = load(new_dirs(tmp_path))
+    _, source, target = dirs.managers
+    for partition in range(20):
+        with pytest.raises(ApiError):
+            dirs.move("many", partition, source.directory)
+        append(dirs.get_or_create("many", partition, TOPIC_ID, LogConfig()))
+    for partition in range(20):
+        dirs.move("many", partition, target.directory)
+    assert len(movers()) <= 1
+    until(dirs, lambda: not dirs.moves)
+    assert len(target.logs) == 20
+    dirs.close()
+    assert not movers()
+
+
+def test_a_move_sets_files_of_another_topic_aside(tmp_path: Path) -> None:
+    dirs = load(new_dirs(tmp_path))
+    _, source, target = dirs.managers
+    created_in(dirs, source)
+    left = Path(target.directory) / "topic-0"
+    left.mkdir()
+    (left / "old").touch()
+    dirs.move(*KEY, target.directory)
+    until(dirs, lambda: not dirs.moves)
+    assert not target.failure
+    assert dirs.home(KEY) is target
+    assert [path.name for path in Path(target.directory).glob("*-stray/*")] == ["old"]
+    dirs.close()
+
+
+def test_a_source_that_cannot_be_read_is_not_the_targets_fault(tmp_path: Path) -> None:
+    dirs = load(new_dirs(tmp_path))
+    _, source, target = dirs.managers
+    log = created_in(dirs, source)
+    os.truncate(log.active.path(), 50)
+    dirs.move(*KEY, target.directory)
+    until(dirs, lambda: not dirs.moves)
+    assert dirs.home(KEY) is source
+    assert not target.failure
+    dirs.close()
