@@ -2,20 +2,24 @@
 
 Fills a topic with 100-byte records of which one in ten has a key of its own, then lets the cleaner loose on it and
 waits until the closed segments are clean, by the broker's own `cleaner-offset-checkpoint`. Meanwhile, and before, a
-connection produces single records to another topic, one at a time. Prints a table; asserts nothing about time.
+connection produces single records to another topic, one at a time. Prints a table and saves it under
+benchmarks/results/; asserts nothing about time.
 
-    python -m benchmarks.compaction [--megabytes 1000] [--batch 150] [--only kbroker]
+    python -m benchmarks.compaction [--megabytes 1000] [--batch 150] [--rounds 2] [--only kbroker]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import random
 import struct
 import tempfile
 import threading
 import time
 from pathlib import Path
+from statistics import median
 
 from benchmarks.raw import PRODUCE_VERSION, Answers, connect, frame, percentile, produce_frame, pump
 from benchmarks.subjects import SUBJECTS
@@ -24,6 +28,7 @@ from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import build_batch, compute_crc
 
+RESULTS = Path(__file__).parent / "results"
 TOPIC, PROBE = "compacted", "probe"
 SEGMENT_BYTES = 100 << 20
 RECORD_BYTES = 100
@@ -190,18 +195,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=150, help="records a batch; 150 are the Java producer's 16 kB")
+    parser.add_argument("--rounds", type=int, default=2, help="alternating; medians are taken")
     parser.add_argument("--only", choices=sorted(SUBJECTS))
     args = parser.parse_args()
     names = [args.only] if args.only else list(SUBJECTS)
-    results = {}
+    samples: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for number in range(args.rounds):
+        for name in names if number % 2 else reversed(names):
+            print(f"round {number + 1}, {name}:", flush=True)
+            samples[name].append(measure(name, args.megabytes, args.batch))
+            print("  " + ", ".join(f"{figure} {value:,.1f}" for figure, value in samples[name][-1].items()), flush=True)
+    results = {name: {key: median(s[key] for s in found) for key in found[0]} for name, found in samples.items()}
+    print(text := table(results, args))
+    stamp = time.strftime("%Y-%m-%d-%H%M", time.gmtime())
+    (RESULTS / f"{stamp}-compaction.md").write_text(f"# Compaction, {stamp} UTC\n\n{text}")
+
+
+def table(results: dict[str, dict[str, float]], args: argparse.Namespace) -> str:
+    """Return the table, what made it, and what is aimed at."""
+    names = list(results)
+    command = (
+        f"python -m benchmarks.compaction --megabytes {args.megabytes} --batch {args.batch} --rounds {args.rounds}"
+    )
+    lines = [
+        f"- command: `{command}` (medians, brokers in turn)",
+        f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; "
+        f"Python {platform.python_version()}; Apache Kafka 4.3.0 (-Xmx1G, G1)",
+        "",
+        f"| | {' | '.join(names)} |",
+        "|---|" + "---|" * len(names),
+    ]
+    figures = next(iter(results.values()))
+    lines += [f"| {key} | " + " | ".join(f"{results[name][key]:,.1f}" for name in names) + " |" for key in figures]
+    lines.append("")
     for name in names:
-        print(f"{name}:", flush=True)
-        results[name] = measure(name, args.megabytes, args.batch)
-    print(f"\n{'':20}" + "".join(f"{name:>14}" for name in names))
-    for figure in next(iter(results.values())):
-        print(f"{figure:20}" + "".join(f"{results[name][figure]:14,.1f}" for name in names))
+        grown = results[name]["p99_during_us"] / results[name]["p99_before_us"]
+        lines.append(f"- p99 of a produce request during compaction / before, {name}: {grown:.2f}x (aim: <= 2x)")
     if len(names) > 1:
-        print(f"\nkbroker / kafka: {results['kbroker']['mb_per_s'] / results['kafka']['mb_per_s']:.2f} x")
+        ratio = results["kbroker"]["mb_per_s"] / results["kafka"]["mb_per_s"]
+        lines.append(f"- speed, kbroker / kafka: {ratio:.2f}x (aim: >= 1x)")
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

@@ -17,13 +17,21 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.raw import percentile
+from benchmarks.raw import connect, frame, percentile, pump
 from benchmarks.subjects import memory_mb
 from benchmarks.work import create
 from compat_tests.harness.brokers import KBroker
+from compat_tests.wire.client import WireClient
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_manager import LogManager
 from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.compiler import encode
+from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from kbroker.protocol.records import build_batch
 
 RESULTS = Path(__file__).parent / "results"
@@ -146,10 +154,62 @@ def idle_partitions(directory: Path, count: int) -> list[Line]:
     ]
 
 
+def many_commits(directory: Path, commits: int) -> list[Line]:
+    """Let one group commit offsets again and again; what is left of the log, and how long the next start takes."""
+    partitions = 100
+    broker = KBroker(directory, {"offsets.topic.num.partitions": "1", "log.cleaner.backoff.ms": "1000"})
+    with broker:
+        create(broker.bootstrap, "t", partitions=partitions)
+        _until_committed(broker.bootstrap, partitions)
+        sock = connect(broker.bootstrap)
+        request = frame(8, 8, True, encode(_commit(partitions), 8))
+        started = time.perf_counter()
+        pump(sock, [request], commits // partitions, 5)
+        seconds = time.perf_counter() - started
+        deadline = time.monotonic() + 120
+        while (size := _size(broker.data_dir / "__consumer_offsets-0")) > 250e6 and time.monotonic() < deadline:
+            time.sleep(1)
+        sock.close()
+    started = time.perf_counter()
+    with broker:
+        _until_committed(broker.bootstrap, partitions)
+        ready = time.perf_counter() - started
+    name = f"{commits:,} commits of a group"
+    return [
+        (name, f"{commits / seconds:,.0f}/s", ""),
+        (f"log after {name}", f"{size / 1e6:,.0f} MB", "two segments of 100 MB, and little"),
+        (f"start to the group's answer after {name}", f"{ready:.2f} s", ""),
+    ]
+
+
+def _commit(partitions: int) -> OffsetCommitRequest:
+    wanted = [OffsetCommitRequestPartition(partition_index=i, committed_offset=1) for i in range(partitions)]
+    topics = [OffsetCommitRequestTopic(name="t", partitions=wanted)]
+    return OffsetCommitRequest(group_id="committer", topics=topics)
+
+
+def _until_committed(address: str, partitions: int) -> None:
+    """Commit once the group's coordinator is there and has loaded it."""
+    deadline = time.monotonic() + 120
+    with WireClient(address) as client:
+        while time.monotonic() < deadline:
+            if client.ask(FindCoordinatorRequest(key="committer"), 1).error_code == 0:
+                answer = client.ask(_commit(partitions), 8)
+                if {p.error_code for p in answer.topics[0].partitions} == {0}:
+                    return
+            time.sleep(0.01)
+    raise SystemExit("the group could not commit")
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("*.log"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.storage", description=__doc__)
     parser.add_argument("--recovery-bytes", type=int, default=2 * GB)
     parser.add_argument("--partitions", type=int, default=5000)
+    parser.add_argument("--commits", type=int, default=10_000_000)
     args = parser.parse_args()
     lines: list[Line] = []
     works: list[Callable[[Path], list[Line]]] = [
@@ -158,6 +218,7 @@ def main() -> None:
         clean_start,
         finding,
         lambda directory: idle_partitions(directory, args.partitions),
+        lambda directory: many_commits(directory, args.commits),
     ]
     for work in works:
         with tempfile.TemporaryDirectory(prefix="bench-") as directory:
