@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -20,10 +19,10 @@ from compat_tests.harness import report
 from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
 from compat_tests.harness.compare import compare, normalise
 from compat_tests.harness.compare import report as describe
-from compat_tests.harness.scenarios import Scenario, ScenarioThread
+from compat_tests.harness.running import run_on_all
+from compat_tests.harness.scenarios import Scenario
 
 SIDES: Final = ("apache", "kbroker")
-SCENARIO_TIMEOUT_S: Final = 90
 # Two Apache Kafkas: a scenario whose observations differ there tells nothing about kbroker.
 TWICE: Final = "apache-twice"
 
@@ -79,17 +78,13 @@ def side_by_side(brokers: dict[str, BrokerProcess], tmp_path: Path) -> SideBySid
     """Run a scenario on both brokers at the same time and compare what it saw."""
 
     def run(scenario: Scenario) -> None:
-        runs = {side: ScenarioThread(scenario, each.bootstrap) for side, each in brokers.items()}
-        for thread in runs.values():
-            thread.start()
-        deadline = time.monotonic() + SCENARIO_TIMEOUT_S
-        seen = {}
-        for side, thread in runs.items():
-            try:
-                seen[side] = normalise(thread.result(deadline - time.monotonic()), brokers[side].bootstrap)
-            except Exception as error:
-                error.add_note(f"while running on {side}; the broker's last lines:\n{brokers[side].log_tail(6)}")
-                raise
+        try:
+            found = run_on_all(scenario, {side: broker.bootstrap for side, broker in brokers.items()})
+        except Exception as error:
+            side = getattr(error, "side", "")
+            error.add_note(f"while running on {side}; the broker's last lines:\n{brokers[side].log_tail(6)}")
+            raise
+        seen = {side: normalise(value, brokers[side].bootstrap) for side, value in found.items()}
         for side, value in seen.items():
             (tmp_path / f"{side}.json").write_text(json.dumps(value, indent=1, sort_keys=True))
         if len(seen) < len(SIDES):

@@ -13,6 +13,7 @@ import pytest
 COUNTS: Final[Counter[tuple[str, str]]] = Counter()
 EXCHANGES: Final[Counter[str]] = Counter()
 DECLARED: Final[Counter[str]] = Counter()
+AGAIN: Final[list[str]] = []
 FILES: Final[dict[str, tuple[int, int, int]]] = {}
 
 
@@ -30,6 +31,11 @@ def count_exchanges(tier: str, number: int) -> None:
 def declare(line: str) -> None:
     """Note a declared difference that was met."""
     DECLARED[line] += 1
+
+
+def declare_again(line: str) -> None:
+    """Note a scenario that is run again because it failed on Apache Kafka's side alone."""
+    AGAIN.append(line)
 
 
 def count_files(direction: str, files: int, records: int, answers: int) -> None:
@@ -56,6 +62,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{tier}: {number} exchanges compared, field by field")
     for line, number in sorted(DECLARED.items()):
         terminalreporter.write_line(f"declared difference, met in {number} scenarios: {line}")
+    for line in AGAIN:
+        terminalreporter.write_line(f"run again, for it failed on Apache Kafka's side alone: {line}")
 
 
 @pytest.hookimpl
@@ -64,4 +72,5 @@ def pytest_sessionstart() -> None:
     COUNTS.clear()
     EXCHANGES.clear()
     DECLARED.clear()
+    AGAIN.clear()
     FILES.clear()

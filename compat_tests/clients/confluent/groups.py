@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Message, TopicPartition
 
-from compat_tests.clients.common import WAIT_S, bulk, wait_for
+from compat_tests.clients.common import WAIT_S, bulk, doing, wait_for
 from compat_tests.clients.confluent import scenarios
 from compat_tests.clients.confluent.tools import QUIET, admin, answers, consumer, create, error_name, fill, take, told
 
@@ -75,7 +75,12 @@ def settle(members: Sequence[Member], sizes: Sequence[int]) -> list[list[int]]:
         right = sorted(len(share) for share in shares) == sorted(sizes) and len(owned) == len(set(owned))
         return shares if right else []
 
-    return wait_for(f"an assignment of {sizes}", settled)
+    try:
+        return wait_for(f"an assignment of {sizes}", settled)
+    except AssertionError as error:
+        for member in members:
+            error.add_note(f"{member.partitions}, {doing(member)}")
+        raise
 
 
 def described(bootstrap: str, group: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-from compat_tests.clients.common import WAIT_S, bulk, outcome, wait_for
+from compat_tests.clients.common import WAIT_S, bulk, doing, outcome, wait_for
 from compat_tests.clients.kafka_python import scenarios
 from compat_tests.clients.kafka_python.tools import admin, consumer, create, fill, take
 
@@ -43,8 +43,15 @@ class Member(threading.Thread):
         self.records: list[ConsumerRecord] = []
         # What it has now; kept here because the consumer refuses a second thread.
         self.partitions: list[int] = []
+        self.error: BaseException | None = None
 
     def run(self) -> None:
+        try:
+            self._work_and_poll()
+        except BaseException as error:  # noqa: BLE001 - raised by `settle`
+            self.error = error
+
+    def _work_and_poll(self) -> None:
         while True:
             if self._polling:
                 for records in self._consumer.poll(timeout_ms=100).values():
@@ -94,12 +101,20 @@ def settle(members: Sequence[Member], sizes: Sequence[int]) -> list[list[int]]:
     """
 
     def settled() -> list[list[int]]:
+        for member in members:
+            if member.error is not None:
+                raise member.error
         shares = sorted(member.partitions for member in members)
         owned = [partition for share in shares for partition in share]
         right = sorted(len(share) for share in shares) == sorted(sizes) and len(owned) == len(set(owned))
         return shares if right else []
 
-    return wait_for(f"an assignment of {sizes}", settled)
+    try:
+        return wait_for(f"an assignment of {sizes}", settled)
+    except AssertionError as error:
+        for member in members:
+            error.add_note(f"{member.partitions}, {doing(member)}")
+        raise
 
 
 def described(bootstrap: str, group: str) -> dict[str, Any]:
