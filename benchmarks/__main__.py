@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import platform
 import statistics
@@ -172,7 +173,22 @@ def table(samples: dict[str, dict[str, list[work.Figures]]], limit: dict[str, wo
 HEADINGS = ["work", "unit", "kbroker", "Apache Kafka 4.3.0", "ratio", "target", "sink"]
 
 
-def save(lines: list[list[str]], samples: Any, rounds: int, command: str) -> Path:
+def first_touch_us() -> float:
+    """Return what the first write to a page of memory costs now, in us.
+
+    A log takes new pages for all that is appended (the page cache), so both brokers' produce figures depend on it. A
+    virtual machine whose host takes free memory back pays 50 times as much as one that keeps it, and it changes within
+    a run.
+    """
+    pages = 16384
+    with mmap.mmap(-1, pages * mmap.PAGESIZE) as memory:
+        started = time.perf_counter()
+        for place in range(0, len(memory), mmap.PAGESIZE):
+            memory[place] = 1
+        return (time.perf_counter() - started) / pages * 1e6
+
+
+def save(lines: list[list[str]], samples: Any, touches: list[float], command: str) -> Path:
     """Write the table as Markdown and the samples as JSON; return the Markdown's path."""
     RESULTS.mkdir(exist_ok=True)
     stamp = time.strftime("%Y-%m-%d-%H%M", time.gmtime())
@@ -180,9 +196,10 @@ def save(lines: list[list[str]], samples: Any, rounds: int, command: str) -> Pat
     text = [
         f"# Benchmark of {stamp} UTC",
         "",
-        f"- command: `{command}` (medians of {rounds} rounds, kbroker and Apache Kafka in turn)",
+        f"- command: `{command}` (medians of {len(touches) - 1} rounds, kbroker and Apache Kafka in turn)",
         f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, clients on it too",
         f"- versions: Python {platform.python_version()}, Apache Kafka 4.3.0 (-Xmx1G, G1), {java}",
+        f"- first touch of a page of memory, before and after each round: {', '.join(f'{t:.1f}' for t in touches)} us",
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "|" + "---|" * len(HEADINGS),
@@ -206,11 +223,13 @@ def main() -> None:
         "kbroker": defaultdict(list),
         "kafka": defaultdict(list),
     }
+    touches = [first_touch_us()]
     for number in range(args.rounds):
         for name in ("kbroker", "kafka") if number % 2 == 0 else ("kafka", "kbroker"):
             print(f"round {number + 1} of {args.rounds}: {name}", flush=True)
             for label, figures in measure(name, scale, args.only).items():
                 samples[name][label].append(figures)
+        touches.append(first_touch_us())
     limit = measure_sink(scale) if not args.only or args.only in "raw produce" else {}
     lines = table(samples, limit)
     from rich.console import Console
@@ -220,7 +239,7 @@ def main() -> None:
     for line in lines:
         shown.add_row(*line)
     Console(width=160).print(shown)
-    path = save(lines, samples, args.rounds, "python -m benchmarks " + " ".join(sys.argv[1:]))
+    path = save(lines, samples, touches, "python -m benchmarks " + " ".join(sys.argv[1:]))
     print(f"saved {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
