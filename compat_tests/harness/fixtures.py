@@ -81,8 +81,9 @@ def side_by_side(brokers: dict[str, BrokerProcess], tmp_path: Path) -> SideBySid
         try:
             found = run_on_all(scenario, {side: broker.bootstrap for side, broker in brokers.items()})
         except Exception as error:
-            side = getattr(error, "side", "")
-            error.add_note(f"while running on {side}; the broker's last lines:\n{brokers[side].log_tail(6)}")
+            side = getattr(error, "side", None)
+            if side is not None:
+                error.add_note(f"while running on {side}; the broker's last lines:\n{brokers[side].log_tail(6)}")
             raise
         seen = {side: normalise(value, brokers[side].bootstrap) for side, value in found.items()}
         for side, value in seen.items():

@@ -76,7 +76,7 @@ def command(
     if memory and data_dir is not None:
         raise click.UsageError("--memory and --data-dir exclude each other")
     if ready_file is not None:
-        _remove_ready_file(ready_file)  # of an earlier broker, which nobody is to take for this one
+        _remove_stale_ready_file(ready_file)
     private = tempfile.mkdtemp(prefix="kbroker-") if memory else None
     try:
         config = BrokerConfig.load(
@@ -206,8 +206,27 @@ def _write_ready_file(node: BrokerNode, path: str) -> None:
     temporary.replace(target)
 
 
-def _remove_ready_file(path: str) -> None:
+def _remove_stale_ready_file(path: str) -> None:
+    """Remove what an earlier broker left, which nobody is to take for this one's; keep that of one that runs."""
     try:
-        Path(path).unlink(missing_ok=True)
+        try:
+            pid = json.loads(Path(path).read_bytes())["pid"]
+            if isinstance(pid, int) and pid > 0 and _runs(pid):
+                return
+        except (ValueError, TypeError, KeyError):
+            pass
+        Path(path).unlink()
+    except FileNotFoundError:
+        pass
     except OSError as error:
         raise click.ClickException(f"ready file {path}: {error.strerror}") from error
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return pid != os.getpid()  # in a container every broker may be process 1

@@ -258,6 +258,10 @@ def test_a_start_that_fails_leaves_no_ready_file_of_an_earlier_broker(tmp_path):
     done = run("start", "--memory", "--set", "num.partitions=0", "--ready-file", str(ready))
     assert done.returncode == 1
     assert not ready.exists()
+    ready.write_text(json.dumps({"pid": os.getpid()}))
+    assert run("start", "--memory", "--set", "num.partitions=0", "--ready-file", str(ready)).returncode == 1
+    assert ready.exists(), "that of a broker that runs"
+    ready.unlink()
     ready.mkdir()
     done = run("start", "--memory", "--listen", "127.0.0.1:0", "--ready-file", str(ready))
     assert done.returncode == 1

@@ -74,17 +74,23 @@ class Member(threading.Thread):
         """Run `call` with the consumer in this member's thread and return its result."""
         future: Future[T] = Future()
         self._work.put((call, future))
-        return future.result(WAIT_S)
+        try:
+            return future.result(WAIT_S)
+        except TimeoutError:
+            raise self.error or TimeoutError(doing(self)) from None
 
     def fall_silent(self) -> None:
         """Stop polling, as a member does that works too long on a record."""
         self._polling = False
 
     def leave(self) -> None:
-        """Leave the group and end."""
+        """Leave the group and end; raises what ended the thread before."""
+        self._work.put(None)
+        self.join(WAIT_S)
+        if self.error is not None:
+            raise self.error
         if self.is_alive():
-            self._work.put(None)
-            self.join(WAIT_S)
+            raise TimeoutError(doing(self))
 
     def __enter__(self) -> Self:
         self.start()
