@@ -212,11 +212,11 @@ class BrokerNode:
         self.replicas = Replicas(self.node_id, self.logs, self._settings, self.clock, loop.call_soon)
         self._settle_offline()
         state = self.controller.state
-        self.replicas.load(state)
+        self._host_all(state)
+        state = self.controller.state
         self.logs.wake = self._wake_moves
         self.logs.on_moved = self.replicas.replace_log
         self.logs.on_offline = self._lose_soon
-        self.logs.on_fatal = self._fail
         self.groups = GroupCoordinator(_group_config(config), OffsetsWriter(self.controller, self.replicas), self.clock)
         self.replicas.on_topics_deleted = self.groups.on_topics_deleted
         self.controller.subscribe(self.replicas.apply)
@@ -234,6 +234,21 @@ class BrokerNode:
             fetch_max_bytes=config.get_int("fetch.max.bytes"),
         )
         self._lead_groups(ClusterState(state.cluster_id), state)
+
+    def _host_all(self, state: ClusterState) -> None:
+        """Host what the cluster assigns to this broker; a directory may fail meanwhile."""
+        lost: list[tuple[str, int]] = []
+
+        def lose(keys: list[tuple[str, int]]) -> None:
+            # At once: what is still to be hosted must not be created anew, and empty, in another directory.
+            lost.extend(keys)
+            self.replicas.lose(keys)
+
+        self.logs.on_offline = lose
+        self.logs.on_fatal = self._fail
+        self.replicas.load(state)
+        if lost:
+            self.controller.lose_replicas(self.node_id, lost)
 
     def _settle_offline(self) -> None:
         """Give up leadership of what is in a directory that is offline, take it back where one has returned."""
