@@ -205,7 +205,11 @@ class BrokerNode:
         else:
             # This may take minutes, in which signals are to be heard.
             with ThreadPoolExecutor(1, thread_name_prefix="loading") as pool:
-                await asyncio.get_running_loop().run_in_executor(pool, load)
+                try:
+                    await asyncio.get_running_loop().run_in_executor(pool, load)
+                except asyncio.CancelledError:
+                    self.logs.stop_loading()  # or the pool's end would hold the loop up until all is read
+                    raise
         if topics and not self.logs.was_clean:
             self.controller.bump_leader_epochs()
         loop = self._loop = asyncio.get_running_loop()
