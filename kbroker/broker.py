@@ -205,18 +205,22 @@ class BrokerNode:
         else:
             # This may take minutes, in which signals are to be heard.
             with ThreadPoolExecutor(1, thread_name_prefix="loading") as pool:
-                await asyncio.get_running_loop().run_in_executor(pool, load)
+                try:
+                    await asyncio.get_running_loop().run_in_executor(pool, load)
+                except asyncio.CancelledError:
+                    self.logs.stop_loading()  # or the pool's end would hold the loop up until all is read
+                    raise
         if topics and not self.logs.was_clean:
             self.controller.bump_leader_epochs()
         loop = self._loop = asyncio.get_running_loop()
         self.replicas = Replicas(self.node_id, self.logs, self._settings, self.clock, loop.call_soon)
         self._settle_offline()
         state = self.controller.state
-        self.replicas.load(state)
+        self._host_all(state)
+        state = self.controller.state
         self.logs.wake = self._wake_moves
         self.logs.on_moved = self.replicas.replace_log
         self.logs.on_offline = self._lose_soon
-        self.logs.on_fatal = self._fail
         self.groups = GroupCoordinator(_group_config(config), OffsetsWriter(self.controller, self.replicas), self.clock)
         self.replicas.on_topics_deleted = self.groups.on_topics_deleted
         self.controller.subscribe(self.replicas.apply)
@@ -234,6 +238,21 @@ class BrokerNode:
             fetch_max_bytes=config.get_int("fetch.max.bytes"),
         )
         self._lead_groups(ClusterState(state.cluster_id), state)
+
+    def _host_all(self, state: ClusterState) -> None:
+        """Host what the cluster assigns to this broker; a directory may fail meanwhile."""
+        lost: list[tuple[str, int]] = []
+
+        def lose(keys: list[tuple[str, int]]) -> None:
+            # At once: what is still to be hosted must not be created anew, and empty, in another directory.
+            lost.extend(keys)
+            self.replicas.lose(keys)
+
+        self.logs.on_offline = lose
+        self.logs.on_fatal = self._fail
+        self.replicas.load(state)
+        if lost:
+            self.controller.lose_replicas(self.node_id, lost)
 
     def _settle_offline(self) -> None:
         """Give up leadership of what is in a directory that is offline, take it back where one has returned."""

@@ -332,7 +332,12 @@ class LogDirs:
         cleaned_to = source.cleaner.cleaned_to(*key) if source is not None else None
         if cleaned_to is not None:
             move.target.cleaner.note(key, cleaned_to)
-        move.target.take_over(log)
+        try:
+            move.target.take_over(log)
+        except OSError:
+            # Or it would count for a new partition of that name, which would then never be compacted so far.
+            move.target.cleaner.forget(key)
+            raise
         # The copy is the log now. What fails from here on must not keep anybody appending to the other one.
         del self.moves[key]
         self.on_moved(key, log)

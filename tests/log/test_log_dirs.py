@@ -223,3 +223,26 @@ def test_a_source_that_cannot_be_read_is_not_the_targets_fault(tmp_path: Path) -
     assert dirs.home(KEY) is source
     assert not target.failure
     dirs.close()
+
+
+def test_a_move_that_fails_at_its_end_leaves_the_target_without_a_note_of_its_cleaning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = load(new_dirs(tmp_path))
+    source, target = dirs.managers[1:]
+    created_in(dirs, source)
+    source.cleaner.note(KEY, 2)
+    rename = os.rename
+
+    def refusing(old: str, new: str) -> None:
+        if old.endswith("-future"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", refusing)
+    dirs.move(*KEY, target.directory)
+    until(dirs, lambda: not dirs.moves)
+    assert dirs.home(KEY) is source
+    assert source.cleaner.cleaned_to(*KEY) == 2
+    assert target.cleaner.cleaned_to(*KEY) is None, "a new partition of that name is dirty from its start"
+    dirs.close()

@@ -311,3 +311,47 @@ def test_a_topic_deleted_in_the_moment_of_a_failure_can_come_back(dirs):
         assert done.wait(60)
         create(client, TOPIC, partitions=2)
         assert [produce(client, index).error_code for index in (0, 1)] == [ErrorCode.NONE] * 2
+
+
+def refuse_epochs_in(directory, monkeypatch):
+    """Let the disk below a directory fail as soon as a leader epoch is written there."""
+    write = leader_epochs.write_epochs
+
+    def refusing(path, *args, **kw):
+        if path.startswith(directory):
+            raise OSError(errno.EIO, "broken")
+        write(path, *args, **kw)
+
+    monkeypatch.setattr(leader_epochs, "write_epochs", refusing)
+
+
+def after_a_crash(dirs, partitions):
+    """Leave `partitions` partitions of one record each; return those in the second directory."""
+    with broker_on(dirs) as broker, client_of(broker) as client:
+        create(client, TOPIC, partitions=partitions)
+        assert [produce(client, index).error_code for index in range(partitions)] == [ErrorCode.NONE] * partitions
+        there = [index for index in range(partitions) if home_of(client, index) == [dirs[1]]]
+    for directory in dirs:
+        (Path(directory) / ".kafka_cleanshutdown").unlink()
+    return there
+
+
+def test_what_a_directory_held_that_fails_during_the_start_is_offline_and_not_made_anew(dirs, monkeypatch):
+    there = after_a_crash(dirs, 6)
+    assert len(there) == 3
+    with monkeypatch.context() as patch:
+        refuse_epochs_in(dirs[1], patch)
+        with broker_on(dirs) as broker, client_of(broker) as client:
+            topic = broker.node.controller.state.topics[TOPIC]
+            assert [index for index, each in enumerate(topic.partitions) if each.leader < 0] == there
+            assert [produce(client, index).error_code for index in there] == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
+            assert not [index for index in there if (Path(dirs[0]) / f"{TOPIC}-{index}").exists()]
+    with broker_on(dirs) as broker, client_of(broker) as client:
+        assert [read(client, index) for index in range(6)] == [[0]] * 6
+
+
+def test_a_start_on_a_metadata_directory_that_fails_is_known_to_have_failed(dirs, monkeypatch):
+    after_a_crash(dirs, 2)
+    refuse_epochs_in(dirs[0], monkeypatch)
+    with broker_on(dirs) as broker:
+        until(broker.node.failed.done)
