@@ -214,7 +214,7 @@ def save(lines: list[list[str]], samples: Any, touches: list[float], command: st
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     args = parser.parse_args()
