@@ -13,7 +13,7 @@ import pytest
 COUNTS: Final[Counter[tuple[str, str]]] = Counter()
 EXCHANGES: Final[Counter[str]] = Counter()
 DECLARED: Final[Counter[str]] = Counter()
-AGAIN: Final[list[str]] = []
+AGAIN: Final[list[tuple[str, str]]] = []
 FILES: Final[dict[str, tuple[int, int, int]]] = {}
 
 
@@ -33,9 +33,9 @@ def declare(line: str) -> None:
     DECLARED[line] += 1
 
 
-def declare_again(line: str) -> None:
-    """Note a scenario that is run again because it failed on Apache Kafka's side alone."""
-    AGAIN.append(line)
+def declare_again(line: str, whole: str) -> None:
+    """Note a scenario that is run again because it failed on Apache Kafka's side alone, and its `whole` error."""
+    AGAIN.append((line, whole))
 
 
 def count_files(direction: str, files: int, records: int, answers: int) -> None:
@@ -62,8 +62,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{tier}: {number} exchanges compared, field by field")
     for line, number in sorted(DECLARED.items()):
         terminalreporter.write_line(f"declared difference, met in {number} scenarios: {line}")
-    for line in AGAIN:
-        terminalreporter.write_line(f"run again, for it failed on Apache Kafka's side alone: {line}")
+    for line, whole in AGAIN:
+        terminalreporter.write_line(f"run again, for it failed on Apache Kafka's side alone: {line}\n{whole}")
 
 
 @pytest.hookimpl

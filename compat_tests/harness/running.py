@@ -7,7 +7,6 @@ under other names, and the summary of the run says so; a second failure is one. 
 
 from __future__ import annotations
 
-import sys
 import time
 import traceback
 from collections.abc import Mapping
@@ -26,8 +25,8 @@ def run_on_all(scenario: Scenario, addresses: Mapping[str, str]) -> dict[str, ob
     seen, errors = _attempt(scenario, addresses)
     if errors.keys() == {REFERENCE} and len(addresses) > 1:
         why = str(errors[REFERENCE]).partition("\n")[0] or repr(errors[REFERENCE])
-        report.declare_again(f"{scenario.client}: {scenario.name}: {why}")
-        print("".join(traceback.format_exception(errors[REFERENCE])), file=sys.__stderr__)
+        whole = "".join(traceback.format_exception(errors[REFERENCE]))
+        report.declare_again(f"{scenario.client}: {scenario.name}: {why}", whole)
         seen, errors = _attempt(replace(scenario, name=f"{scenario.name}_again"), addresses)
     for side, error in errors.items():
         error.side = side  # type: ignore[attr-defined]

@@ -35,9 +35,13 @@ class Member(threading.Thread):
         super().__init__(daemon=True)
         settings = {**FAST, "group_id": group, "auto_offset_reset": "earliest", "enable_auto_commit": False, **config}
         self._consumer = KafkaConsumer(bootstrap_servers=bootstrap, **settings)
-        # This client joins before it has a topic's metadata, and then assigns nothing; so let it have it first.
-        self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe([topic])
+        # This client joins before it has the topic's metadata, and then assigns nothing. And it must come to know it
+        # after it has subscribed: it looks at what changed only when metadata arrive. A leader that finds later that
+        # its first assignment was made without them rejoins, and if one `poll` ends meanwhile, it forgets that it does:
+        # it sends no heartbeat any more, and never comes back (kafka-python 3.0.12: need_rejoin() is over as soon as
+        # _perform_assignment has run, and the join that is under way is awaited by nobody).
+        self._consumer.partitions_for_topic(topic)
         self._work: queue.SimpleQueue[tuple[Callable[[KafkaConsumer], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._polling = True
         self.records: list[ConsumerRecord] = []
