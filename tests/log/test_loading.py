@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from kbroker.log import log_manager
+from kbroker.log import loading, log_manager
 from kbroker.log.loading import entries_of, run_all
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_manager import LogManager
@@ -58,17 +59,25 @@ def test_tasks_run_at_the_same_time() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_first_failure_is_raised_and_ends_what_has_not_begun(threads: int) -> None:
-    begun = []
+def test_the_first_failure_is_raised_and_ends_what_has_not_begun(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    begun, cancelled = [], threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            cancelled.set()
+            super().shutdown(wait=wait)
 
     def task(number: int) -> None:
         begun.append(number)
         if number == 0:
             raise OSError(f"number {number}")
+        assert cancelled.wait(60)
 
+    monkeypatch.setattr(loading, "ThreadPoolExecutor", Pool)
     with pytest.raises(OSError, match="number 0"):
         list(run_all([(n, lambda n=n: task(n)) for n in range(1000)], threads))
-    assert len(begun) < 1000
+    assert len(begun) <= threads + 1
 
 
 @pytest.mark.parametrize("threads", [1, 4])
