@@ -7,8 +7,8 @@ is asked for. Never looks at CRCs, and never changes a file.
 
 Batches never overlap, and leader epochs never fall. A batch is proven when that holds for it and the one before it,
 and for it and the one behind it: where there are no holes between offsets, no other number would fit. What this cannot
-see: in a compacted log an offset that moves within the hole beside it, and the last batch of a leader epoch that claims
-to be the first one of the next.
+see: in a compacted log an offset that moves within the hole beside it, a batch between two leader epochs that
+claims the other one of them, and the first batch of a log that claims an older epoch.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kbroker.log.index import MAX_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog
+    from kbroker.log.segment import Segment
 
 # A header is checked in 1 to 2 us, and the event loop waits: a read that meets more of them is cut short.
 HEADERS_AT_ONCE: Final = 1000
@@ -79,16 +80,39 @@ def proven_end(log: PartitionLog, index: int, anchor: int, position: int, end: i
         return max(end, position + 1)
     spans = segment.proven = segment.proven or Spans()
     known = spans.around(anchor)
-    start, link = known or (anchor, Link(segment.base_offset if anchor == 0 else None, -1))
+    start, link = known or _before(log, index, anchor)
     if start >= end and start > position:
         return start
     stop, link = _follow(log, index, start, position, end, link)
-    if stop > start:
-        spans.add(start if known is None else anchor, stop, link)
+    if stop > (anchor if known is None else start):
+        spans.add(anchor, stop, link)
         whole = spans.around(0)
         if whole is not None and whole[0] >= segment.unproven:
             segment.unproven, segment.proven = 0, None
     return stop
+
+
+def _before(log: PartitionLog, index: int, anchor: int) -> tuple[int, Link]:
+    """Return from where to follow the batches so that the one at `anchor` is held against its predecessor, too."""
+    segment = log.segments[index]
+    if anchor == 0:
+        return 0, Link(segment.base_offset, _last_epoch(log.segments[index - 1]) if index else -1)
+    header = read_header(segment.handle.fd, anchor, segment.size)
+    earlier = segment.place_before(header.base_offset - 1) if header is not None else 0
+    if 0 < earlier < anchor:
+        return earlier, Link(None, -1)
+    return 0, Link(segment.base_offset, -1)
+
+
+def _last_epoch(segment: Segment) -> int:
+    """Return the leader epoch with which a segment ends, -1 if its end is not to be seen."""
+    if not segment.size:
+        return -1
+    beyond = segment.base_offset + MAX_RELATIVE_OFFSET
+    end, epoch = 0, -1
+    for place, header in scan_headers(segment.handle.fd, segment.place_before(beyond), segment.size):
+        end, epoch = place + header.size, header.leader_epoch
+    return epoch if end == segment.size else -1
 
 
 def ends_well(log: PartitionLog, index: int) -> bool:

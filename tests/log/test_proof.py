@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,8 @@ from kbroker.log.epoch_proof import proven_epochs
 from kbroker.log.links import Link, Spans
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.protocol.errors import ApiError
-from kbroker.protocol.records import build_marker, iter_batches
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.records import build_marker, iter_batches, parse_header
 from tests.log.builders import NOW, batch, committed, offsets_of, open_log, read_all, read_served
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=150)
@@ -85,6 +86,33 @@ def test_s4_a_batch_of_another_leader_epoch_is_not_served(tmp_path: Path, epoch:
     assert not whole
     assert found == list(range(len(found)))
     assert len(found) in (28, 30)
+
+
+@pytest.mark.parametrize("change", [*map(moved_by, (1, -1, 2, -2, 64, -64)), of_epoch(-1), of_epoch(9)])
+def test_s4_wherever_a_reader_begins_it_gets_that_offset_or_none(
+    tmp_path: Path, change: Callable[[bytearray, int], None]
+) -> None:
+    """The index points to the damaged batch itself, too, and the reader has seen nothing in front of it."""
+    log = filled(tmp_path / "topic-0")
+    firsts = [segment.base_offset for segment in log.segments]
+    log.close()
+    for damaged in (*firsts, 4, 20, 78):
+        copy = tmp_path / f"{damaged}"
+        shutil.copytree(tmp_path / "topic-0", copy)
+        log.directory = str(copy)
+        alter(log, damaged, change)
+        for offset in range(max(damaged - 2, 0), min(damaged + 4, 80)):
+            found = reopened(log)
+            try:
+                header = parse_header(found.read(offset, 1, 80, min_one=True).view())
+            except ApiError as error:
+                if error.code != ErrorCode.CORRUPT_MESSAGE:
+                    raise
+            else:
+                assert header.base_offset <= offset <= header.last_offset, (damaged, offset)
+                # What an older epoch at the very beginning of the log could be held against is gone.
+                assert header.leader_epoch == offset // 20 or damaged == 0 == header.base_offset, (damaged, offset)
+            found.release_idle(force=True)
 
 
 def test_s4_a_segment_that_ends_early_is_not_passed_over(tmp_path: Path) -> None:
