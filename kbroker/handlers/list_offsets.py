@@ -11,7 +11,7 @@ from collections import Counter
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.epoch_proof import proven_epochs
 from kbroker.log.partition_log import PartitionLog
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -19,6 +19,7 @@ from kbroker.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kbroker.replicas import Partition
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
@@ -80,6 +81,17 @@ def _one(
         visible_end = log.log_end_offset
     else:
         visible_end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
+    try:
+        return _looked_up(partition, wanted, visible_end)
+    except ApiError as err:
+        return _answer(wanted, err.code)  # the other partitions have an answer
+    except OSError as err:
+        log.report_failure(err)
+        return _answer(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+def _looked_up(partition: Partition, wanted: ListOffsetsPartition, visible_end: int) -> ListOffsetsPartitionResponse:
+    log, timestamp = partition.log, wanted.timestamp
     answer = _answer(wanted, ErrorCode.NONE)
     if timestamp == LATEST:
         answer.offset, answer.leader_epoch = visible_end, partition.leader_epoch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.epoch_proof import proven_epochs
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -44,5 +45,10 @@ def _one(ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> E
     code = partition.check_leader_epoch(wanted.current_leader_epoch)
     if code:
         return EpochEndOffset(error_code=code, partition=wanted.partition)
-    epoch, offset = proven_epochs(partition.log).end_offset_for(wanted.leader_epoch, partition.log.log_end_offset)
+    log = partition.log
+    try:
+        epoch, offset = proven_epochs(log).end_offset_for(wanted.leader_epoch, log.log_end_offset)
+    except OSError as err:
+        log.report_failure(err)
+        return EpochEndOffset(error_code=ErrorCode.KAFKA_STORAGE_ERROR, partition=wanted.partition)
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=offset)

@@ -1,0 +1,60 @@
+"""One partition of a request that cannot be read; the others are answered."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from kbroker.handlers import list_offsets, offset_for_leader_epoch
+from kbroker.log import offset_queries
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kbroker.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+UNREADABLE = OSError(errno.EMFILE, "too many open files")  # which passes, so that the directory stays in use
+DAMAGED = ApiError(ErrorCode.CORRUPT_MESSAGE)
+EARLIEST = -2
+
+
+@pytest.fixture
+def client(connect):
+    found = connect()
+    topics = [CreatableTopic("read-in-part", 2, 1)]
+    found.ask(CreateTopicsRequest(topics=topics, timeout_ms=5000), 7)
+    return found
+
+
+def failing_for_the_first(error, inner):
+    def ask(log, *arguments):
+        if (log.topic, log.partition) == ("read-in-part", 0):
+            raise error
+        return inner(log, *arguments)
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(DAMAGED, ErrorCode.CORRUPT_MESSAGE), (UNREADABLE, ErrorCode.KAFKA_STORAGE_ERROR)]
+)
+@pytest.mark.parametrize("timestamp", [EARLIEST, 0])
+def test_list_offsets_answers_for_the_others(client, monkeypatch, error, code, timestamp):
+    for module, name in ((offset_queries, "offset_for_timestamp"), (list_offsets, "proven_epochs")):
+        monkeypatch.setattr(module, name, failing_for_the_first(error, getattr(module, name)))
+    partitions = [ListOffsetsPartition(index, timestamp=timestamp) for index in range(2)]
+    answer = client.ask(ListOffsetsRequest(topics=[ListOffsetsTopic("read-in-part", partitions)]), 5)
+    assert [p.error_code for p in answer.topics[0].partitions] == [code, 0]
+
+
+def test_offset_for_leader_epoch_answers_for_the_others(client, monkeypatch):
+    inner = offset_for_leader_epoch.proven_epochs
+    monkeypatch.setattr(offset_for_leader_epoch, "proven_epochs", failing_for_the_first(UNREADABLE, inner))
+    partitions = [OffsetForLeaderPartition(index, leader_epoch=0) for index in range(2)]
+    request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[OffsetForLeaderTopic("read-in-part", partitions)])
+    answer = client.ask(request, 4)
+    assert [p.error_code for p in answer.topics[0].partitions] == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
