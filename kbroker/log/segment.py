@@ -438,14 +438,15 @@ class Segment:
     def _may_end_at(self, offset: int) -> bool:
         """Whether the last batch is damaged, or ends at `offset` by the end of the one before it.
 
-        What is being appended to has no holes.
+        What is being appended to has no holes, and what is intact before the last batch is not to be written again.
         """
-        counted = end = self.base_offset
+        before = end = self.base_offset
         last = None
         for last in scan_headers(self.handle.fd, 0, self.size):
-            counted = end + last[1].last_offset_delta + 1
-            end = last[1].last_offset + 1
-        return counted == offset or (last is not None and not is_intact(self.handle.fd, *last))
+            before, end = end, last[1].last_offset + 1
+        if last is None or offset <= before:
+            return False
+        return before + last[1].last_offset_delta + 1 == offset or not is_intact(self.handle.fd, *last)
 
     def _forget_tail(self) -> None:
         self.tail_start = self.base_offset + MAX_RELATIVE_OFFSET + 1 if self.size else self.base_offset

@@ -181,6 +181,16 @@ def test_s4_the_end_of_a_clean_log_is_where_its_stop_said(tmp_path: Path) -> Non
     assert offsets_of(read_all(committed(log), 80)) == [80, 81]
 
 
+@pytest.mark.parametrize("recovery_point", [10, 66, 78])
+def test_s6_a_wrong_recovery_point_gives_no_offset_twice(tmp_path: Path, recovery_point: int) -> None:
+    """Not even where the last batch is damaged, too, so that its own numbers prove nothing."""
+    log = filled(tmp_path / "topic-0")
+    log.close()
+    path = Path(log.active.path())
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert reopened(log, recovery_point=recovery_point).log_end_offset == 80
+
+
 @pytest.mark.parametrize("content", [None, b"", b"0\n1\n0 0\n", b"0\n4\n0 0\n1 22\n2 40\n3 60\n", b"0\n2\n0 0\n7 20\n"])
 def test_s3_s6_epochs_are_those_of_the_log(tmp_path: Path, content: bytes | None) -> None:
     log = filled(tmp_path / "topic-0")
