@@ -82,6 +82,7 @@ class Fetch:
             if data.records:
                 size += len(data.records)
                 left = max(0, self._max_bytes - size)
+                urgent |= data.records.cut_short  # waiting brings no more of it
             if data.error_code or data.diverging_epoch is not None:
                 urgent = True
             answered.append((key, want, data))

@@ -331,12 +331,15 @@ class PartitionLog:
             limit = max(max_bytes, first_size) if min_one else max_bytes
             if limit < first_size:
                 return EMPTY_SLICE
+            wanted = min(self._end_position(index, upper_bound) - position, limit)
             if segment.unproven and fetch_offset < segment.tail_start:
                 limit = min(limit, self._proven_size(index, fetch_offset, position, limit))
-            size = min(self._end_position(index, upper_bound) - position, limit)
+            size = min(wanted, limit)
             if size <= 0:
                 return EMPTY_SLICE
-            return LogSlice(segment.handle, position, size, self, index, fetch_offset, upper_bound)
+            piece = LogSlice(segment.handle, position, size, self, index, fetch_offset, upper_bound)
+            piece.cut_short = size < wanted
+            return piece
         return EMPTY_SLICE
 
     def _is_whole_from(self, index: int, offset: int) -> bool:

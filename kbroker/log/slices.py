@@ -21,7 +21,7 @@ class LogSlice:
     truncation of the log, which only ever removes what was not committed, fewer bytes than `size` may be left.
     """
 
-    __slots__ = ("_end_offset", "_handle", "_log", "_segment_index", "_start_offset", "position", "size")
+    __slots__ = ("_end_offset", "_handle", "_log", "_segment_index", "_start_offset", "cut_short", "position", "size")
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class LogSlice:
         self._segment_index = segment_index
         self._start_offset = start_offset
         self._end_offset = end_offset
+        self.cut_short = False
+        """Whether more could have been served than one read looks at (links.py)."""
 
     @property
     def fd(self) -> int:

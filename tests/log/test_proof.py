@@ -168,6 +168,8 @@ def test_one_read_looks_at_so_many_batches(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(links, "HEADERS_AT_ONCE", 10)
     piece = log.read(0, 1 << 20, 120, min_one=True)
     assert [header.base_offset for _, header in iter_batches(piece.view())] == list(range(0, 20, 2))
+    assert piece.cut_short
+    assert not log.read(0, 100, 120, min_one=True).cut_short
     assert readable(log) == (list(range(120)), True)
 
 
