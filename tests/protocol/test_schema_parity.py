@@ -26,7 +26,8 @@ def strip_comments(text):
 @pytest.fixture(scope="session")
 def definitions(kafka_libs):
     found = {}
-    for pattern in ("kafka-clients-*.jar", "kafka-group-coordinator-[0-9]*.jar"):
+    jars = ("kafka-clients-*.jar", "kafka-group-coordinator-[0-9]*.jar", "kafka-transaction-coordinator-[0-9]*.jar")
+    for pattern in jars:
         for jar in Path(kafka_libs).glob(pattern):
             with zipfile.ZipFile(jar) as archive:
                 for name in archive.namelist():
