@@ -13,7 +13,7 @@ from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.coordination import Runtime
-from kbroker.coordination_outcome import Outcome, Parked, Writer, partition_for
+from kbroker.coordination_outcome import EndOfTransaction, Outcome, Parked, Writer, partition_for
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -42,6 +42,12 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 TOPIC = "__consumer_offsets"
 _RETRY_ELSEWHERE = (
@@ -176,6 +182,27 @@ class GroupCoordinator:
         partition = self.partition_for(request.group_id)
         return self._runtime.run(partition, lambda shard, now: shard.commit(request, version, now), failed)
 
+    def commit_offsets_in_transaction(
+        self, request: TxnOffsetCommitRequest, guard: object
+    ) -> TxnOffsetCommitResponse | Awaitable[TxnOffsetCommitResponse]:
+        """TxnOffsetCommit of partitions that exist, of a transaction that was verified: `guard` is the proof."""
+        if not request.group_id:
+            return txn_commit_error(request, ErrorCode.INVALID_GROUP_ID)
+
+        def failed(code: ErrorCode, _message: str | None) -> TxnOffsetCommitResponse:
+            return txn_commit_error(request, code)
+
+        partition = self.partition_for(request.group_id)
+        return self._runtime.run(partition, lambda shard, now: shard.commit_in_transaction(request, guard, now), failed)
+
+    def end_transaction(self, partition: int, end: EndOfTransaction) -> ErrorCode | Awaitable[ErrorCode]:
+        """Write the end of a transaction into a partition; its offsets are then committed, or gone."""
+
+        def decide(_shard: GroupShard, _now_ms: int) -> Outcome:
+            return Outcome(reply=ErrorCode.NONE, marker=end)
+
+        return self._runtime.run(partition, decide, lambda code, _message: code)
+
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, version: int, require_stable: bool
     ) -> OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]:
@@ -248,6 +275,22 @@ def commit_error(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitR
                 topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=code)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def txn_commit_error(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+    """Return a TxnOffsetCommit answer with one error for all partitions."""
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=p.partition_index, error_code=code)
                     for p in topic.partitions
                 ],
             )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kbroker.coordination_outcome import CoordinatorRecord, Outcome
+from kbroker.coordination_outcome import CoordinatorRecord, InTransaction, Outcome
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.group import COMPLETING, CONSUMER, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup
 from kbroker.group_coordinator.rebalance import schedule_session
@@ -35,6 +35,12 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
+)
+from kbroker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
 )
 from kbroker.protocol.wire import ZERO_UUID
 
@@ -167,6 +173,53 @@ class Offsets:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
         if group.state in (STABLE, PREPARING):
             schedule_session(group, member, out)
+
+    def commit_in_transaction(self, request: TxnOffsetCommitRequest, guard: object, now_ms: int) -> Outcome:
+        """Handle a TxnOffsetCommit of partitions that exist; raises ApiError for all of them."""
+        self._validate_in_transaction(request)
+        limit = self._config.offset_metadata_max_bytes
+        out = Outcome(producer=InTransaction(request.producer_id, request.producer_epoch, guard))
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for asked in topic.partitions:
+                metadata = asked.committed_metadata or ""
+                code = ErrorCode.NONE
+                if len(metadata) * 2 > limit and _java_length(metadata) > limit:
+                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    value = OffsetCommitValue(
+                        offset=asked.committed_offset,
+                        leader_epoch=max(asked.committed_leader_epoch, -1),
+                        metadata=metadata,
+                        commit_timestamp=now_ms,
+                    )
+                    out.records.append(offset_commit(request.group_id, topic.name, asked.partition_index, value))
+                partitions.append(
+                    TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
+                )
+            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+        out.reply = TxnOffsetCommitResponse(topics=topics)
+        return out
+
+    def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> None:
+        """Let a member of the current generation pass, and whoever names no member at all (before KIP-447).
+
+        Unlike a plain commit this one is let through while a rebalance completes, and counts as no heartbeat.
+        """
+        generation, member_id, instance_id = request.generation_id, request.member_id, request.group_instance_id
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if generation >= 0:
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+            return
+        if group.state is DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if generation < 0 and (group.state is EMPTY or (not member_id and instance_id is None)):
+            return
+        group.validate_member(member_id, instance_id)
+        if generation != group.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
 
     # -- fetch
 

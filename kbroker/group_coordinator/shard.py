@@ -28,6 +28,7 @@ from kbroker.protocol.messages.offset_commit import OffsetCommitRequest
 from kbroker.protocol.messages.offset_delete import OffsetDeleteRequest
 from kbroker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +159,9 @@ class GroupShard:
 
     def commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Outcome:
         return self.offsets.commit(request, version, now_ms)
+
+    def commit_in_transaction(self, request: TxnOffsetCommitRequest, guard: object, now_ms: int) -> Outcome:
+        return self.offsets.commit_in_transaction(request, guard, now_ms)
 
     def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         return self.offsets.fetch(request, require_stable)

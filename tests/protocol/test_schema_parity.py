@@ -72,8 +72,12 @@ def compare(cls, fields, common, limits, path):
     for spec, field in zip(cls.SPECS, fields, strict=True):
         where = f"{path}.{spec.name}"
         kind = field["type"].removeprefix("[]")
+        versions = field.get("versions") or field["taggedVersions"]
         same = {
-            "versions": (clip_spec(spec.versions, limits), clip(field["versions"], limits)),
+            "versions": (
+                clip_spec(spec.versions, limits),
+                clip(versions, limits),
+            ),
             "nullable": (clip_spec(spec.nullable, limits), clip(field.get("nullableVersions", "none"), limits)),
             "tag": (spec.tag, field.get("tag")),
             "tagged": (clip_spec(spec.tagged, limits), clip(field.get("taggedVersions", "none"), limits)),

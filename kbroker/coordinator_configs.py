@@ -1,0 +1,67 @@
+"""What the coordinators and the controller are told by the broker's config.
+
+Owns the way from Kafka's keys to the parts' own settings. Never keeps anything.
+"""
+
+from __future__ import annotations
+
+from kbroker.config.server_config import BrokerConfig
+from kbroker.controller.controller import InternalTopic, TopicDefaults
+from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
+from kbroker.txn.config import TransactionConfig
+from kbroker.txn.coordinator import TOPIC as TRANSACTIONS_TOPIC
+
+
+def topic_defaults(config: BrokerConfig) -> TopicDefaults:
+    """Return what topics get that are created without being told: those of clients, and those of the coordinators."""
+    offsets = InternalTopic(
+        config.get_int("offsets.topic.num.partitions"),
+        min(config.get_int("offsets.topic.replication.factor"), 1),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.get_int("offsets.topic.segment.bytes")),
+        },
+    )
+    transactions = InternalTopic(
+        config.get_int("transaction.state.log.num.partitions"),
+        min(config.get_int("transaction.state.log.replication.factor"), 1),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config.get_int("transaction.state.log.min.isr")),
+            "segment.bytes": str(config.get_int("transaction.state.log.segment.bytes")),
+            "unclean.leader.election.enable": "false",
+        },
+    )
+    return TopicDefaults(
+        config.get_int("num.partitions"),
+        config.get_int("default.replication.factor"),
+        {OFFSETS_TOPIC: offsets, TRANSACTIONS_TOPIC: transactions},
+    )
+
+
+def group_config(config: BrokerConfig) -> GroupConfig:
+    """Return what the group coordinator is told."""
+    return GroupConfig(
+        min_session_timeout_ms=config.get_int("group.min.session.timeout.ms"),
+        max_session_timeout_ms=config.get_int("group.max.session.timeout.ms"),
+        initial_rebalance_delay_ms=config.get_int("group.initial.rebalance.delay.ms"),
+        max_size=config.get_int("group.max.size"),
+        offsets_retention_ms=config.get_int("offsets.retention.minutes") * 60_000,
+        offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
+        offset_metadata_max_bytes=config.get_int("offset.metadata.max.bytes"),
+        offsets_commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+    )
+
+
+def transaction_config(config: BrokerConfig) -> TransactionConfig:
+    """Return what the transaction coordinator is told."""
+    return TransactionConfig(
+        num_partitions=config.get_int("transaction.state.log.num.partitions"),
+        max_timeout_ms=config.get_int("transaction.max.timeout.ms"),
+        abort_interval_ms=config.get_int("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+        id_expiration_ms=config.get_int("transactional.id.expiration.ms"),
+        expiration_interval_ms=config.get_int("transaction.remove.expired.transaction.cleanup.interval.ms"),
+    )
