@@ -232,7 +232,7 @@ def test_t9_version_2_no_other_epoch_is_let_in(state, epoch) -> None:
 
 
 def test_t9_version_2_a_delayed_end_never_ends_a_later_transaction() -> None:
-    """KAFKA-17754: a commit is kept back by the network, its retry succeeds, then it arrives in the next transaction."""
+    """KAFKA-17754: a commit is kept back, its retry succeeds, and it arrives within the next transaction."""
     context, producer, after = ended(True, 2)
     assert context.add(after, P0, version=2) is None
     assert context.end(producer, True, 2) is FENCED
