@@ -12,6 +12,7 @@ from kbroker.clock import Clock
 from kbroker.controller.controller import Controller
 from kbroker.coordination_batches import marker_batch
 from kbroker.coordination_outcome import EndOfTransaction
+from kbroker.failpoints import passed
 from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.appends import COORDINATOR
@@ -107,6 +108,7 @@ class LocalMarkers:
                     waiting[partition] = answer
             else:
                 answers[partition] = self._append(partition, end)
+            passed("txn.marker")
         return _gather(answers, waiting) if waiting else answers
 
     def _append(self, partition: TopicPartition, end: EndOfTransaction) -> ErrorCode:

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 from kbroker.clock import Clock
 from kbroker.coordination import Runtime
 from kbroker.coordination_outcome import Outcome, Writer, partition_for, then
+from kbroker.failpoints import passed
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.markers import Marker, MarkerWriter, Progress
@@ -152,6 +153,7 @@ class TransactionCoordinator:
         """EndTxn: answered once the outcome is in the log; the markers follow."""
         if not transactional_id:
             return Answer(ErrorCode.INVALID_REQUEST)
+        passed("txn.ending")
         return self._run(
             transactional_id, lambda shard, now: shard.end(transactional_id, producer, commit, client_version, now)
         )
@@ -202,6 +204,7 @@ class TransactionCoordinator:
             return  # whoever coordinates the id now goes on
         if txn is None or not txn.is_prepared:
             return
+        passed("txn.prepared")
         marker = Marker(
             txn.producer_id,
             txn.producer_epoch,
@@ -226,7 +229,9 @@ class TransactionCoordinator:
             log.warning("the transaction of %s has been taken over, its markers are given up", txn.transactional_id)
             return
         partition = self.partition_for(txn.transactional_id)
+        passed("txn.marked")
         self._runtime.run(partition, lambda shard, now: shard.marked(txn, progress.done, now), _ignore)
+        passed("txn.completed")
 
 
 def _answered(answer: Identity | Answer | None) -> Answer:

@@ -122,7 +122,8 @@ def consume(address: str, topic: str, group: str, count: int) -> Consumer:
     consumer.subscribe([topic])
     for _ in range(count):
         message = consumer.poll(PATIENCE_S)
-        assert message is not None and message.error() is None
+        assert message is not None
+        assert message.error() is None
     return consumer
 
 
