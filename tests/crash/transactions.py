@@ -12,6 +12,7 @@ Run as a module for the long form: `python -m tests.crash.transactions --kills 2
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import shutil
 import tempfile
@@ -25,7 +26,7 @@ from kbroker.failpoints import NAMES, VARIABLE
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.txn.shard import Identity
-from tests.txn.raw import Raw, until
+from tests.txn.raw import PATIENCE_S, Raw, until
 
 PARTITIONS = 3
 PRODUCERS = 4
@@ -141,6 +142,7 @@ class Transactions:
         self.broker = _Broker(directory, SETTINGS)
         self.workers = [Worker(i) for i in range(PRODUCERS)]
         self.stable = [0] * PARTITIONS
+        self._steps = itertools.cycle(self.rng.sample(STEPS, len(STEPS)))
 
     def summary(self) -> str:
         committed = sum(len(worker.committed) for worker in self.workers)
@@ -170,12 +172,14 @@ class Transactions:
         line.close()
 
     def _live_and_die(self) -> None:
-        deadline = time.monotonic() + self.rng.uniform(0.1, 1.5 if self.broker.armed else 0.5)
+        armed = self.broker.armed
+        deadline = time.monotonic() + (PATIENCE_S if armed else self.rng.uniform(0.1, 0.5))
         try:
             for worker in self.workers:
                 worker.attach(self.broker.bootstrap)
             while time.monotonic() < deadline:
                 self._round()
+            assert not armed, f"{armed} is never passed"
         except Gone:
             assert self.broker.died_by_kill(), self.broker.log_tail()
             self.counts[f"kills at {self.broker.armed}"] += 1
@@ -193,7 +197,7 @@ class Transactions:
             worker.end(commit=self.rng.random() < 0.7)
 
     def _come_back(self) -> None:
-        self.broker.armed = self.rng.choice(STEPS) if self.rng.random() < 0.8 else ""
+        self.broker.armed = next(self._steps) if self.rng.random() < 0.8 else ""
         self.broker.count = self.rng.choice((1, 2, 5, 9))
         try:
             self.broker.start()
