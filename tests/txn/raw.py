@@ -37,6 +37,7 @@ from kbroker.txn.shard import Identity
 
 PATIENCE_S = 60
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
+_NOT_YET = (CONCURRENT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 
 
 def until(what: str, happened: Any) -> Any:
@@ -81,6 +82,8 @@ class Raw:
         asked = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         (made,) = self.ask(CreateTopicsRequest(topics=[asked], timeout_ms=20_000), 5).topics
         assert made.error_code == 0
+        for index in range(partitions):
+            until("a leader", lambda index=index: self._fetch(name, 0, index, 1, committed=False).error_code == 0)
         return name
 
     def find(self, name: str) -> None:
@@ -103,7 +106,7 @@ class Raw:
         return until("an epoch", lambda: self._settled(self.init_once(name, **options)))
 
     def _settled(self, answer: Any) -> Any:
-        if answer in (CONCURRENT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+        if answer in _NOT_YET:
             return None
         assert isinstance(answer, Identity), answer
         return answer
@@ -180,6 +183,8 @@ class Raw:
     def add_offsets(self, name: str, producer: Identity, group: str, version: int = 3) -> ErrorCode:
         asked = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
         until("a group coordinator", lambda: self.ask(asked, 4).coordinators[0].error_code == 0)
+        look = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[])])
+        until("the groups", lambda: self.ask(look, 8).groups[0].error_code not in _NOT_YET)
         request = AddOffsetsToTxnRequest(
             transactional_id=name, producer_id=producer.producer_id, producer_epoch=producer.epoch, group_id=group
         )
@@ -237,16 +242,7 @@ class Raw:
         values: list[bytes] = []
         aborted_seen: list[tuple[int, int]] = []
         while True:
-            request = FetchRequest(
-                max_wait_ms=0,
-                min_bytes=0,
-                max_bytes=bytes_,
-                isolation_level=1 if committed else 0,
-                topics=[
-                    FetchTopic(topic=topic, partitions=[FetchPartition(index, -1, offset, partition_max_bytes=bytes_)])
-                ],
-            )
-            (data,) = self.ask(request, 11).responses[0].partitions
+            data = self._fetch(topic, offset, index, bytes_, committed=committed)
             assert data.error_code == 0, ErrorCode(data.error_code)
             listed = sorted((a.first_offset, a.producer_id) for a in data.aborted_transactions or [])
             aborted_seen += [(pid, first) for first, pid in listed]
@@ -254,6 +250,18 @@ class Raw:
             if end == offset:
                 return Visible(values, data.high_watermark, data.last_stable_offset, aborted_seen)
             offset = end
+
+    def _fetch(self, topic: str, offset: int, index: int, bytes_: int, *, committed: bool) -> Any:
+        partition = FetchPartition(index, -1, offset, partition_max_bytes=bytes_)
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=bytes_,
+            isolation_level=1 if committed else 0,
+            topics=[FetchTopic(topic=topic, partitions=[partition])],
+        )
+        (data,) = self.ask(request, 11).responses[0].partitions
+        return data
 
     def _take(self, data: bytes, offset: int, listed: list[tuple[int, int]], values: list[bytes]) -> int:
         """Add what is visible to `values`, as KafkaConsumer does; return the offset to go on with."""
