@@ -201,6 +201,7 @@ class BrokerNode:
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, controller, replicas), self.clock
         )
         self.producer_ids = ProducerIds(controller.allocate_producer_ids)
+        self.producer_ids.avoid(max((i for p in replicas for i in p.log.producers.entries), default=-1))
         self.markers = LocalMarkers(replicas, self.groups, self.clock)
         self.transactions = TransactionCoordinator(
             transaction_config(config),

@@ -62,5 +62,4 @@ def test_every_rule_of_transactions_has_a_test_that_names_its_number():
         (row,) = re.findall(rf"^\| T{number} \|.*$", page, re.MULTILINE)
         tests = re.findall(r"`tests/[^`:]+::(test_[^`]+)`", row)
         assert tests, f"T{number}"
-        # Producer ids are the controller's, and its test is older than the numbers.
-        assert number == 16 or any(f"t{number}_" in test for test in tests), f"T{number}"
+        assert any(f"t{number}_" in test for test in tests), f"T{number}"

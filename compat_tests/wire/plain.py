@@ -27,7 +27,7 @@ VOLATILE = {
 OURS = {"record.validation"}
 """Configs that Kafka does not have."""
 SYMBOLIC = {"topic_id", "producer_id", "session_id", "member_id", "leader", "replica_directory_id"}
-_TIMES = {"log_append_time_ms", "timestamp"}
+_TIMES = {"log_append_time_ms", "timestamp", "transaction_start_time_ms"}
 _UUID_SUFFIX = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME_RANGE = re.compile(r"\[\d{13}, \d{13}\]")
 _NOW_MS = 600_000

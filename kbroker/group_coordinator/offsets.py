@@ -178,7 +178,8 @@ class Offsets:
         """Handle a TxnOffsetCommit of partitions that exist; raises ApiError for all of them."""
         self._validate_in_transaction(request)
         limit = self._config.offset_metadata_max_bytes
-        out = Outcome(producer=InTransaction(request.producer_id, request.producer_epoch, guard))
+        producer = InTransaction(request.producer_id, request.producer_epoch, guard)
+        out = Outcome(producer=producer if request.producer_id >= 0 else None)
         topics = []
         for topic in request.topics:
             partitions = []

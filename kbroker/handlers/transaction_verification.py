@@ -67,6 +67,9 @@ def verify(
     asked: dict[TopicPartition, Partition] = {}
     for partition, sequence in questions:
         key = (partition.topic, partition.index)
+        if not partition.leading:
+            verdicts[key] = Verdict(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+            continue
         try:
             guard = partition.log.producers.begin_verification(*producer, sequence, epoch_bump, now_ms)
         except AppendError as err:

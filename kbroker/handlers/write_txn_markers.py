@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -35,6 +35,8 @@ def write_txn_markers(
     ctx: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
     """Write markers, one producer after the other."""
+    if any(each.producer_id < 0 or each.producer_epoch < 0 for each in request.markers):
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, which can build no such batch
     answers = [(each.producer_id, _write(ctx, each)) for each in request.markers]
     done = [(producer_id, answer) for producer_id, answer in answers if isinstance(answer, Mapping)]
     return _response(done) if len(done) == len(answers) else _gather(answers)

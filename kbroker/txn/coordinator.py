@@ -28,6 +28,7 @@ from kbroker.txn.transaction import TopicPartition, Transaction
 log = logging.getLogger(__name__)
 
 TOPIC = "__transaction_state"
+_NONE_DONE = Progress(frozenset(), False)
 _ANSWERS = {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE}
 """What producers are told of the coordinator's own log, beside what the runtime translates for all coordinators."""
 R = TypeVar("R")
@@ -213,7 +214,12 @@ class TransactionCoordinator:
             txn.client_version,
             tuple(sorted(txn.partitions)),
         )
-        for part in self._markers.write(marker):
+        try:
+            rounds = self._markers.write(marker)
+        except Exception:
+            log.exception("markers of %s could not be written", transactional_id)
+            rounds = [_NONE_DONE]
+        for part in rounds:
             if isinstance(part, Progress):
                 self._note(txn, part)
             else:
@@ -222,7 +228,12 @@ class TransactionCoordinator:
                 task.add_done_callback(self._rounds.discard)
 
     async def _note_later(self, txn: Transaction, part: Awaitable[Progress]) -> None:
-        self._note(txn, await part)
+        try:
+            progress = await part
+        except Exception:
+            log.exception("markers of %s could not be written", txn.transactional_id)
+            progress = _NONE_DONE
+        self._note(txn, progress)
 
     def _note(self, txn: Transaction, progress: Progress) -> None:
         if progress.fenced:

@@ -62,6 +62,7 @@ class TransactionShard:
         self.transactions: dict[str, Transaction] = {}
         self._pending: set[str] = set()
         self._ongoing: set[str] = set()
+        self._unused: list[str] = []  # found by the last look, and still to be forgotten
 
     # -- replay
 
@@ -270,27 +271,34 @@ class TransactionShard:
         log.info("transaction of %s is aborted: it took more than %d ms", transactional_id, txn.timeout_ms)
         return self._abort(txn, now_ms)
 
+    def _is_unused(self, txn: Transaction | None, oldest: int) -> bool:
+        """Whether an id has not been used since `oldest`, and nothing is being written of it."""
+        return (
+            txn is not None
+            and txn.updated_ms <= oldest
+            and txn.state in AT_REST
+            and txn.transactional_id not in self._pending
+        )
+
     def _expire(self, now_ms: int) -> Outcome:
         """Forget ids that nobody has used for long, some hundreds at a time."""
         oldest = now_ms - self._config.id_expiration_ms
-        expired = [
-            txn.transactional_id
-            for txn in self.transactions.values()
-            if txn.updated_ms <= oldest and txn.state in AT_REST and txn.transactional_id not in self._pending
-        ]
-        batch = expired[:_TOMBSTONES]
+        if not self._unused:
+            self._unused = [name for name, txn in self.transactions.items() if self._is_unused(txn, oldest)]
+        batch, self._unused = self._unused[:_TOMBSTONES], self._unused[_TOMBSTONES:]
+        batch = [name for name in batch if self._is_unused(self.transactions.get(name), oldest)]
         if not batch:
-            return Outcome(timers=[self._next_expiry()])
+            return Outcome(timers=[Schedule(_EXPIRE, 0) if self._unused else self._next_expiry()])
         self._pending.update(batch)
 
         def settled(code: ErrorCode, _now_ms: int) -> Outcome:
             self._pending.difference_update(batch)
             if code is not ErrorCode.NONE:
+                self._unused.clear()
                 return Outcome(timers=[self._next_expiry()])
             for transactional_id in batch:
                 self._forget(transactional_id)
-            rest = len(expired) > len(batch)
-            return Outcome(timers=[Schedule(_EXPIRE, 0) if rest else self._next_expiry()])
+            return Outcome(timers=[Schedule(_EXPIRE, 0) if self._unused else self._next_expiry()])
 
         tombstones = [records.transaction_tombstone(transactional_id) for transactional_id in batch]
         return Outcome(records=tombstones, after=settled, replay=False)
