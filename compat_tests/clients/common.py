@@ -5,10 +5,7 @@ Owns no client.
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
@@ -30,12 +27,6 @@ def wait_for(what: str, condition: Callable[[], T | None], timeout: float = WAIT
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not happen within {timeout} s; last seen: {found!r}")
         time.sleep(0.05)
-
-
-def doing(thread: threading.Thread) -> str:
-    """Return where a thread is, for the message of a wait that failed."""
-    frame = sys._current_frames().get(thread.ident or 0) if thread.is_alive() else None
-    return f"{thread.name} is at:\n" + "".join(traceback.format_stack(frame)[-6:]) if frame else f"{thread.name} ended"
 
 
 def outcome(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.log.loading import Key
 from kbroker.log.log_dirs import LogDirs
-from kbroker.log.log_manager import Key, LogManager
+from kbroker.log.log_manager import LogManager
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

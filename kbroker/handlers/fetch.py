@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from kbroker.handlers.fetch_session import FINAL_EPOCH, FetchSessions, Key, Session, wanted_of
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.log.epoch_proof import proven_epochs
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import (
     AbortedTransaction,
@@ -196,7 +197,7 @@ def _grouped(answered: Answered) -> list[FetchableTopicResponse]:
 def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | None:
     """Compare the consumer's last epoch with our history (KIP-595, Partition.readRecords). Raises ApiError."""
     log = partition.log
-    epoch, offset = log.leader_epochs.end_offset_for(want.last_fetched_epoch, log.log_end_offset)
+    epoch, offset = proven_epochs(log).end_offset_for(want.last_fetched_epoch, log.log_end_offset)
     if epoch < 0 or offset < 0 or want.fetch_offset < log.log_start_offset:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch < want.last_fetched_epoch or offset < want.fetch_offset:

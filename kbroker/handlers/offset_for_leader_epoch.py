@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.log.epoch_proof import proven_epochs
 from kbroker.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -43,5 +44,5 @@ def _one(ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> E
     code = partition.check_leader_epoch(wanted.current_leader_epoch)
     if code:
         return EpochEndOffset(error_code=code, partition=wanted.partition)
-    epoch, offset = partition.log.leader_epochs.end_offset_for(wanted.leader_epoch, partition.log.log_end_offset)
+    epoch, offset = proven_epochs(partition.log).end_offset_for(wanted.leader_epoch, partition.log.log_end_offset)
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=offset)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from kbroker.log.files import read_at
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.records import HEADER_SIZE, BatchHeader, parse_header
+from kbroker.protocol.records import HEADER_SIZE, BatchHeader, compute_crc, parse_header
 
 _HEADERS_CHUNK = 16384
 _BATCHES_CHUNK = 1 << 20
@@ -41,6 +41,12 @@ def read_header(fd: int, position: int, end: int) -> BatchHeader | None:
     except Malformed:
         return None
     return header if position + header.size <= end else None
+
+
+def is_intact(fd: int, position: int, header: BatchHeader) -> bool:
+    """Whether the batch at `position` is as its CRC says."""
+    batch = read_at(fd, header.size, position)
+    return len(batch) == header.size and compute_crc(batch) == header.crc
 
 
 def scan_batches(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:

@@ -89,6 +89,11 @@ class LeaderEpochCache:
         self._replace([(self._entries[index - 1][0], start_offset), *self._entries[index:]])
         self._write()
 
+    def correct(self, entries: list[tuple[int, int]]) -> None:
+        """Take other entries, which the log told."""
+        self._replace(entries)
+        self._write()
+
     def clear(self) -> None:
         """Forget everything."""
         self._replace([])

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, TypeVar
 # Below this many bytes threads cost more than they give.
 WORTH_THREADS: Final = 32 << 20
 
-_DELETE_SUFFIX: Final = "-delete"
-_FUTURE_SUFFIX: Final = "-future"
+DELETE_SUFFIX: Final = "-delete"
+FUTURE_SUFFIX: Final = "-future"
 
 Key = tuple[str, int]
 K = TypeVar("K")
@@ -39,9 +39,9 @@ def entries_of(directory: str) -> Entries:
         path = f"{directory}/{name}"
         if not os.path.isdir(path):
             continue
-        if name.endswith(_DELETE_SUFFIX):
+        if name.endswith(DELETE_SUFFIX):
             found.deleted.append(path)
-        elif name.endswith(_FUTURE_SUFFIX):
+        elif name.endswith(FUTURE_SUFFIX):
             if (key := partition_of(name.rpartition(".")[0])) is not None:
                 found.futures.append((key, path))
         elif (key := partition_of(name)) is not None:

@@ -18,9 +18,9 @@ from functools import partial
 
 from kbroker.config.overrides import ALL_DIRS
 from kbroker.log.dir_lock import LogDirError
-from kbroker.log.loading import run_all
+from kbroker.log.loading import Key, run_all
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import Belongs, Key, LogManager
+from kbroker.log.log_manager import Belongs, LogManager
 from kbroker.log.moves import Move, SourceError
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode

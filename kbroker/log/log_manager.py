@@ -32,21 +32,18 @@ from kbroker.log.dir_identity import holds_other, take_identity
 from kbroker.log.dir_lock import lock_directory
 from kbroker.log.files import PASSING_ERRORS, read_optional, remove_quietly, sync_directory
 from kbroker.log.flushing import Flusher
-from kbroker.log.loading import WORTH_THREADS, entries_of, run_all
+from kbroker.log.loading import DELETE_SUFFIX, FUTURE_SUFFIX, WORTH_THREADS, Key, entries_of, run_all
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.recovery_progress import RecoveryProgress, bytes_to_recover
 from kbroker.log.verify import log_class
 from kbroker.protocol.errors import ApiError
 
-_DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
-_FUTURE_SUFFIX = "-future"
 _PURGE_SECONDS = 0.05
 
 logger = logging.getLogger(__name__)
 
-Key = tuple[str, int]
 Belongs = Callable[[str, int, uuid.UUID | None], bool]
 
 
@@ -322,7 +319,7 @@ class LogManager:
                 continue
             was_cleaned |= self.cleaner.forget((topic, partition))
             log.close(clean=False)
-            path = self._renamed(topic, partition, _DELETE_SUFFIX)
+            path = self._renamed(topic, partition, DELETE_SUFFIX)
             try:
                 os.rename(log.directory, path)
             except OSError as error:
@@ -340,12 +337,12 @@ class LogManager:
 
     def future_path(self, topic: str, partition: int) -> str:
         """Return a new name for the directory of a partition that is being moved here."""
-        return self._renamed(topic, partition, _FUTURE_SUFFIX)
+        return self._renamed(topic, partition, FUTURE_SUFFIX)
 
     def take_over(self, log: PartitionLog) -> None:
         """Let a log that was built in a future directory of this directory become the partition's.
 
-        Raises OSError, and then nothing has changed. Files of another topic that had the name are moved aside.
+        Raises OSError, and then nothing has changed but this: files of another topic that had the name are moved aside.
         """
         path = f"{self.directory}/{log.topic}-{log.partition}"
         log.release_idle(force=True)  # open indexes know their files by name

@@ -143,6 +143,7 @@ class Move:
             now_ms=now_ms,
             log_start_offset=log.log_start_offset,
             high_watermark=log.high_watermark,
+            compacted=log.may_have_holes,
         )
         if (moved.log_start_offset, moved.log_end_offset) != (log.log_start_offset, log.log_end_offset):
             raise OSError(f"the copy ends at {moved.log_end_offset}, the log at {log.log_end_offset}")

@@ -1,34 +1,32 @@
-"""Questions about offsets that need a look at single records or at several segments.
+"""The search for an offset by its timestamp (ListOffsets), which needs a look at single records.
 
-Owns the search by timestamp (ListOffsets) and for aborted transactions (Fetch). Never changes what a log holds, though
-it repairs indexes on the way.
+Owns that search over the segments of a log. Never changes what a log holds, though it repairs indexes on the way.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kbroker.log.batch_scan import scan_headers
 from kbroker.log.files import read_at
-from kbroker.log.producer_state import CompletedTxn, ProducerState
-from kbroker.log.recovery import aborted_entry, replay
-from kbroker.log.segment import Segment
-from kbroker.log.txn_index import AbortedTxn
+from kbroker.log.links import ends_well, proven_end
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.protocol.records import BatchHeader, Record, read_records
+from kbroker.protocol.records import BatchHeader, Record, compute_crc, read_records
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog
 
 _MAX_DECOMPRESSED = 1 << 30  # these batches have been accepted already; the bound only stops a broken file
+_CHECKED_BYTES = 1 << 20  # of what a search passes over; the time index brings it nearer than that, but for odd times
 
 
 def offset_for_timestamp(log: PartitionLog, timestamp: int) -> tuple[int, int, int] | None:
     """Return (offset, timestamp, leader epoch) of the first record at or after `timestamp`, None without one."""
     start = log.log_start_offset
-    for segment in log.segments:
-        for position, header in segment.batches_at_timestamp(timestamp, start):
-            for record in _records(segment, position, header):
+    for index in range(len(log.segments)):
+        for header, batch in _batches_at(log, index, timestamp, start):
+            for record in _records(batch):
                 if record.timestamp >= timestamp and record.offset >= start:
                     return record.offset, record.timestamp, header.leader_epoch
     return None
@@ -36,51 +34,51 @@ def offset_for_timestamp(log: PartitionLog, timestamp: int) -> tuple[int, int, i
 
 def max_timestamp_offset(log: PartitionLog) -> tuple[int, int, int] | None:
     """Return (offset, timestamp, leader epoch) of the first record that has the largest timestamp, None without one."""
-    largest = max(log.segments, key=lambda segment: segment.max_timestamp)
-    timestamp = largest.max_timestamp
+    index = max(range(len(log.segments)), key=lambda each: log.segments[each].max_timestamp)
+    timestamp = log.segments[index].max_timestamp
     if timestamp < 0:
         return None
-    for position, header in largest.batches_at_timestamp(timestamp, largest.base_offset):
-        for record in _records(largest, position, header):
+    for header, batch in _batches_at(log, index, timestamp, log.bases[index]):
+        for record in _records(batch):
             if record.timestamp >= timestamp:
                 return record.offset, record.timestamp, header.leader_epoch
     return None
 
 
-def _records(segment: Segment, position: int, header: BatchHeader) -> list[Record]:
-    batch = read_at(segment.handle.fd, header.size, position)
+def _batches_at(
+    log: PartitionLog, index: int, timestamp: int, start_offset: int
+) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Yield (header, bytes) of a segment's batches from `start_offset` on that hold `timestamp` or a later one.
+
+    What is passed over is part of the answer: what a start found is checked before it counts, as far as that is near.
+    Raises ApiError(CORRUPT_MESSAGE).
+    """
+    segment = log.segments[index]
+    anchor = segment.place_by_time(timestamp, start_offset)
+    if segment.damaged or not ends_well(log, index):
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE)
+    if anchor is None:
+        return
+    fd, end, passed_over = segment.handle.fd, anchor, 0
+    for place, header in scan_headers(fd, anchor, segment.size):
+        end = place + header.size
+        wanted = header.max_timestamp >= timestamp and header.last_offset >= start_offset
+        if not wanted and (passed_over > _CHECKED_BYTES or place >= segment.found_size):
+            continue
+        batch = read_at(fd, header.size, place)
+        passed_over += header.size
+        if place < segment.found_size and compute_crc(batch) != header.crc:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE)
+        if wanted:
+            if proven_end(log, index, anchor, place, place) <= place:
+                raise ApiError(ErrorCode.CORRUPT_MESSAGE)
+            yield header, batch
+    if end < segment.size:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE)
+
+
+def _records(batch: bytes) -> list[Record]:
     try:
         return list(read_records(batch, max_bytes=_MAX_DECOMPRESSED))
     except Malformed as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-
-
-def aborted_transactions(log: PartitionLog, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-    """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
-    found: list[AbortedTxn] = []
-    bases = [segment.base_offset for segment in log.segments]
-    for segment in log.segments[max(bisect_right(bases, start_offset) - 1, 0) :]:
-        done = segment.txns.collect(start_offset, end_offset, found)
-        if segment.txns.missing:
-            rebuild_txn_index(log, segment)
-            done = segment.txns.collect(start_offset, end_offset, found)
-        if done:
-            break
-    return [(txn.producer_id, txn.first_offset) for txn in found]
-
-
-def rebuild_txn_index(log: PartitionLog, segment: Segment) -> None:
-    """Find a segment's aborted transactions again, from a snapshot below it and the log."""
-    index = log.segments.index(segment)
-    end = log.segments[index + 1].base_offset if index + 1 < len(log.segments) else log.log_end_offset
-    state = ProducerState()
-    snapshot = log.snapshots.newest(segment.base_offset)
-    lowest = log.segments[0].base_offset
-    state.reset(max(snapshot[0], lowest) if snapshot else lowest, snapshot[1] if snapshot else [])
-    segment.txns.reset()
-
-    def note(completed: CompletedTxn) -> None:
-        if completed.aborted and completed.last_offset >= segment.base_offset:
-            segment.txns.append(aborted_entry(completed, state))
-
-    replay(state, log.segments[: index + 1], end, note)

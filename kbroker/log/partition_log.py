@@ -19,10 +19,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from kbroker.failpoints import passed
-from kbroker.log import checkpoints, offset_queries, retention, truncation
+from kbroker.log import aborted, checkpoints, offset_queries, retention, truncation
 from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.files import remove_quietly
 from kbroker.log.flushing import FlushTask
+from kbroker.log.links import proven_end
 from kbroker.log.log_config import LogConfig
 from kbroker.log.producer_entry import ProducerEntry
 from kbroker.log.producer_state import CompletedTxn
@@ -61,11 +62,13 @@ class PartitionLog:
         "bases",
         "config",
         "directory",
+        "epochs_proven",
         "high_watermark",
         "last_flush_ms",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
+        "may_have_holes",
         "partition",
         "producers",
         "recovery_point",
@@ -103,6 +106,8 @@ class PartitionLog:
         self.directory = directory
         self.config = config
         self._rules = BatchRules(f"{topic}-{partition}", config)
+        self.may_have_holes = compacted or config.compact
+        """Whether the log is compacted, or has been: then offsets between two batches may be missing."""
         loaded = load_log(
             directory,
             config,
@@ -110,11 +115,13 @@ class PartitionLog:
             log_start_offset=log_start_offset,
             clean=clean,
             now_ms=now_ms,
-            compacted=compacted,
+            compacted=self.may_have_holes,
             progress=progress,
         )
         self.segments = loaded.segments
         self.leader_epochs = loaded.epochs
+        self.epochs_proven = False
+        """Whether the leader epochs have been held against the batches; see epoch_proof.py."""
         self.producers = loaded.producers
         self.snapshots = loaded.snapshots
         self.log_start_offset = loaded.log_start_offset
@@ -153,6 +160,7 @@ class PartitionLog:
     def update_config(self, config: LogConfig) -> None:
         """Use other settings from now on; index settings count from the next segment on."""
         self.config = config
+        self.may_have_holes |= config.compact
         self._rules = BatchRules(self._rules.name, config)
 
     # -- appending --------------------------------------------------------------------------------------------
@@ -319,18 +327,33 @@ class PartitionLog:
             segment = segments[index]
             found = segment.find(fetch_offset)
             if found is None:
-                if not segment.is_whole_from(fetch_offset):
+                if not self._is_whole_from(index, fetch_offset):
                     raise ApiError(ErrorCode.CORRUPT_MESSAGE)  # or the reader would go past what it cannot see
                 continue
             position, first_size = found
             limit = max(max_bytes, first_size) if min_one else max_bytes
             if limit < first_size:
                 return EMPTY_SLICE
+            if segment.unproven and fetch_offset < segment.tail_start:
+                limit = min(limit, self._proven_size(index, fetch_offset, position, limit))
             size = min(self._end_position(index, upper_bound) - position, limit)
             if size <= 0:
                 return EMPTY_SLICE
             return LogSlice(segment.handle, position, size, self, index, fetch_offset, upper_bound)
         return EMPTY_SLICE
+
+    def _is_whole_from(self, index: int, offset: int) -> bool:
+        segment = self.segments[index]
+        if not segment.unproven or offset >= segment.tail_start:
+            return segment.is_whole_from(offset)
+        return proven_end(self, index, segment.place_before(offset), segment.size, segment.size) >= segment.size
+
+    def _proven_size(self, index: int, offset: int, position: int, size: int) -> int:
+        """Return how many bytes from `position` on may be served; raises ApiError(CORRUPT_MESSAGE) for none."""
+        end = proven_end(self, index, self.segments[index].place_before(offset), position, position + size)
+        if end <= position:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE)
+        return end - position
 
     def _end_position(self, index: int, upper_bound: int) -> int:
         segment = self.segments[index]
@@ -343,7 +366,7 @@ class PartitionLog:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
-        return offset_queries.aborted_transactions(self, start_offset, end_offset)
+        return aborted.aborted_transactions(self, start_offset, end_offset)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """Return (offset, timestamp, leader epoch) of the first record at or after `timestamp` in ms."""

@@ -72,10 +72,10 @@ def load_log(
     the bytes that recovery has read.
     """
     remove_leftovers(directory)
-    loader = _Loader(directory, config, now_ms, compacted=compacted or config.compact)
+    loader = _Loader(directory, config, now_ms, compacted=compacted)
     if not clean:
         loader.recover(recovery_point, progress)
-    log_end = loader.active().become_active()
+    log_end = loader.active().become_active(recovery_point if clean else 0)
     if not loader.active().ends_whole:
         # The mark of a clean stop was wrong: somebody else wrote to the file.
         loader.recover(loader.active().base_offset)
@@ -226,7 +226,10 @@ class _Loader:
             self.snapshots.remove_outside(-1, segment.base_offset)
             self.snapshots.take(self.producers, sync=True)
             size = segment.size
-            recover_segment(segment, self.producers, self.epochs, partial(self._remove_after, index), gapless=gapless)
+            after = self.segments[index + 1] if segment is not self.segments[-1] else None
+            recover_segment(
+                segment, self.producers, self.epochs, partial(self._remove_after, index), gapless=gapless, after=after
+            )
             passed("recovery.checked")
             if progress is not None:
                 progress(size)
@@ -244,10 +247,12 @@ def recover_segment(
     before_cut: Callable[[], None],
     *,
     gapless: bool,
+    after: Segment | None = None,
 ) -> None:
     """Read every batch of a segment, rebuild all its indexes, and cut it off at the first bad batch.
 
-    `before_cut` is called before anything is cut off: a crash between the two must leave the reason for both.
+    `before_cut` is called before anything is cut off: a crash between the two must leave the reason for both. `after`
+    is the segment behind this one.
     """
     segment.reset_indexes()
     segment.txns.reset()
@@ -270,13 +275,21 @@ def recover_segment(
         segment.note_batch(position, header, indexed)
         if position - indexed > segment.index_interval:
             indexed = position
-        if header.leader_epoch > epochs.latest:
+        if header.leader_epoch > epochs.latest and not _is_denied(header, position, segment, after):
             epochs.assign(header.leader_epoch, header.base_offset)
         end = position + header.size
         next_offset = header.last_offset + 1
     if end < segment.size:
         before_cut()
     segment.end_rebuild(end, indexed)
+
+
+def _is_denied(header: BatchHeader, position: int, segment: Segment, after: Segment | None) -> bool:
+    """Whether the next segment begins with an older leader epoch than the last batch of this one claims."""
+    if after is None or position + header.size < segment.size:
+        return False
+    behind = read_header(after.handle.fd, 0, after.size)
+    return behind is not None and behind.leader_epoch < header.leader_epoch
 
 
 def _may_follow(header: BatchHeader, before: BatchHeader) -> bool:

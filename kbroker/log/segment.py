@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from kbroker.failpoints import passed
-from kbroker.log.batch_scan import read_header, scan_headers
+from kbroker.log.batch_scan import is_intact, read_header, scan_headers
 from kbroker.log.files import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -30,6 +30,9 @@ from kbroker.log.files import (
 from kbroker.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from kbroker.log.txn_index import TxnIndex
 from kbroker.protocol.records import BatchHeader
+
+if TYPE_CHECKING:
+    from kbroker.log.links import Spans
 
 _TAIL_LENGTH = 128  # batches whose positions are remembered, so that reads near the end touch no index
 
@@ -46,19 +49,24 @@ class Segment:
         "_since_index",
         "_tail_last",
         "_tail_positions",
-        "_tail_start",
         "base_offset",
         "created_ms",
+        "damaged",
         "directory",
+        "end_proven",
         "ends_whole",
         "first_timestamp",
+        "found_size",
         "index_full",
         "index_interval",
         "jitter_ms",
         "offsets",
+        "proven",
         "size",
+        "tail_start",
         "times",
         "txns",
+        "unproven",
         "used",
     )
 
@@ -72,6 +80,16 @@ class Segment:
         self.size = 0
         self.ends_whole = True
         """Whether nothing stood behind the last whole batch when the segment became active."""
+        self.damaged = False
+        """Whether a look at the file found something in it that is no whole batch, or not as it was written."""
+        self.end_proven = False
+        """Whether its last batch has been; see links.py."""
+        self.found_size = 0
+        """Up to here the file is as a start found it, and nobody has looked at its CRCs."""
+        self.unproven = 0
+        """Up to here the file is as a start found it, and its headers have not all been held against each other."""
+        self.proven: Spans | None = None
+        """What of them has been."""
         self.index_full = False
         self.used = False
         """Set by every access; whoever closes idle segments clears it."""
@@ -85,7 +103,8 @@ class Segment:
         self._max_known = True
         self._max_timestamp = -1
         self._max_offset = base_offset
-        self._tail_start = base_offset  # the tail arrays tell all about offsets from here on
+        self.tail_start = base_offset
+        """The tail arrays tell all about offsets from here on, which this process has written."""
         self._tail_last = array("q")  # last offset of each batch
         self._tail_positions = array("q")
 
@@ -103,7 +122,7 @@ class Segment:
     def open(cls, directory: str, base_offset: int, index_interval: int, index_bytes: int, now_ms: int) -> Segment:
         """Open an existing log file; nothing but its size is read before it is needed."""
         segment = cls(directory, base_offset, index_interval, index_bytes, now_ms)
-        segment.size = os.stat(segment.path()).st_size
+        segment.size = segment.unproven = segment.found_size = os.stat(segment.path()).st_size
         if segment.size:
             segment._forget_tail()
             segment._max_known = False
@@ -147,7 +166,7 @@ class Segment:
         tail.append(last_offset)
         self._tail_positions.append(position)
         if len(tail) > _TAIL_LENGTH:
-            self._tail_start = tail[_TAIL_LENGTH // 2] + 1
+            self.tail_start = tail[_TAIL_LENGTH // 2] + 1
             del tail[: _TAIL_LENGTH // 2 + 1]
             del self._tail_positions[: _TAIL_LENGTH // 2 + 1]
 
@@ -193,7 +212,7 @@ class Segment:
 
     def find(self, offset: int) -> tuple[int, int] | None:
         """Return (position, size) of the first batch that ends at or after `offset`, None if there is none."""
-        if offset >= self._tail_start:
+        if offset >= self.tail_start:
             tail = self._tail_last
             index = bisect_left(tail, offset)
             if index == len(tail):
@@ -204,21 +223,21 @@ class Segment:
         if not self.size:
             return None
         fd = self.handle.fd
-        for position, header in scan_headers(fd, self._start_for(offset), self.size):
+        for position, header in scan_headers(fd, self.place_before(offset), self.size):
             if header.last_offset >= offset:
                 return position, header.size
         return None
 
     def is_whole_from(self, offset: int) -> bool:
         """Whether batches follow one another to the end of the file, from one at or before `offset` on."""
-        if offset >= self._tail_start or not self.size:
+        if offset >= self.tail_start or not self.size:
             return True
-        end = start = self._start_for(offset)
+        end = start = self.place_before(offset)
         for position, header in scan_headers(self.handle.fd, start, self.size):
             end = position + header.size
         return end == self.size
 
-    def _start_for(self, offset: int) -> int:
+    def place_before(self, offset: int) -> int:
         """Return a position from which a scan finds `offset`, taken from the index only if the log confirms it."""
         index = self.indexes()[0]
         entry = index.lookup(offset)
@@ -244,18 +263,18 @@ class Segment:
         slot = offsets.entries.last_at_most(position, 1)
         return offsets.entries.get(slot)[1] if slot >= 0 else 0
 
-    def batches_at_timestamp(self, timestamp: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of batches from `start_offset` on that hold `timestamp` or a later one."""
+    def place_by_time(self, timestamp: int, start_offset: int) -> int | None:
+        """Return the beginning of a batch from which on to look for `timestamp` at or after `start_offset`.
+
+        None if the segment holds nothing so late.
+        """
         if not self.size or self.max_timestamp < timestamp:
-            return
+            return None
         entry = self.indexes()[1].lookup(timestamp)
         if entry is not None and not self._confirms(entry):
             self.rebuild_indexes()
             entry = self.indexes()[1].lookup(timestamp)
-        position = self._start_for(max(entry[1] if entry else self.base_offset, start_offset))
-        for place, header in scan_headers(self.handle.fd, position, self.size):
-            if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
-                yield place, header
+        return self.place_before(max(entry[1] if entry else self.base_offset, start_offset))
 
     def _confirms(self, entry: tuple[int, int]) -> bool:
         found = self.find(entry[1])
@@ -297,7 +316,7 @@ class Segment:
 
     def _is_complete(self) -> bool:
         # A segment written since it was created, and without index entries yet, has all it needs in memory.
-        return self._tail_start == self.base_offset
+        return self.tail_start == self.base_offset
 
     def _trusted_start(self) -> int:
         """Return the position behind which the indexes say nothing; 0 after resetting them if they are not true."""
@@ -327,7 +346,10 @@ class Segment:
         entry = self.offsets.lookup(newest[1])
         for position, header in scan_headers(self.handle.fd, entry[1] if entry else 0, self.size):
             if header.last_offset >= newest[1]:
-                return position if header.base_offset <= newest[1] and header.max_timestamp == newest[0] else None
+                if header.base_offset <= newest[1] and header.max_timestamp == newest[0]:
+                    return position
+                self.damaged |= not is_intact(self.handle.fd, position, header)
+                return None
         return None
 
     def _complete_from(self, start: int) -> None:
@@ -341,6 +363,7 @@ class Segment:
             if position - indexed > self.index_interval:
                 indexed = position
             position += header.size
+        self.damaged |= position != self.size
         self._since_index = position - indexed
         self.index_full = self.offsets.is_full or self.times.is_full
         self._max_known = True
@@ -380,13 +403,19 @@ class Segment:
         if size < self.size:
             os.ftruncate(self.handle.fd, size)
             self.size = size
+        self.found_size, self.damaged = 0, False
+        self.unproven, self.proven, self.end_proven = size, None, False
         self._since_index = size - indexed
         self.index_full = self.offsets.is_full or self.times.is_full
         self._max_known = True
         self._forget_tail()
 
-    def become_active(self) -> int:
-        """Prepare for appending; returns the offset after the last whole batch, and says if that `ends_whole`."""
+    def become_active(self, known_end: int = 0) -> int:
+        """Prepare for appending; returns the offset after the last whole batch, and says if that `ends_whole`.
+
+        `known_end` is what a clean stop said that offset is, 0 if nothing did. It decides where the last batch claims
+        another one, which no CRC covers, but is as long as it has to be.
+        """
         end = self.base_offset
         whole = 0
         if self.size:
@@ -400,12 +429,26 @@ class Segment:
                 first = read_header(self.handle.fd, 0, self.size)
                 self.first_timestamp = first.max_timestamp if first else None
         self.ends_whole = whole == self.size
+        if known_end not in (0, end) and self._may_end_at(known_end):
+            end = known_end
         self._forget_tail()
-        self._tail_start = end
+        self.tail_start = end
         return end
 
+    def _may_end_at(self, offset: int) -> bool:
+        """Whether the last batch is damaged, or ends at `offset` by the end of the one before it.
+
+        What is being appended to has no holes.
+        """
+        counted = end = self.base_offset
+        last = None
+        for last in scan_headers(self.handle.fd, 0, self.size):
+            counted = end + last[1].last_offset_delta + 1
+            end = last[1].last_offset + 1
+        return counted == offset or (last is not None and not is_intact(self.handle.fd, *last))
+
     def _forget_tail(self) -> None:
-        self._tail_start = self.base_offset + MAX_RELATIVE_OFFSET + 1 if self.size else self.base_offset
+        self.tail_start = self.base_offset + MAX_RELATIVE_OFFSET + 1 if self.size else self.base_offset
         self._tail_last = array("q")
         self._tail_positions = array("q")
 
@@ -418,6 +461,8 @@ class Segment:
             return
         os.ftruncate(self.handle.fd, found[0])
         self.size = found[0]
+        self.found_size = min(self.found_size, self.size)
+        self.unproven, self.proven, self.end_proven = min(self.unproven, self.size), None, False
         self.first_timestamp = None
         self._forget_tail()
         self.rebuild_indexes()

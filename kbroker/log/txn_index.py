@@ -37,7 +37,7 @@ def encode_aborted(entries: Iterable[AbortedTxn]) -> bytes:
 class TxnIndex:
     """Aborted transactions whose markers lie in one segment, in the order of their markers."""
 
-    __slots__ = ("_base", "_entries", "missing", "path")
+    __slots__ = ("_base", "_entries", "missing", "path", "proven")
 
     def __init__(self, directory: str, base_offset: int) -> None:
         self._base = base_offset
@@ -45,6 +45,8 @@ class TxnIndex:
         self._entries: list[AbortedTxn] | None = None
         self.missing = False
         """Whether the file is absent or broken, so that only the log itself can tell what it should hold."""
+        self.proven = False
+        """Whether the entries are known to be those of the log."""
 
     @property
     def entries(self) -> list[AbortedTxn]:
@@ -72,7 +74,7 @@ class TxnIndex:
     def create(self) -> None:
         """Make sure the file exists: an absent one would have to be rebuilt."""
         os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-        self.missing = False
+        self.missing, self.proven = False, True
 
     def append(self, entry: AbortedTxn) -> None:
         """Write an entry; nothing is changed if that raises OSError."""
@@ -99,7 +101,7 @@ class TxnIndex:
     def reset(self) -> None:
         """Drop everything."""
         self._entries = []
-        self.missing = False
+        self.missing, self.proven = False, True
         os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
 
     def collect(self, start_offset: int, end_offset: int, into: list[AbortedTxn]) -> bool:

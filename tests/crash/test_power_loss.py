@@ -11,9 +11,9 @@ from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.records import build_batch, read_records
+from kbroker.protocol.records import build_batch
 from tests.crash.power import Power
+from tests.crash.writing import read
 from tests.figures import figure
 
 SEED = 20261121
@@ -36,22 +36,6 @@ def produce(client: WireClient, topic: str, partition: int, value: bytes) -> Non
     batch = build_batch([(1_700_000_000_000, None, value, ())])
     answer = client.ask(produce_request(topic, batch, partition=partition), 9)
     assert answer.responses[0].partition_responses[0].error_code == 0
-
-
-def read(client: WireClient, topic: str, partition: int) -> list[bytes]:
-    found: list[bytes] = []
-    while True:
-        wanted = FetchPartition(partition=partition, fetch_offset=len(found), partition_max_bytes=1 << 20)
-        topics = [FetchTopic(topic=topic, partitions=[wanted])]
-        answer = client.ask(FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics), 11)
-        data = answer.responses[0].partitions[0]
-        assert data.error_code == 0, (topic, partition, data.error_code)
-        if len(found) >= data.high_watermark:
-            return found
-        view = memoryview(data.records)
-        while len(view) > 12 and len(view) >= (size := int.from_bytes(view[8:12]) + 12):
-            found += [bytes(record.value or b"") for record in read_records(view[:size], max_bytes=1 << 24)]
-            view = view[size:]
 
 
 def test_what_was_acknowledged_holds_over_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +70,7 @@ def test_what_was_acknowledged_holds_over_a_loss_of_power(tmp_path: Path, monkey
 def _check(survivor: Path, acknowledged: dict[tuple[str, int], list[bytes]]) -> None:
     with Broker(SETTINGS, data_dir=str(survivor)) as broker, WireClient(broker.bootstrap_servers) as client:
         for key, values in acknowledged.items():
-            found = read(client, *key)
+            topic, partition = key
+            found = read(client, partition, topic)
             assert found[: len(values)] == values, key
             assert len(found) == len(values)

@@ -26,15 +26,15 @@ def produce(client: WireClient, partition: int, values: list[bytes]) -> int:
     return int(answer.responses[0].partition_responses[0].error_code)
 
 
-def read(client: WireClient, partition: int) -> list[bytes]:
+def read(client: WireClient, partition: int, topic: str = TOPIC) -> list[bytes]:
     """Return every value of a partition."""
     found: list[bytes] = []
     while True:
         wanted = FetchPartition(partition=partition, fetch_offset=len(found), partition_max_bytes=1 << 20)
-        topics = [FetchTopic(topic=TOPIC, partitions=[wanted])]
+        topics = [FetchTopic(topic=topic, partitions=[wanted])]
         answer = client.ask(FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics), 11)
         data = answer.responses[0].partitions[0]
-        assert data.error_code == 0
+        assert data.error_code == 0, (topic, partition, data.error_code)
         if len(found) >= data.high_watermark:
             return found
         view = memoryview(data.records)

@@ -8,6 +8,7 @@ from typing import Any
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.verify import log_class
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import Record, build_batch, iter_batches, read_records
 
 NOW = 1_700_000_000_000
@@ -47,6 +48,23 @@ def read_all(
             records += [record for record in found if record.offset >= offset]
             offset = header.last_offset + 1
     return records
+
+
+def read_served(log: PartitionLog) -> tuple[list[Record], bool]:
+    """Read as much as is served, batch by batch, and say whether that came to the end."""
+    records: list[Record] = []
+    offset, end = log.log_start_offset, log.log_end_offset
+    while offset < end:
+        try:
+            view = log.read(offset, 1, end, min_one=True).view()
+        except ApiError as error:
+            if error.code != ErrorCode.CORRUPT_MESSAGE:
+                raise
+            return records, False
+        for position, header in iter_batches(view):
+            records += read_records(view[position : position + header.size], max_bytes=1 << 24)
+            offset = header.last_offset + 1
+    return records, True
 
 
 def offsets_of(records: list[Record]) -> list[int]:

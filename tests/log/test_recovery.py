@@ -259,7 +259,7 @@ def test_s10_replacing_segments_is_all_or_nothing(tmp_path: Path, crash: str) ->
     if crash == "done":
         os.replace(f"{name}.swap", name)
         os.unlink(log.segments[1].path())
-    log = open_log(directory, config=SMALL)
+    log = open_log(directory, config=SMALL, compacted=True)
     assert read_all(log) == (old if crash == "cleaning" else new)
     assert log.log_end_offset == 120
 

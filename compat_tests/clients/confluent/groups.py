@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Message, TopicPartition
 
-from compat_tests.clients.common import WAIT_S, bulk, doing, wait_for
+from compat_tests.clients.common import WAIT_S, bulk, wait_for
 from compat_tests.clients.confluent import scenarios
 from compat_tests.clients.confluent.tools import QUIET, admin, answers, consumer, create, error_name, fill, take, told
+from compat_tests.clients.members import MemberThread, settle
 
 FAST = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200, "topic.metadata.refresh.interval.ms": 500}
 
 
-class Member(threading.Thread):
+class Member(MemberThread):
     """A member of a group that subscribes to one topic and polls in a thread of its own. A context manager."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, **config: Any) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         settings = {key.replace("_", "."): value for key, value in config.items()}
         base = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", **QUIET, **FAST}
         self.consumer = Consumer({**base, "enable.auto.commit": False, **settings})
         self.messages: list[Message] = []
         # Kept from the callbacks: asking the consumer from another thread while it rebalances may block for good.
-        self._owned: frozenset[int] = frozenset()
         self.consumer.subscribe([topic], on_assign=self._gain, on_revoke=self._lose, on_lost=self._lose)
         self._ends = threading.Event()
         self.silent = threading.Event()
 
-    def run(self) -> None:
+    def live(self) -> None:
         while not self._ends.is_set():
             if self.silent.is_set():
                 self._ends.wait(0.1)
@@ -42,45 +41,13 @@ class Member(threading.Thread):
         self.consumer.close()
 
     def _gain(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._owned |= {each.partition for each in partitions}
+        self.owned |= {each.partition for each in partitions}
 
     def _lose(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._owned -= {each.partition for each in partitions}
+        self.owned -= {each.partition for each in partitions}
 
-    @property
-    def partitions(self) -> list[int]:
-        """The partitions that this member has now."""
-        return sorted(self._owned)
-
-    def leave(self) -> None:
-        """Leave the group and end."""
-        if self.is_alive():
-            self._ends.set()
-            self.join(WAIT_S)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
-
-
-def settle(members: Sequence[Member], sizes: Sequence[int]) -> list[list[int]]:
-    """Wait until the members have as many partitions as `sizes` says and no partition has two owners."""
-
-    def settled() -> list[list[int]]:
-        shares = sorted(member.partitions for member in members)
-        owned = [partition for share in shares for partition in share]
-        right = sorted(len(share) for share in shares) == sorted(sizes) and len(owned) == len(set(owned))
-        return shares if right else []
-
-    try:
-        return wait_for(f"an assignment of {sizes}", settled)
-    except AssertionError as error:
-        for member in members:
-            error.add_note(f"{member.partitions}, {doing(member)}")
-        raise
+    def end(self) -> None:
+        self._ends.set()
 
 
 def described(bootstrap: str, group: str) -> dict[str, Any]:

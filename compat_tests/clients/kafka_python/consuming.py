@@ -8,7 +8,7 @@ from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 
 from compat_tests.clients.common import T0, bulk, outcome
 from compat_tests.clients.kafka_python import scenarios
-from compat_tests.clients.kafka_python.tools import admin, consumer, create, fill, producer, take
+from compat_tests.clients.kafka_python.tools import admin, consumer, create, fill, know, producer, take
 
 
 def _offsets(found: dict[TopicPartition, int]) -> list[list[object]]:
@@ -164,6 +164,7 @@ def topics_and_partitions(bootstrap: str, unique: str) -> object:
     create(bootstrap, f"other-{unique}")
     with consumer(bootstrap, group_id=unique) as client:
         client.subscribe(pattern=f"^{unique}-[12]$")
+        know(client, f"{unique}-1", f"{unique}-2")
         for number in (1, 2, 3):
             fill(bootstrap, f"{unique}-{number}", [b"v"])
         records = take(client, 2)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import queue
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.admin import MemberToRemove
@@ -16,51 +15,39 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-from compat_tests.clients.common import WAIT_S, bulk, doing, outcome, wait_for
+from compat_tests.clients.common import WAIT_S, bulk, outcome, wait_for
 from compat_tests.clients.kafka_python import scenarios
-from compat_tests.clients.kafka_python.tools import admin, consumer, create, fill, take
+from compat_tests.clients.kafka_python.tools import admin, consumer, create, fill, know, take
+from compat_tests.clients.members import MemberThread, settle
 
 FAST = {"heartbeat_interval_ms": 200, "session_timeout_ms": 6000}
 
 T = TypeVar("T")
 
 
-class Member(threading.Thread):
+class Member(MemberThread):
     """A member of a group that subscribes to one topic and polls in a thread of its own, as applications do.
 
     A context manager. Only its thread uses the consumer; `do` hands it work.
     """
 
     def __init__(self, bootstrap: str, group: str, topic: str, **config: Any) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         settings = {**FAST, "group_id": group, "auto_offset_reset": "earliest", "enable_auto_commit": False, **config}
         self._consumer = KafkaConsumer(bootstrap_servers=bootstrap, **settings)
         self._consumer.subscribe([topic])
-        # This client joins before it has the topic's metadata, and then assigns nothing. And it must come to know it
-        # after it has subscribed: it looks at what changed only when metadata arrive. A leader that finds later that
-        # its first assignment was made without them rejoins, and if one `poll` ends meanwhile, it forgets that it does:
-        # it sends no heartbeat any more, and never comes back (kafka-python 3.0.12: need_rejoin() is over as soon as
-        # _perform_assignment has run, and the join that is under way is awaited by nobody).
-        self._consumer.partitions_for_topic(topic)
+        know(self._consumer, topic)
         self._work: queue.SimpleQueue[tuple[Callable[[KafkaConsumer], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._polling = True
         self.records: list[ConsumerRecord] = []
-        # What it has now; kept here because the consumer refuses a second thread.
-        self.partitions: list[int] = []
-        self.error: BaseException | None = None
 
-    def run(self) -> None:
-        try:
-            self._work_and_poll()
-        except BaseException as error:  # noqa: BLE001 - raised by `settle`
-            self.error = error
-
-    def _work_and_poll(self) -> None:
+    def live(self) -> None:
         while True:
             if self._polling:
                 for records in self._consumer.poll(timeout_ms=100).values():
                     self.records += records
-                self.partitions = sorted(tp.partition for tp in self._consumer.assignment())
+                # Kept here because the consumer refuses a second thread.
+                self.owned = frozenset(tp.partition for tp in self._consumer.assignment())
             try:
                 work = self._work.get(timeout=0.001 if self._polling else 0.1)
             except queue.Empty:
@@ -81,50 +68,14 @@ class Member(threading.Thread):
         try:
             return future.result(WAIT_S)
         except TimeoutError:
-            raise self.error or TimeoutError(doing(self)) from None
+            raise self.error or TimeoutError(self.doing()) from None
 
     def fall_silent(self) -> None:
         """Stop polling, as a member does that works too long on a record."""
         self._polling = False
 
-    def leave(self) -> None:
-        """Leave the group and end; raises what ended the thread before."""
+    def end(self) -> None:
         self._work.put(None)
-        self.join(WAIT_S)
-        if self.error is not None:
-            raise self.error
-        if self.is_alive():
-            raise TimeoutError(doing(self))
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
-
-
-def settle(members: Sequence[Member], sizes: Sequence[int]) -> list[list[int]]:
-    """Wait until the members have as many partitions as `sizes` says and no partition has two owners.
-
-    Returns the shares without saying whose they are: member ids are random.
-    """
-
-    def settled() -> list[list[int]]:
-        for member in members:
-            if member.error is not None:
-                raise member.error
-        shares = sorted(member.partitions for member in members)
-        owned = [partition for share in shares for partition in share]
-        right = sorted(len(share) for share in shares) == sorted(sizes) and len(owned) == len(set(owned))
-        return shares if right else []
-
-    try:
-        return wait_for(f"an assignment of {sizes}", settled)
-    except AssertionError as error:
-        for member in members:
-            error.add_note(f"{member.partitions}, {doing(member)}")
-        raise
 
 
 def described(bootstrap: str, group: str) -> dict[str, Any]:

@@ -38,10 +38,24 @@ def consumer(bootstrap: str, *topics: str, **config: Any) -> Iterator[KafkaConsu
     """Yield a consumer that starts at the beginning and does not commit by itself."""
     settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, **config}
     client = KafkaConsumer(*topics, bootstrap_servers=bootstrap, **settings)
+    know(client, *topics)
     try:
         yield client
     finally:
         client.close(autocommit=False)
+
+
+def know(client: KafkaConsumer, *topics: str) -> None:
+    """Fetch the metadata of topics that the client has subscribed to, before its first `poll` joins a group.
+
+    This client joins before it has them, and then assigns nothing. And it must come to know them after it has
+    subscribed: it looks at what changed only when metadata arrive. A leader that finds later that its first assignment
+    was made without them rejoins, and if one `poll` ends meanwhile, it forgets that it does: it sends no heartbeat any
+    more, and never comes back (kafka-python 3.0.12: need_rejoin() is over as soon as _perform_assignment has run, and
+    the join that is under way is awaited by nobody).
+    """
+    for topic in topics:
+        client.partitions_for_topic(topic)
 
 
 def create(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> str:

@@ -10,9 +10,9 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final
 
+from kbroker.log.aborted import proven_txns
 from kbroker.log.batch_scan import read_header
 from kbroker.log.cleaner.job import CleaningJob
-from kbroker.log.offset_queries import rebuild_txn_index
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment import Segment
 from kbroker.log.txn_index import AbortedTxn
@@ -107,10 +107,8 @@ def make_job(cleanable: Cleanable, now_ms: int, map_bytes: int, io_bytes: int) -
 def _aborted(log: PartitionLog, upper: int) -> list[AbortedTxn]:
     found: list[AbortedTxn] = []
     for segment in log.segments:
-        if not segment.txns.entries and segment.txns.missing:
-            rebuild_txn_index(log, segment)
         # Those behind `upper` too: a transaction's records may lie below it, and its marker above.
-        found += [txn for txn in segment.txns.entries if txn.first_offset < upper]
+        found += [txn for txn in proven_txns(log, segment).entries if txn.first_offset < upper]
     return found
 
 

@@ -170,6 +170,7 @@ class Cleaning:
         try:
             position = start = 0
             chunk = memoryview(b"")
+            next_offset, epoch = base, -1
             while position < size:
                 offset = position - start
                 if offset + HEADER_SIZE > len(chunk) or offset + _size_at(chunk, offset) > len(chunk):
@@ -180,6 +181,9 @@ class Cleaning:
                     raise Malformed(f"batch at position {position} of segment {base} is cut off")
                 batch = chunk[offset:end]
                 check_batch(batch, header)
+                if header.base_offset < next_offset or header.leader_epoch < epoch:
+                    raise Malformed(f"batch at position {position} of segment {base} does not follow on from the last")
+                next_offset, epoch = header.last_offset + 1, header.leader_epoch
                 yield position, header, batch
                 position += header.size
         finally:
