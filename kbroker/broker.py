@@ -30,7 +30,8 @@ from kbroker.config.values import parse_all, to_text
 from kbroker.controller.controller import Controller, InternalTopic, TopicDefaults
 from kbroker.controller.embedded import EmbeddedStore
 from kbroker.dispatch import Dispatcher
-from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.config import GroupConfig, MigrationPolicy
+from kbroker.group_coordinator.consumer.target import assignor_names
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.services import Services
@@ -221,9 +222,11 @@ class BrokerNode:
         self.logs.wake = self._wake_moves
         self.logs.on_moved = self.replicas.replace_log
         self.logs.on_offline = self._lose_soon
-        self.groups = GroupCoordinator(_group_config(config), OffsetsWriter(self.controller, self.replicas), self.clock)
+        writer = OffsetsWriter(self.controller, self.replicas)
+        self.groups = GroupCoordinator(_group_config(config), writer, self.clock, state)
         self.replicas.on_topics_deleted = self.groups.on_topics_deleted
         self.controller.subscribe(self.replicas.apply)
+        self.controller.subscribe(self.groups.on_cluster_state)
         self.controller.subscribe(self._lead_groups)
         self.controller.subscribe(self._follow_configs)
         self.services = Services(
@@ -338,6 +341,7 @@ class BrokerNode:
         self.cleaner_pool.settings = _cleaner_settings(self.config)
         self.logs.change_cleaning_rate()
         self.logs.producer_id_expiration_ms = self.config.get_int("producer.id.expiration.ms")
+        self.groups.set_assignment_interval(self.config.get_int("group.consumer.assignment.interval.ms"))
         self.server.limits = _limits(self.config)
 
     def _belongs(self, topic: str, partition: int, topic_id: UUID | None) -> bool:
@@ -467,7 +471,28 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
         offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
         offset_metadata_max_bytes=config.get_int("offset.metadata.max.bytes"),
         offsets_commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+        consumer_enabled="consumer" in (config.get_list("group.coordinator.rebalance.protocols") or ()),
+        consumer_session_timeout_ms=config.get_int("group.consumer.session.timeout.ms"),
+        consumer_min_session_timeout_ms=config.get_int("group.consumer.min.session.timeout.ms"),
+        consumer_max_session_timeout_ms=config.get_int("group.consumer.max.session.timeout.ms"),
+        consumer_heartbeat_interval_ms=config.get_int("group.consumer.heartbeat.interval.ms"),
+        consumer_min_heartbeat_interval_ms=config.get_int("group.consumer.min.heartbeat.interval.ms"),
+        consumer_max_heartbeat_interval_ms=config.get_int("group.consumer.max.heartbeat.interval.ms"),
+        consumer_max_size=config.get_int("group.consumer.max.size"),
+        consumer_assignors=_assignors(config),
+        consumer_migration_policy=MigrationPolicy[config.get_str("group.consumer.migration.policy").upper()],
+        consumer_assignment_interval_ms=config.get_int("group.consumer.assignment.interval.ms"),
+        consumer_min_assignment_interval_ms=config.get_int("group.consumer.min.assignment.interval.ms"),
+        consumer_max_assignment_interval_ms=config.get_int("group.consumer.max.assignment.interval.ms"),
+        consumer_regex_refresh_interval_ms=config.get_int("group.consumer.regex.refresh.interval.ms"),
     )
+
+
+def _assignors(config: BrokerConfig) -> tuple[str, ...]:
+    try:
+        return assignor_names(config.get_list("group.consumer.assignors") or ())
+    except ValueError as err:
+        raise ConfigError(f"group.consumer.assignors: {err}") from err
 
 
 def _limits(config: BrokerConfig) -> ServerLimits:

@@ -1,7 +1,7 @@
 """ApiVersions (key 18), versions 0-4: what this broker serves, derived from the registry of handlers.
 
 Produce is advertised from version 0 although 0-2 are refused: older librdkafka decides on compression by it
-(KAFKA-18659). No features are finalized until the broker has those they stand for.
+(KAFKA-18659). A feature is finalized once the broker has what it stands for; features do not change while it runs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,21 @@ import re
 
 from kbroker.handlers.registry import APIS, RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
+FEATURES = {"group.version": 1}
+"""Finalized features, each at its highest level; level 0 is supported as well.
+
+Clients before version 4 cannot take a least level of 0 and are told 1 (KAFKA-17011).
+"""
+_LEVEL_0_SINCE = 4
+_FEATURES_EPOCH = 1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _PRODUCE, _API_VERSIONS = 0, 18
 _FIRST_SOFTWARE_VERSION = 3
@@ -32,4 +45,15 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> Api
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         ctx.client_software = (name, version)
-    return ApiVersionsResponse(api_keys=[_advertised(key) for key in sorted(APIS)])
+    return ApiVersionsResponse(
+        api_keys=[_advertised(key) for key in sorted(APIS)],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=int(ctx.version < _LEVEL_0_SINCE), max_version=level)
+            for name, level in FEATURES.items()
+        ],
+        finalized_features_epoch=_FEATURES_EPOCH,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in FEATURES.items()
+        ],
+    )
