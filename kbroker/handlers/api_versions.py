@@ -21,7 +21,7 @@ from kbroker.protocol.messages.api_versions import (
 FEATURES = {"group.version": 1}
 """Finalized features, each at its highest level; level 0 is supported as well.
 
-Clients before version 4 cannot take a least level of 0 and are told 1 (KAFKA-17011).
+Clients before version 4 cannot take a least level of 0, and are not told of what is supported (KAFKA-17492).
 """
 _LEVEL_0_SINCE = 4
 _FEATURES_EPOCH = 1
@@ -48,9 +48,10 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> Api
     return ApiVersionsResponse(
         api_keys=[_advertised(key) for key in sorted(APIS)],
         supported_features=[
-            SupportedFeatureKey(name=name, min_version=int(ctx.version < _LEVEL_0_SINCE), max_version=level)
-            for name, level in FEATURES.items()
-        ],
+            SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in FEATURES.items()
+        ]
+        if ctx.version >= _LEVEL_0_SINCE
+        else [],
         finalized_features_epoch=_FEATURES_EPOCH,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)

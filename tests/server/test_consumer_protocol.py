@@ -6,8 +6,8 @@ import time
 from itertools import count
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, ConsumerGroupType, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kbroker import Broker
 
@@ -105,3 +105,70 @@ def test_one_member_consumes_commits_and_goes_on(broker, topic, member):
     produce(broker, topic, [b"more"] * 4)
     second = member("thin", [topic])
     assert [m.value() for m in poll_until(lambda found: len(found) == 4, second)] == [b"more"] * 4
+
+
+def test_two_members_share_a_topic_and_one_takes_over(broker, topic, member):
+    produce(broker, topic, [b"%d" % number for number in range(40)])
+    everything = {(topic, index) for index in range(4)}
+    first = member("two", [topic])
+    poll_until(lambda _: owned(first) == everything, first)
+    second = member("two", [topic])
+    poll_until(lambda _: len(owned(first)) == len(owned(second)) == 2, first, second)
+    assert owned(first) | owned(second) == everything
+    second.close()
+    poll_until(lambda _: owned(first) == everything, first)
+
+
+def test_a_static_member_that_comes_back_has_what_it_had(topic, member):
+    static = member("static", [topic], **{"group.instance.id": "one"})
+    other = member("static", [topic], **{"group.instance.id": "two"})
+    poll_until(lambda _: len(owned(static)) == len(owned(other)) == 2, static, other)
+    had, others = owned(static), owned(other)
+    static.close()
+    back = member("static", [topic], **{"group.instance.id": "one"})
+    poll_until(lambda _: len(owned(back)) == 2, back, other)
+    assert (owned(back), owned(other)) == (had, others)
+
+
+def test_a_pattern_takes_in_topics_that_come_later(broker, topic, member, admin):
+    pattern = f"^{topic}-.*"
+    create(admin, f"{topic}-a", 2)
+    first = member(
+        "pattern", [pattern], **{"metadata.max.age.ms": "2000", "topic.metadata.refresh.interval.ms": "2000"}
+    )
+    poll_until(lambda _: owned(first) == {(f"{topic}-a", 0), (f"{topic}-a", 1)}, first)
+    create(admin, f"{topic}-b", 1)
+    poll_until(lambda _: (f"{topic}-b", 0) in owned(first), first)
+    assert len(owned(first)) == 3
+
+
+def test_a_topic_that_grows_is_shared_anew(topic, member, admin):
+    first = member("grows", [topic])
+    poll_until(lambda _: len(owned(first)) == 4, first)
+    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(DEADLINE_SECONDS)
+    poll_until(lambda _: len(owned(first)) == 6, first)
+
+
+def test_a_group_goes_to_the_new_protocol_and_back_while_it_works(broker, topic, member, admin):
+    classic = {"group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky"}
+    classic["heartbeat.interval.ms"] = "200"
+    old = member("moves", [topic], **classic)
+    poll_until(lambda _: len(owned(old)) == 4, old)
+    assert kind(admin, "moves") == ConsumerGroupType.CLASSIC
+    new = member("moves", [topic])
+    poll_until(lambda _: len(owned(old)) == len(owned(new)) == 2, old, new)
+    assert kind(admin, "moves") == ConsumerGroupType.CONSUMER
+    produce(broker, topic, [b"%d" % number for number in range(20)])
+    messages = poll_until(lambda found: len(found) == 20, old, new)
+    assert len({m.value() for m in messages}) == 20, "each record went to one member"
+    old.commit(asynchronous=False)
+    new.commit(asynchronous=False)
+    new.close()
+    poll_until(lambda _: len(owned(old)) == 4, old)
+    assert kind(admin, "moves") == ConsumerGroupType.CLASSIC
+    assert {each.offset for each in old.committed([TopicPartition(topic, p) for p in range(4)])} == {5}
+
+
+def kind(admin, group):
+    listed = admin.list_consumer_groups().result(DEADLINE_SECONDS)
+    return next(each.type for each in listed.valid if each.group_id == group)
