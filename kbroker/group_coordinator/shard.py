@@ -203,15 +203,12 @@ class GroupShard:
         del self.consumer_groups[group_id]
         out = self._membership.join(join)
         out.records[:0] = consumer_records.group_tombstones(group)
-        before = out.after
 
-        def after(code: ErrorCode, now: int) -> Outcome:
-            done = Outcome() if before is None else before(code, now)
-            if code is not ErrorCode.NONE and group_id not in self.groups:
+        def restore_it(_out: Outcome, _now_ms: int) -> None:
+            if group_id not in self.groups:
                 self.consumer_groups[group_id] = group
-            return done
 
-        out.after = after
+        out.when_written(lambda _out, _now_ms: None, restore_it)
         return out
 
     def sync(self, request: SyncGroupRequest, parked: Parked, now_ms: int) -> Outcome:

@@ -154,21 +154,17 @@ class ClassicMembers:
             protocol_type=CONSUMER,
             protocol_name=member.classic.protocols[0][0],
         )
-        before = out.after
 
-        def after(code: ErrorCode, now_ms: int) -> Outcome:
-            done = Outcome() if before is None else before(code, now_ms)
-            if code is ErrorCode.NONE:
-                group.joining.discard(member.member_id)
-                done.timers.append(Cancel(("consumer join", group.group_id, member.member_id)))
-                if not is_classic:
-                    self._heartbeats.schedule_session(group.group_id, member.member_id, done, session_ms)
-                    key = ("consumer sync", group.group_id, member.member_id)
-                    done.timers.append(Schedule(key, join.rebalance_timeout_ms))
-                done.replies.append((join.parked, response))
-            return done
+        def answer(done: Outcome, _now_ms: int) -> None:
+            group.joining.discard(member.member_id)
+            done.timers.append(Cancel(("consumer join", group.group_id, member.member_id)))
+            if not is_classic:
+                self._heartbeats.schedule_session(group.group_id, member.member_id, done, session_ms)
+                key = ("consumer sync", group.group_id, member.member_id)
+                done.timers.append(Schedule(key, join.rebalance_timeout_ms))
+            done.replies.append((join.parked, response))
 
-        out.after = after
+        out.when_written(answer)
 
     # -- SyncGroup
 

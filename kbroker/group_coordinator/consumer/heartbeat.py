@@ -42,6 +42,8 @@ from kbroker.protocol.wire import new_uuid, uuid_text
 log = logging.getLogger(__name__)
 
 _REFRESH_INTERVAL_MS = 2**31 - 1
+_RETRY_MS = 500
+"""When the removal of a member is tried again that could not be written."""
 
 
 class Heartbeats:
@@ -231,13 +233,17 @@ class Heartbeats:
         )
         if updated != member:
             out.records.append(records.current_assignment(group.group_id, updated))
-            key = ("revoke", group.group_id, updated.member_id)
             if updated.classic is None:
-                waits = updated.state is UNREVOKED
-                out.timers.append(Schedule(key, updated.rebalance_timeout_ms) if waits else Cancel(key))
-                if waits:
-                    group.revoking[updated.member_id] = updated.member_epoch
+                out.when_written(lambda done, _now: self._time_revocation(group.group_id, updated, done))
         return updated
+
+    def _time_revocation(self, group_id: str, member: ConsumerMember, out: Outcome) -> None:
+        key = ("revoke", group_id, member.member_id)
+        if member.state is not UNREVOKED:
+            out.timers.append(Cancel(key))
+            return
+        out.timers.append(Schedule(key, member.rebalance_timeout_ms))
+        self._find(group_id).revoking[member.member_id] = member.member_epoch
 
     # -- who is it
 
@@ -329,7 +335,7 @@ class Heartbeats:
             counts.count_member(member, -1)
             if member.regex:
                 leaving[member.regex] = leaving.get(member.regex, 0) + 1
-            out.timers += [Cancel(key) for key in timer_keys(group_id, member.member_id)]
+        out.when_written(lambda done, _now: forget_timers(group_id, [m.member_id for m in members], done))
         for regex, count in leaving.items():
             if group.regexes.get(regex) == count:
                 out.records.append(records.resolved_regex(group_id, regex, None))
@@ -357,10 +363,12 @@ class Heartbeats:
         """Remove a member that was silent, or that has not given up what it must in time."""
         out = Outcome()
         member = group.members.get(member_id)
-        if member is None or (kind == "revoke" and group.revoking.pop(member_id, None) != member.member_epoch):
+        if member is None or (kind == "revoke" and group.revoking.get(member_id) != member.member_epoch):
             return out
         log.info("group %s: member %s is removed: %s", group.group_id, member_id, _REASONS[kind])
         self.remove(group, [member], out, now_ms)
+        again = Schedule((kind, group.group_id, member_id), _RETRY_MS)
+        out.when_written(lambda _out, _now: None, lambda done, _now: done.timers.append(again))
         return out
 
 
@@ -373,9 +381,9 @@ _REASONS = {
 TIMER_KINDS = frozenset(_REASONS)
 
 
-def timer_keys(group_id: str, member_id: str) -> Iterable[tuple[str, str, str]]:
-    """Return the keys of all timers that a member of a consumer group may have."""
-    return [(kind, group_id, member_id) for kind in _REASONS]
+def forget_timers(group_id: str, member_ids: Iterable[str], out: Outcome) -> None:
+    """Forget all timers of members of a consumer group."""
+    out.timers += [Cancel((kind, group_id, member_id)) for member_id in member_ids for kind in _REASONS]
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Owned) -> None:

@@ -19,7 +19,7 @@ from kbroker.group_coordinator.consumer.embedded import (
     write_assignment,
 )
 from kbroker.group_coordinator.consumer.group import CONSUMER, NOTHING, ConsumerGroup
-from kbroker.group_coordinator.consumer.heartbeat import Heartbeats, timer_keys
+from kbroker.group_coordinator.consumer.heartbeat import Heartbeats, forget_timers
 from kbroker.group_coordinator.consumer.member import ClassicSide, ConsumerMember, with_epochs
 from kbroker.group_coordinator.consumer.topics import Topics
 from kbroker.group_coordinator.group import DEAD, EMPTY, STABLE, ClassicGroup, Member
@@ -75,7 +75,7 @@ class Migration:
             return ConsumerGroup(group_id)
         if group.state is EMPTY and create:
             out.records.append(group_tombstone(group_id))
-            out.timers += _classic_timers(group)
+            out.when_written(lambda done, _now: _forget_classic_timers(group, done))
             log.info("group %s: empty, becomes a consumer group", group_id)
             return ConsumerGroup(group_id)
         if not create or group.state is DEAD:
@@ -101,7 +101,7 @@ class Migration:
             code = ErrorCode.REBALANCE_IN_PROGRESS
             answer_join(member, JoinGroupResponse(member_id=member.member_id, error_code=code), out)
             answer_sync(member, SyncGroupResponse(error_code=code), out)
-        out.timers += _classic_timers(group)
+        out.when_written(lambda done, _now: _forget_classic_timers(group, done))
         out.records.append(group_tombstone(group.group_id))
         out.records += _records_of(upgraded)
         assert self.heartbeats is not None
@@ -150,8 +150,6 @@ class Migration:
             return False
         leaving = {member.member_id for member in gone}
         members = {m.member_id: m for m in group.members.values() if m.member_id not in leaving}
-        for member in gone:
-            out.timers += [Cancel(key) for key in timer_keys(group.group_id, member.member_id)]
         out.records += records.group_tombstones(group)
         self.become_classic(group, members, {}, "its consumer members have left", out, now_ms)
         return True
@@ -192,18 +190,15 @@ class Migration:
             version = version_of(classic_member.metadata(protocol))
             assignments[member_id] = write_assignment(target, version, self._topics)
         out.records.append(group_metadata(classic, assignments))
-        for member_id in group.members:
-            out.timers += [Cancel(key) for key in timer_keys(group.group_id, member_id)]
-        before = out.after
+        gone = list(group.members)
 
-        def after(code: ErrorCode, now: int) -> Outcome:
-            done = Outcome() if before is None else before(code, now)
+        def settle(done: Outcome, now: int) -> None:
+            forget_timers(group.group_id, gone, done)
             held = self._classic.get(group.group_id)
-            if code is ErrorCode.NONE and held is not None:
+            if held is not None:
                 self._settle_in(held, members, reason, done, now)
-            return done
 
-        out.after = after
+        out.when_written(settle)
         log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
 
     def _settle_in(
@@ -245,9 +240,9 @@ def _records_of(group: ConsumerGroup) -> list[CoordinatorRecord]:
     return out
 
 
-def _classic_timers(group: ClassicGroup) -> list[Cancel]:
-    sessions = [Cancel(("session", group.group_id, each)) for each in [*group.members, *group.pending_joins]]
-    return [Cancel((kind, group.group_id)) for kind in _CLASSIC_TIMERS] + sessions
+def _forget_classic_timers(group: ClassicGroup, out: Outcome) -> None:
+    out.timers += [Cancel((kind, group.group_id)) for kind in _CLASSIC_TIMERS]
+    out.timers += [Cancel(("session", group.group_id, each)) for each in [*group.members, *group.pending_joins]]
 
 
 def _refused(text: str) -> ApiError:
