@@ -6,7 +6,10 @@ is where this one is, G5 all come to rest, each partition of each subscribed top
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
+from unittest.mock import patch
+from uuid import UUID
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -106,6 +109,10 @@ class ClassicConsumer:
 class GroupLife(RuleBasedStateMachine):
     @initialize(interval=st.sampled_from([0, 1_000]))
     def begin(self, interval: int) -> None:
+        # Ids decide the order of members, and hypothesis must be able to do the same again.
+        numbers = itertools.count(1)
+        self.ids = patch("uuid.uuid4", lambda: UUID(int=next(numbers) * 0x9E3779B97F4A7C15))
+        self.ids.start()
         config = GroupConfig(consumer_assignment_interval_ms=interval, consumer_max_size=MAX_SIZE)
         self.c = ConsumerContext(config)
         self.lives = dict.fromkeys(TOPICS, 0)
@@ -270,6 +277,7 @@ class GroupLife(RuleBasedStateMachine):
         """Let everybody who is left do as they are told: the group comes to rest, and nothing is left over."""
         if not hasattr(self, "c"):
             return
+        self.ids.stop()
         self.classics.clear()
         self.c.advance(5 * 60_000 + SESSION_MS)  # classic members and who has vanished are gone by then
         self._notice()

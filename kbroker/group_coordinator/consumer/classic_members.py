@@ -11,9 +11,9 @@ one that has joined and not synced.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from uuid import uuid4
 
 from kbroker.coordination_outcome import Cancel, Outcome, Parked, Schedule
 from kbroker.group_coordinator.consumer import records
@@ -72,7 +72,7 @@ class ClassicMembers:
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         request, out, instance_id = join.request, join.out, join.request.group_instance_id
         is_unknown = not request.member_id
-        member_id = request.member_id or str(uuid4())
+        member_id = request.member_id or str(uuid.uuid4())
         self._heartbeats.check_room(group, member_id, instance_id)
         if not group.supports_classic(request.protocol_type, [name for name, _ in join.protocols]):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

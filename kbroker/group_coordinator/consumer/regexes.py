@@ -29,6 +29,18 @@ MIN_REFRESH_INTERVAL_MS = 10_000
 SLICE_MATCHES = 4_000
 """Matches tried before the loop may breathe: a few ms."""
 
+_WORDINGS = {
+    "missing )": "missing closing )",
+    "missing ]": "missing closing ]",
+    "bad repetition operator": "invalid nested repetition operator",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "invalid repetition size": "invalid repeat count",
+    "trailing \\": "trailing backslash at end of expression",
+    "invalid named capture group": "invalid named capture",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+}
+"""What RE2 says is wrong, and what its translation to Java, in Kafka, says; in all else they agree."""
+
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 
@@ -48,9 +60,10 @@ def compile_regex(pattern: str) -> Callable[[str], Any]:
     except (re2.error, UnicodeEncodeError) as err:
         reason = err.args[0] if err.args else ""
         text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        text = text.partition(": ")[0]
         raise ApiError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {text}.",
+            f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {_WORDINGS.get(text, text)}.",
         ) from None
     match: Callable[[str], Any] = compiled.fullmatch
     return match
