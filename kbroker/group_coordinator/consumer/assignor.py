@@ -44,18 +44,33 @@ def in_javas_order(names: Iterable[str]) -> list[str]:
     return sorted(known, key=lambda name: _spread(java_hash(name)) & mask)
 
 
-def topics_in_javas_order(topic_ids: Iterable[bytes]) -> list[bytes]:
-    """Return topic ids in the order in which a HashSet of Kafka's Uuids iterates."""
+def topics_in_javas_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[bytes]:
+    """Return topic ids in the order in which a HashMap of Kafka's Uuids iterates; or a HashSet `copied` from others."""
     known = sorted(topic_ids)
-    mask = _table_size(len(known)) - 1
+    if len(known) < 2:
+        return known
+    mask = (_copy_size if copied else _table_size)(len(known)) - 1
     return sorted(known, key=lambda topic_id: _spread(_uuid_hash(topic_id)) & mask)
 
 
+def partitions_in_javas_order(indexes: Iterable[int]) -> list[int]:
+    """Return partitions in the order in which a HashSet that was copied from a list of them iterates."""
+    known = sorted(indexes)
+    mask = _copy_size(len(known)) - 1
+    return known if not known or known[-1] <= mask else sorted(known, key=lambda index: _spread(index) & mask)
+
+
 def _table_size(count: int) -> int:
+    """Return how large the table of a HashMap is that has grown to `count` entries."""
     size = 16
     while count > size * 0.75:
         size *= 2
     return size
+
+
+def _copy_size(count: int) -> int:
+    """Return how large the table of a HashSet is that was made of a collection of `count`."""
+    return max(16, 1 << int(count / 0.75).bit_length())
 
 
 def _spread(value: int) -> int:

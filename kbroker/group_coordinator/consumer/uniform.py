@@ -11,6 +11,7 @@ from kbroker.group_coordinator.consumer.assignor import (
     GroupSpec,
     copied,
     frozen,
+    partitions_in_javas_order,
     topics_in_javas_order,
 )
 from kbroker.group_coordinator.consumer.uniform_mixed import MixedUniform
@@ -34,7 +35,7 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
                 taken[topic_id] |= indexes
     free = [
         (topic_id, index)
-        for topic_id in topics_in_javas_order(topics)
+        for topic_id in topics_in_javas_order(topics, copied=True)
         for index in range(spec.partitions[topic_id])
         if index not in taken[topic_id]
     ]
@@ -44,11 +45,14 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
     for place, (member_id, member) in enumerate(spec.members.items()):
         room, has_extra = quota + (extras > 0), extras > 0
         keeps: dict[bytes, frozenset[int]] = {}
-        for topic_id, indexes in member.assigned.items():
+        for topic_id in topics_in_javas_order(member.assigned, copied=False):
             if topic_id not in topics:
                 continue
-            stays = indexes if len(indexes) <= room else frozenset(sorted(indexes)[:room])
-            free += [(topic_id, index) for index in sorted(indexes - stays)]
+            indexes = stays = member.assigned[topic_id]
+            if len(indexes) > room:
+                ordered = partitions_in_javas_order(indexes)
+                stays = frozenset(ordered[:room])
+                free += [(topic_id, index) for index in ordered[room:]]
             room -= len(stays)
             if stays:
                 keeps[topic_id] = stays
