@@ -169,6 +169,18 @@ def test_g5_a_classic_member_that_does_not_go_on_is_removed(phase: str) -> None:
     assert c.consumer_group().members.keys() == {"new"}
 
 
+def test_g10_a_classic_member_is_told_of_a_rebalance_and_kept() -> None:
+    c = context()
+    old = classic(c)
+    new = Consumer(c, "new", "t")
+    new.beat()
+    for _ in range(5):
+        assert c.heartbeat(old, 1) == E.REBALANCE_IN_PROGRESS
+        new.beat()
+        c.advance(5_000)
+    assert old in c.consumer_group().members
+
+
 def test_parked_requests_of_a_group_that_is_upgraded_are_answered() -> None:
     c = context()
     old = classic(c)
@@ -192,7 +204,7 @@ def test_what_cannot_be_upgraded() -> None:
     c.stable(2)
     assert "maximum size" in str(c.enter_consumer("new", "t").error_message)
     c = context()
-    c.stable(protocol_type="connect")
+    c.enter(protocol_type="connect")
     assert "embedded protocol" in str(c.enter_consumer("new", "t").error_message)
     c = context()
     member_id = c.stable()[0]
