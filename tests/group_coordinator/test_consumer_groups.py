@@ -41,7 +41,7 @@ def test_an_answer_repeats_the_assignment_only_where_that_is_asked_for() -> None
     assert len(c.log) == len(c.restarted().log)
 
 
-def test_revocation_comes_first_then_the_new_owner_gets_it() -> None:
+def test_g1_revocation_comes_first_then_the_new_owner_gets_it() -> None:
     c = context()
     a, b = Consumer(c, "a", "t"), Consumer(c, "b", "t")
     a.beat()
@@ -184,6 +184,17 @@ def test_g5_a_member_that_does_not_give_up_is_removed_after_its_rebalance_timeou
     assert "a" not in c.consumer_group().members
     converge([b])
     assert len(b.owned) == 4
+
+
+def test_g5_a_removal_that_is_not_written_is_tried_again() -> None:
+    c = context()
+    Consumer(c, "a", "t").beat()
+    c.fail_with = E.NOT_ENOUGH_REPLICAS
+    c.advance(SESSION_MS)
+    assert "a" in c.consumer_group().members
+    c.fail_with = E.NONE
+    c.advance(500)
+    assert not c.consumer_group().members
 
 
 def test_g7_a_full_group_takes_nobody_but_its_own() -> None:

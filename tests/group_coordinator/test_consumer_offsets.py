@@ -47,7 +47,7 @@ def test_g2_a_commit_counts_only_from_a_member_in_its_epoch() -> None:
     assert c.commit(7) == E.NONE, "nobody is in the group: anybody may"
 
 
-def test_an_epoch_that_the_member_has_left_is_good_for_what_it_had_by_then() -> None:
+def test_g2_an_epoch_that_the_member_has_left_is_good_for_what_it_had_by_then() -> None:
     c = context()
     a, b = Consumer(c, "a", "t"), Consumer(c, "b", "t")
     converge([a])
