@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from kbroker.group_coordinator.config import GroupConfig
@@ -341,3 +343,38 @@ def test_failed_appends_change_nothing() -> None:
     c.fail_with = E.NONE
     converge([a, b])
     assert len(a.owned | b.owned) == 5, "the topic's growth is not forgotten"
+
+
+def _calls(members: int, partitions: int, *, mixed: bool) -> int:
+    """Return how many calls the heartbeat makes that computes a target for members who all came at once."""
+    c = context(GroupConfig(), **{f"t{number}": partitions // 10 for number in range(10)})
+    topics = list(c.topics.state.topics)
+    consumers = [
+        Consumer(c, f"m{number}", *[t for place, t in enumerate(topics) if not mixed or (number + place) % 3])
+        for number in range(members)
+    ]
+    for consumer in consumers:
+        consumer.beat()
+    c.advance(1_000)
+    count = 0
+
+    def note(_frame: object, event: str, _arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        consumers[0].beat()
+    finally:
+        sys.setprofile(None)
+    assert c.consumer_group().assignment_epoch == c.consumer_group().epoch
+    return count
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_target_costs_in_proportion_to_members_and_partitions(mixed: bool) -> None:
+    """The event loop waits for it: 200 members over 1,000 partitions must stay a matter of milliseconds."""
+    _calls(2, 20, mixed=mixed)  # what is made on first use does not count
+    large = _calls(200, 1_000, mixed=mixed)
+    assert large < 60_000
+    assert _calls(400, 2_000, mixed=mixed) < 2.5 * large

@@ -1,7 +1,8 @@
 """Random lives of a consumer group: members of both protocols come, go, vanish, bounce; topics change; appends fail.
 
-Checked at every step: G1 no partition is held by two members at once, G4 and replay: a coordinator that loads the log
-is where this one is, G5 all come to rest, each partition of each subscribed topic with one owner, G7 the group's limit.
+Checked at every step: G1 no partition is held by two members at once, G4 and replay: a coordinator that loads the log,
+compacted or not, is where this one is, G5 all come to rest, each partition of each subscribed topic with one owner, G7
+the group's limit.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kbroker.coordination_outcome import CoordinatorRecord
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer.embedded import read_assignment
 from kbroker.group_coordinator.consumer.group import ConsumerGroupState
@@ -26,6 +28,12 @@ E = ErrorCode
 TOPICS = ("t", "u", "v")
 SESSION_MS = 45_000
 MAX_SIZE = 6
+
+
+def compacted(log: list[CoordinatorRecord]) -> list[CoordinatorRecord]:
+    """Return what compaction leaves of a log in the end: the last value of each key, no tombstones."""
+    last = {record.key: number for number, record in enumerate(log)}
+    return [r for number, r in enumerate(log) if last[r.key] == number and r.value is not None]
 
 
 class ClassicConsumer:
@@ -260,7 +268,14 @@ class GroupLife(RuleBasedStateMachine):
     def replay_leads_to_the_same(self) -> None:
         if not hasattr(self, "c"):
             return
-        here, there = self.c.shard, self.c.restarted().shard
+        log = self.c.log
+        self._same(log)
+        for kept in (log, log[: len(log) // 2]):
+            self._same([*compacted(kept), *log[len(kept) :]])
+
+    def _same(self, log: list[CoordinatorRecord]) -> None:
+        """Let another shard load a log, and compare."""
+        here, there = self.c.shard, ConsumerContext(self.c.config, log, self.c.topics).shard
         assert here.consumer_groups.keys() == there.consumer_groups.keys()
         for group_id, group in here.consumer_groups.items():
             other = there.consumer_groups[group_id]

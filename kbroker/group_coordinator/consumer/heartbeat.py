@@ -234,16 +234,8 @@ class Heartbeats:
         if updated != member:
             out.records.append(records.current_assignment(group.group_id, updated))
             if updated.classic is None:
-                out.when_written(lambda done, _now: self._time_revocation(group.group_id, updated, done))
+                out.when_written(lambda done, _now: _time_revocation(group, updated, done))
         return updated
-
-    def _time_revocation(self, group_id: str, member: ConsumerMember, out: Outcome) -> None:
-        key = ("revoke", group_id, member.member_id)
-        if member.state is not UNREVOKED:
-            out.timers.append(Cancel(key))
-            return
-        out.timers.append(Schedule(key, member.rebalance_timeout_ms))
-        self._find(group_id).revoking[member.member_id] = member.member_epoch
 
     # -- who is it
 
@@ -379,6 +371,17 @@ _REASONS = {
     "consumer sync": "it has not asked for its assignment in time",
 }
 TIMER_KINDS = frozenset(_REASONS)
+
+
+def _time_revocation(group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
+    """Give a member that must give something up its rebalance timeout for that; one that has done so needs none."""
+    key = ("revoke", group.group_id, member.member_id)
+    if member.state is UNREVOKED:
+        out.timers.append(Schedule(key, member.rebalance_timeout_ms))
+        group.revoking[member.member_id] = member.member_epoch
+    else:
+        out.timers.append(Cancel(key))
+        group.revoking.pop(member.member_id, None)
 
 
 def forget_timers(group_id: str, member_ids: Iterable[str], out: Outcome) -> None:
