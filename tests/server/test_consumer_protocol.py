@@ -9,7 +9,9 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from compat_tests.wire.client import WireClient
 from kbroker import Broker
+from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 
 DEADLINE_SECONDS = 60
 _names = count()
@@ -172,3 +174,40 @@ def test_a_group_goes_to_the_new_protocol_and_back_while_it_works(broker, topic,
 def kind(admin, group):
     listed = admin.list_consumer_groups().result(DEADLINE_SECONDS)
     return next(each.type for each in listed.valid if each.group_id == group)
+
+
+def test_a_group_lives_through_a_restart_of_its_broker(tmp_path):
+    settings = {"group.consumer.heartbeat.interval.ms": "200", "group.consumer.min.heartbeat.interval.ms": "100"}
+    values = [b"%d" % number for number in range(20)]
+    with Broker(settings, data_dir=str(tmp_path)) as first:
+        address, port = first.bootstrap_servers, int(first.bootstrap_servers.rpartition(":")[2])
+        create(AdminClient({"bootstrap.servers": address}), "kept", 4)
+        produce(first, "kept", values)
+        config = {"bootstrap.servers": address, "group.id": "kept", "group.protocol": "consumer"}
+        config |= {"auto.offset.reset": "earliest", "enable.auto.commit": False}
+        consumer = Consumer(config)
+        consumer.subscribe(["kept"])
+        poll_until(lambda found: len(found) == 20, consumer)
+        consumer.commit(asynchronous=False)
+        before = described(address, "kept")
+    with Broker(settings, data_dir=str(tmp_path), port=port) as second:
+        produce(second, "kept", [b"more"] * 4)
+        found = []
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while len(found) < 4:
+            assert time.monotonic() < deadline
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                found.append(message.value())
+        assert found == [b"more"] * 4
+        after = described(address, "kept")
+        assert (after.group_epoch, after.assignment_epoch) == (before.group_epoch, before.assignment_epoch)
+        assert [m.member_id for m in after.members] == [m.member_id for m in before.members], "it was not even missed"
+        consumer.close()
+
+
+def described(address, group):
+    """Return what ConsumerGroupDescribe says of a group."""
+    with WireClient(address) as client:
+        (found,) = client.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1).groups
+    return found

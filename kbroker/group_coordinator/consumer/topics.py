@@ -29,21 +29,23 @@ class Topics:
         old, self.state = self.state, state
         if old.topics is state.topics and old.brokers is state.brokers:
             return
+        known = old.topics
+        changed = [topic for name, topic in state.topics.items() if known.get(name) is not topic]
+        created = [t for t in changed if (was := known.get(t.name)) is None or was.topic_id != t.topic_id]
+        gone: set[str] = set()
+        if len(known) != len(state.topics) or created:
+            gone = known.keys() - state.topics.keys()
         if old.brokers is not state.brokers:
-            self._hashes.clear()
-            changed = True
-        else:
-            changed = False
-        for name in old.topics.keys() | state.topics.keys():
-            before, now = old.topics.get(name), state.topics.get(name)
-            if before is now:
-                continue
-            changed = True
+            self._hashes.clear()  # racks may have changed
+        elif not changed and not gone:
+            return
+        self.version += 1
+        if created:
+            self.created_version = self.version
+        for topic in changed:
+            self._hashes.pop(topic.name, None)
+        for name in gone:
             self._hashes.pop(name, None)
-            if now is not None and (before is None or before.topic_id != now.topic_id):
-                self.created_version = self.version + 1
-        if changed:
-            self.version += 1
 
     def id_of(self, name: str) -> bytes | None:
         """Return a topic's id, None where there is no such topic."""
