@@ -8,6 +8,7 @@ the group's limit.
 from __future__ import annotations
 
 import itertools
+from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -119,8 +120,11 @@ class GroupLife(RuleBasedStateMachine):
     def begin(self, interval: int) -> None:
         # Ids decide the order of members, and hypothesis must be able to do the same again.
         numbers = itertools.count(1)
-        self.ids = patch("uuid.uuid4", lambda: UUID(int=next(numbers) * 0x9E3779B97F4A7C15))
-        self.ids.start()
+        made = patch("uuid.uuid4", lambda: UUID(int=next(numbers) * 0x9E3779B97F4A7C15))
+        random = patch("os.urandom", lambda size: sha256(b"%d" % next(numbers)).digest()[:size])
+        self.ids = (made, random)
+        for each in self.ids:
+            each.start()
         config = GroupConfig(consumer_assignment_interval_ms=interval, consumer_max_size=MAX_SIZE)
         self.c = ConsumerContext(config)
         self.lives = dict.fromkeys(TOPICS, 0)
@@ -292,7 +296,8 @@ class GroupLife(RuleBasedStateMachine):
         """Let everybody who is left do as they are told: the group comes to rest, and nothing is left over."""
         if not hasattr(self, "c"):
             return
-        self.ids.stop()
+        for each in self.ids:
+            each.stop()
         self.classics.clear()
         self.c.advance(5 * 60_000 + SESSION_MS)  # classic members and who has vanished are gone by then
         self._notice()

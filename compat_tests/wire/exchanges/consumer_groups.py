@@ -263,3 +263,64 @@ def consumer_group_patterns(wire: Wire) -> None:
     wire.until(resolved, "the pattern's topics")
     wire.ask("describe", ConsumerGroupDescribeRequest([group]), 1)
     wire.ask("a bad pattern", beat(group, "a", epoch, subscribed_topic_regex="["), 1)
+
+
+@sequence
+def consumer_group_changes(wire: Wire) -> None:
+    """Subscriptions and topics that change: epochs, what is taken away at once, assignors."""
+    group, one, two = wire.name, wire.topic("one"), wire.topic("two")
+    wire.coordinator(group)
+    joined = wire.ask("joins", enter(group, "a", one, server_assignor="range"), 1)
+    more = beat(group, "a", 2, topic_partitions=owned(joined), subscribed_topic_names=[one, "none"])
+    wire.ask("subscribes to a topic that is not there", more, 1)
+    epoch = joined.member_epoch
+
+    def in_epoch(wanted: int) -> bool:
+        nonlocal epoch
+        epoch = wire.quiet(beat(group, "a", epoch, topic_partitions=owned(joined)), 1).member_epoch
+        return bool(epoch == wanted)
+
+    wire.until(lambda: in_epoch(3), "a target for that")
+    wire.ask("describe", ConsumerGroupDescribeRequest([group]), 1)
+    both = beat(group, "a", 3, topic_partitions=owned(joined), subscribed_topic_names=[two], server_assignor="uniform")
+    wire.ask("changes its topic and its assignor", both, 1)
+    wire.ask("says nothing", beat(group, "a", 3), 1)
+    released = wire.ask("gives up", beat(group, "a", 3, topic_partitions=[]), 1)
+    wire.until(
+        lambda: (
+            wire.quiet(ConsumerGroupDescribeRequest([group]), 1).groups[0].assignment_epoch == 4
+            or wire.quiet(beat(group, "a", released.member_epoch, topic_partitions=[]), 1) is None
+        ),
+        "a target for the other topic",
+    )
+    wire.ask("describe the change", ConsumerGroupDescribeRequest([group]), 1)
+    listed = wire.quiet(ListGroupsRequest(), 5)
+    wire.record("listed", None, [g for g in listed.groups if g.group_id == group])
+
+
+@sequence
+def consumer_group_classic_static(wire: Wire) -> None:
+    """Static members that change their protocol, one way and the other."""
+    group, topic = wire.name, wire.topic(partitions=2)
+    old = wire.client("old")
+    wire.coordinator(group)
+    first = old.ask(classic_join(group, topic, instance="i"), 5)
+    done = old.ask(
+        sync(
+            group,
+            first.generation_id,
+            first.member_id,
+            {first.member_id: assignment(topic, [0, 1])},
+            group_instance_id="i",
+        ),
+        3,
+    )
+    assert done.error_code == ErrorCode.NONE, done
+    wire.ask("returns as a consumer", enter(group, "a", topic, instance_id="i"), 1)
+    wire.ask("describe the consumer", ConsumerGroupDescribeRequest([group]), 1)
+    wire.ask("the old id", HeartbeatRequest(group, 1, first.member_id, "i"), 4, old)
+    back = wire.ask("returns as a classic member", classic_join(group, topic, instance="i"), 5, old)
+    wire.ask("describe the classic group", DescribeGroupsRequest([group]), 5)
+    again = sync(group, back.generation_id, back.member_id, group_instance_id="i")
+    wire.ask("syncs", again, 3, old)
+    wire.ask("the consumer is gone", beat(group, "a", 2, instance_id="i"), 1)

@@ -11,7 +11,6 @@ one that has joined and not synced.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -42,6 +41,7 @@ from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespo
 from kbroker.protocol.messages.join_group import JoinGroupResponse
 from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.wire import new_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class ClassicMembers:
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         request, out, instance_id = join.request, join.out, join.request.group_instance_id
         is_unknown = not request.member_id
-        member_id = request.member_id or str(uuid.uuid4())
+        member_id = request.member_id or uuid_text(new_uuid())
         self._heartbeats.check_room(group, member_id, instance_id)
         if not group.supports_classic(request.protocol_type, [name for name, _ in join.protocols]):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
