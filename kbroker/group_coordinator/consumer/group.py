@@ -90,6 +90,13 @@ def _count(counts: dict[str, int], keys: Iterable[str], step: int) -> None:
 class ConsumerGroup:
     """One group."""
 
+    __slots__ = (
+        "_partition_epochs", "assignment_epoch", "assignment_timestamp", "assignors", "classic_members",
+        "classic_protocols", "counts", "epoch", "group_id", "has_partition_metadata_record", "joining", "members",
+        "metadata_hash", "refresh_deadline", "refresh_epoch", "regex_version", "regexes", "resolved", "revoking",
+        "seen_version", "static_members", "target",
+    )  # fmt: skip
+
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.epoch = 1
