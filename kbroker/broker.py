@@ -177,6 +177,7 @@ class BrokerNode:
         self._coordinate(loop)
         self.replicas.on_topics_deleted = self.groups.on_topics_deleted
         self.controller.subscribe(self.replicas.apply)
+        self.controller.subscribe(self.groups.on_cluster_state)
         self.controller.subscribe(self._lead_coordinators)
         self.controller.subscribe(self._follow_configs)
         self.services = Services(
@@ -198,7 +199,7 @@ class BrokerNode:
         """Put the coordinators together: both write to topics hosted here, and the one ends what the other holds."""
         config, controller, replicas = self.config, self.controller, self.replicas
         self.groups = GroupCoordinator(
-            group_config(config), CoordinatorLog(OFFSETS_TOPIC, controller, replicas), self.clock
+            group_config(config), CoordinatorLog(OFFSETS_TOPIC, controller, replicas), self.clock, controller.state
         )
         self.producer_ids = ProducerIds(controller.allocate_producer_ids)
         self.producer_ids.avoid(max((i for p in replicas for i in p.log.producers.entries), default=-1))
@@ -321,6 +322,7 @@ class BrokerNode:
         self.cleaner_pool.settings = _cleaner_settings(self.config)
         self.logs.change_cleaning_rate()
         self.logs.producer_id_expiration_ms = self.config.get_int("producer.id.expiration.ms")
+        self.groups.set_assignment_interval(self.config.get_int("group.consumer.assignment.interval.ms"))
         self.server.limits = _limits(self.config)
 
     def _belongs(self, topic: str, partition: int, topic_id: UUID | None) -> bool:

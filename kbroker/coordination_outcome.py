@@ -89,6 +89,21 @@ class Outcome:
     producer: InTransaction | None = None
     marker: EndOfTransaction | None = None
 
+    def when_written(
+        self, act: Callable[[Outcome, int], None], otherwise: Callable[[Outcome, int], None] | None = None
+    ) -> None:
+        """Let `act` (or `otherwise`, if the append failed) add to the outcome of `after`, behind what is there."""
+        before = self.after
+
+        def after(code: ErrorCode, now_ms: int) -> Outcome:
+            out = Outcome() if before is None else before(code, now_ms)
+            chosen = act if code is ErrorCode.NONE else otherwise
+            if chosen is not None:
+                chosen(out, now_ms)
+            return out
+
+        self.after = after
+
 
 class Shard(Protocol):
     """A replicated state machine over one partition."""

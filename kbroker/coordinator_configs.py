@@ -5,9 +5,11 @@ Owns the way from Kafka's keys to the parts' own settings. Never keeps anything.
 
 from __future__ import annotations
 
+from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.controller import InternalTopic, TopicDefaults
-from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.config import GroupConfig, MigrationPolicy
+from kbroker.group_coordinator.consumer.target import assignor_names
 from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.coordinator import TOPIC as TRANSACTIONS_TOPIC
@@ -53,6 +55,20 @@ def group_config(config: BrokerConfig) -> GroupConfig:
         offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
         offset_metadata_max_bytes=config.get_int("offset.metadata.max.bytes"),
         offsets_commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+        consumer_enabled="consumer" in (config.get_list("group.coordinator.rebalance.protocols") or ()),
+        consumer_session_timeout_ms=config.get_int("group.consumer.session.timeout.ms"),
+        consumer_min_session_timeout_ms=config.get_int("group.consumer.min.session.timeout.ms"),
+        consumer_max_session_timeout_ms=config.get_int("group.consumer.max.session.timeout.ms"),
+        consumer_heartbeat_interval_ms=config.get_int("group.consumer.heartbeat.interval.ms"),
+        consumer_min_heartbeat_interval_ms=config.get_int("group.consumer.min.heartbeat.interval.ms"),
+        consumer_max_heartbeat_interval_ms=config.get_int("group.consumer.max.heartbeat.interval.ms"),
+        consumer_max_size=config.get_int("group.consumer.max.size"),
+        consumer_assignors=_assignors(config),
+        consumer_migration_policy=MigrationPolicy[config.get_str("group.consumer.migration.policy").upper()],
+        consumer_assignment_interval_ms=config.get_int("group.consumer.assignment.interval.ms"),
+        consumer_min_assignment_interval_ms=config.get_int("group.consumer.min.assignment.interval.ms"),
+        consumer_max_assignment_interval_ms=config.get_int("group.consumer.max.assignment.interval.ms"),
+        consumer_regex_refresh_interval_ms=config.get_int("group.consumer.regex.refresh.interval.ms"),
     )
 
 
@@ -65,3 +81,10 @@ def transaction_config(config: BrokerConfig) -> TransactionConfig:
         id_expiration_ms=config.get_int("transactional.id.expiration.ms"),
         expiration_interval_ms=config.get_int("transaction.remove.expired.transaction.cleanup.interval.ms"),
     )
+
+
+def _assignors(config: BrokerConfig) -> tuple[str, ...]:
+    try:
+        return assignor_names(config.get_list("group.consumer.assignors") or ())
+    except ValueError as err:
+        raise ConfigError(f"group.consumer.assignors: {err}") from err

@@ -6,6 +6,7 @@ import pytest
 
 from compat_tests.clients.confluent import (  # noqa: F401 - registered
     admin_scenarios,
+    consumer_protocol,
     consuming,
     groups,
     producing,

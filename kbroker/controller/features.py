@@ -5,6 +5,8 @@ Owns the table of features that this broker has, and the rules of UpdateFeatures
 transaction.version: 0 and 1 let every producer speak the first generation of the protocol, 1 with newer records in
 `__transaction_state`; 2 lets producers that can (Java since 4.0) speak the second, in which each end of a transaction
 begins a new epoch (KIP-890).
+
+group.version: 1 has the consumer groups of KIP-848, 0 has not.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 TRANSACTION_VERSION: Final = "transaction.version"
 
-SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {TRANSACTION_VERSION: (0, 2)}
+GROUP_VERSION: Final = "group.version"
+
+SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {GROUP_VERSION: (0, 1), TRANSACTION_VERSION: (0, 2)}
 """Lowest and highest level by feature."""
 
-BOOTSTRAP: Final[Mapping[str, int]] = {TRANSACTION_VERSION: 2}
+BOOTSTRAP: Final[Mapping[str, int]] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
 """The levels of a new cluster, as Apache Kafka 4.3 sets them."""
 
 UPGRADE: Final = 1

@@ -471,7 +471,7 @@ class _Encode(_Source):
             if not isinstance(spec.kind, Scalar) and not spec.array:
                 conditions.append(f"{held} is not None")
             elif spec.array and spec.default is not None:
-                conditions.append(f"len({held}) > 0")
+                conditions.append(f"{held} is None or len({held}) > 0")
             elif spec.default is None:
                 conditions.append(f"{held} is not None")
             else:
