@@ -75,6 +75,7 @@ def test_apache_kafka_reads_every_record(tmp_path: Path, kafka_libs: Path) -> No
     metadata = last("5", "a")
     assert (metadata["instanceId"], metadata["rackId"], metadata["serverAssignor"]) == ("i", "r", "range")
     assert (metadata["subscribedTopicNames"], metadata["subscribedTopicRegex"]) == (["t"], "t.*")
+    assert metadata["classicMemberMetadata"] is None, "a member of the consumer protocol"
     assert [p["name"] for p in last("5", old)["classicMemberMetadata"]["supportedProtocols"]] == ["range", "roundrobin"]
     assert last("7", "a") == {"topicPartitions": [{"topicId": t, "partitions": [0, 1, 2, 3]}]}
     current = last("8", "a")
