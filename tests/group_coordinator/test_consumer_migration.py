@@ -217,6 +217,31 @@ def test_what_cannot_be_upgraded() -> None:
     assert "custom assignor" in str(c.enter_consumer("new", "t").error_message)
 
 
+def test_a_consumer_member_may_come_before_the_first_generation() -> None:
+    c = context()
+    old, parked = c.enter(protocols={"range": subscription()})
+    assert (c.group().state, c.group().generation) == (PREPARING, 0)
+    new = Consumer(c, "new", "t")
+    assert new.beat().error_code == E.NONE
+    assert parked.answer.error_code == E.REBALANCE_IN_PROGRESS
+    answer = c.join(old, protocols={"range": subscription()}).answer
+    assert answer.error_code == E.NONE
+    assert not have(c, c.sync(old, answer.generation_id).answer) & new.told
+
+
+def test_a_member_that_makes_no_sense_as_a_classic_one_does_not_block_others() -> None:
+    c = context()
+    new = Consumer(c, "new", "t")
+    converge([new])
+    odd = {"range": subscription(), "roundrobin": b""}
+    first = c.join(protocols=odd).answer.member_id
+    assert c.join(first, protocols={"roundrobin": subscription(), "range": b""}).answer.error_code == E.NONE
+    second = c.join(protocols=odd).answer.member_id
+    assert c.join(second, protocols={"range": subscription(), "roundrobin": b""}).answer.error_code == E.NONE
+    assert new.leave().error_code == E.NONE
+    assert c.consumer_group().members.keys() == {first, second}
+
+
 def test_an_upgrade_that_is_not_written_leaves_the_classic_group() -> None:
     c = context()
     old = classic(c)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kbroker import coordination
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.coordinator import TOPIC, GroupCoordinator
@@ -66,6 +67,12 @@ for name in NAMES:
 T_ID, GONE_ID = b"t" * 16, b"g" * 16
 E = ErrorCode
 PARTITION = PartitionState((1,), (1,), 1, 0)
+
+
+@pytest.fixture(autouse=True)
+def loads_are_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no loop here to go on with a load that a busy machine did not finish in its slice."""
+    monkeypatch.setattr(coordination, "LOAD_SLICE_SECONDS", 60.0)
 
 
 class Node:

@@ -137,10 +137,14 @@ class ClassicMembers:
             )
         members = {m.member_id: m for m in group.members.values() if m is not held}
         members[updated.member_id] = updated
+        held_as = {updated.member_id: held.member_id}
+        try:
+            converted = self._migration.classic_group_of(group, members, held_as, now_ms)
+        except (Malformed, ValueError) as err:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND) from err
         out.records += records.group_tombstones(group, renamed=(held.member_id, updated.member_id))
         reason = "it became a classic group with a stale assignment" if rebalances else None
-        held_as = {updated.member_id: held.member_id}
-        self._migration.become_classic(group, members, held_as, reason, out, now_ms)
+        self._migration.become_classic(group, members, converted, reason, out)
         return updated
 
     def _answer_when_written(

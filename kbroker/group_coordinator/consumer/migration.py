@@ -114,6 +114,7 @@ class Migration:
     def _consumer_group_of(self, group: ClassicGroup, start: str) -> ConsumerGroup:
         upgraded = ConsumerGroup(group.group_id)
         upgraded.epoch = upgraded.assignment_epoch = generation = group.generation
+        protocol = group.protocol_name or group.select_protocol()  # its first generation may not have begun
         for member in group.members.values():
             partitions, has_user_data = read_assignment(member.assignment, self._topics)
             if has_user_data:
@@ -121,7 +122,7 @@ class Migration:
                     f"{start} an unsupported custom assignor is in use. Please refer to the documentation or switch "
                     "to a default assignor before re-attempting the upgrade."
                 )
-            subscription = read_subscription(member.metadata(group.protocol_name))
+            subscription = read_subscription(member.metadata(protocol))
             upgraded.target[member.member_id] = partitions
             upgraded.put_member(
                 ConsumerMember(
@@ -150,8 +151,13 @@ class Migration:
             return False
         leaving = {member.member_id for member in gone}
         members = {m.member_id: m for m in group.members.values() if m.member_id not in leaving}
+        try:
+            converted = self.classic_group_of(group, members, {}, now_ms)
+        except (Malformed, ValueError) as err:
+            log.warning("group %s: stays a consumer group, as a member cannot be read: %s", group.group_id, err)
+            return False
         out.records += records.group_tombstones(group)
-        self.become_classic(group, members, {}, "its consumer members have left", out, now_ms)
+        self.become_classic(group, members, converted, "its consumer members have left", out)
         return True
 
     def may_downgrade(self, group: ConsumerGroup, size: int) -> bool:
@@ -164,19 +170,13 @@ class Migration:
             return False
         return True
 
-    def become_classic(
-        self,
-        group: ConsumerGroup,
-        members: dict[str, ConsumerMember],
-        held_as: dict[str, str],
-        reason: str | None,
-        out: Outcome,
-        now_ms: int,
-    ) -> None:
-        """Write the classic group of these members, each with its target as its assignment.
+    def classic_group_of(
+        self, group: ConsumerGroup, members: dict[str, ConsumerMember], held_as: dict[str, str], now_ms: int
+    ) -> CoordinatorRecord:
+        """Return the record of a classic group of these members, each with its target as its assignment.
 
-        `held_as`: the id under which the group has the target of a member whose id is new. With a `reason` the group
-        rebalances at once. The tombstones of the consumer group must be in `out` already.
+        `held_as`: the id under which the group has the target of a member whose id is new. Raises Malformed where what
+        a member said of itself cannot be read.
         """
         classic = ClassicGroup(group.group_id, now_ms)
         for member in members.values():
@@ -189,7 +189,21 @@ class Migration:
             target = group.target.get(held_as.get(member_id, member_id), NOTHING)
             version = version_of(classic_member.metadata(protocol))
             assignments[member_id] = write_assignment(target, version, self._topics)
-        out.records.append(group_metadata(classic, assignments))
+        return group_metadata(classic, assignments)
+
+    def become_classic(
+        self,
+        group: ConsumerGroup,
+        members: dict[str, ConsumerMember],
+        converted: CoordinatorRecord,
+        reason: str | None,
+        out: Outcome,
+    ) -> None:
+        """Write a group as a classic one; with a `reason` it rebalances at once.
+
+        The tombstones of the consumer group must be in `out` already.
+        """
+        out.records.append(converted)
         gone = list(group.members)
 
         def settle(done: Outcome, now: int) -> None:
