@@ -9,7 +9,8 @@ a plain commit: the later record wins, whichever was ended last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from kbroker.coordination_outcome import CoordinatorRecord, InTransaction, Outcome
 from kbroker.group_coordinator.config import GroupConfig
@@ -52,13 +53,21 @@ Place = tuple[str, int]
 
 
 class Offsets:
-    """The offsets of all groups of a shard. Shares the shard's groups of both kinds."""
+    """The offsets of all groups of a shard. Shares the shard's groups of both kinds.
+
+    `topic_id` returns a topic's id by its name, None where there is no such topic.
+    """
 
     def __init__(
-        self, groups: dict[str, ClassicGroup], consumer_groups: dict[str, ConsumerGroup], config: GroupConfig
+        self,
+        groups: dict[str, ClassicGroup],
+        consumer_groups: dict[str, ConsumerGroup],
+        topic_id: Callable[[str], bytes | None],
+        config: GroupConfig,
     ) -> None:
         self._groups = groups
         self._consumer_groups = consumer_groups
+        self._topic_id = topic_id
         self._config = config
         self._stored: dict[str, dict[str, dict[int, Stored]]] = {}
         self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # by producer id
@@ -194,7 +203,7 @@ class Offsets:
 
     def commit_in_transaction(self, request: TxnOffsetCommitRequest, guard: object, now_ms: int) -> Outcome:
         """Handle a TxnOffsetCommit of partitions that exist; raises ApiError for all of them."""
-        self._validate_in_transaction(request)
+        check = self._validate_in_transaction(request)
         limit = self._config.offset_metadata_max_bytes
         producer = InTransaction(request.producer_id, request.producer_epoch, guard)
         out = Outcome(producer=producer if request.producer_id >= 0 else None)
@@ -207,6 +216,8 @@ class Offsets:
                 if len(metadata) * 2 > limit and _java_length(metadata) > limit:
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
+                    if check is not None:
+                        check(topic.name, asked.partition_index)
                     value = OffsetCommitValue(
                         offset=asked.committed_offset,
                         leader_epoch=max(asked.committed_leader_epoch, -1),
@@ -221,11 +232,34 @@ class Offsets:
         out.reply = TxnOffsetCommitResponse(topics=topics)
         return out
 
-    def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> None:
+    def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Callable[[str, int], None] | None:
         """Let a member of the current generation pass, and whoever names no member at all (before KIP-447).
 
-        Unlike a plain commit this one is let through while a rebalance completes, and counts as no heartbeat.
+        Unlike a plain commit this one is let through while a rebalance completes, and counts as no heartbeat. In a
+        consumer group each partition may have to be checked by what is returned; a stale epoch is ILLEGAL_GENERATION,
+        which is what transactional producers know.
         """
+        consumer_group = self._consumer_groups.get(request.group_id)
+        if consumer_group is None:
+            self._validate_classic_in_transaction(request)
+            return None
+        with _stale_as_illegal():
+            check = consumer_group.validate_commit(
+                request.member_id, request.group_instance_id, request.generation_id, 0, transactional=True
+            )
+        if check is None:
+            return None
+
+        def checked(topic: str, partition: int) -> None:
+            topic_id = self._topic_id(topic)
+            if topic_id is None:
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+            with _stale_as_illegal():
+                check(topic_id, partition)
+
+        return checked
+
+    def _validate_classic_in_transaction(self, request: TxnOffsetCommitRequest) -> None:
         generation, member_id, instance_id = request.generation_id, request.member_id, request.group_instance_id
         group = self._groups.get(request.group_id)
         if group is None:
@@ -393,6 +427,16 @@ def _no_offset(index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
 def _differ(held: bytes, asked: bytes) -> bool:
     """Tell whether two topic ids are known and not the same."""
     return held != asked and held != ZERO_UUID and asked != ZERO_UUID
+
+
+@contextmanager
+def _stale_as_illegal() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        if error.code is not ErrorCode.STALE_MEMBER_EPOCH:
+            raise
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION) from error
 
 
 def _java_length(text: str) -> int:

@@ -58,7 +58,7 @@ class GroupShard:
         settings = settings or Settings(config, topics)
         self.groups: dict[str, ClassicGroup] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
-        self.offsets = Offsets(self.groups, self.consumer_groups, config)
+        self.offsets = Offsets(self.groups, self.consumer_groups, topics.id_of, config)
         self._rebalances = Rebalances(config)
         self._membership = Membership(self.groups, config, self._rebalances)
         migration = Migration(self.groups, self.consumer_groups, config, self._rebalances, topics)

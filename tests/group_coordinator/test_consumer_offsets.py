@@ -12,6 +12,11 @@ from kbroker.protocol.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from kbroker.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+from kbroker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tests.group_coordinator.consumer_context import EAGER, Consumer, ConsumerContext, converge, topic_id
 
 E = ErrorCode
@@ -45,6 +50,39 @@ def test_g2_a_commit_counts_only_from_a_member_in_its_epoch() -> None:
     assert commit(c, 6, "a", 2) == E.UNKNOWN_MEMBER_ID
     assert c.fetch()[0] == 5
     assert c.commit(7) == E.NONE, "nobody is in the group: anybody may"
+
+
+def commit_in_transaction(c: ConsumerContext, member_id: str, epoch: int, partition: int = 0, topic: str = "t") -> E:
+    asked = TxnOffsetCommitRequestPartition(partition, 9, committed_metadata="")
+    request = TxnOffsetCommitRequest(
+        group_id="g",
+        producer_id=7,
+        producer_epoch=0,
+        generation_id=epoch,
+        member_id=member_id,
+        topics=[TxnOffsetCommitRequestTopic(topic, [asked])],
+    )
+    try:
+        outcome = c.shard.commit_in_transaction(request, None, c.now)
+    except ApiError as error:
+        return error.code
+    return E(outcome.reply.topics[0].partitions[0].error_code)
+
+
+def test_g2_a_commit_in_a_transaction_counts_only_from_a_member_in_its_epoch() -> None:
+    c = context()
+    a, b = Consumer(c, "a", "t"), Consumer(c, "b", "t")
+    converge([a])
+    converge([a, b])
+    ((_, kept),) = a.owned
+    ((_, new),) = b.owned
+    assert commit_in_transaction(c, "a", 3, kept) == E.NONE
+    assert commit_in_transaction(c, "a", 2, kept) == E.NONE, "a has had it since epoch 2"
+    assert commit_in_transaction(c, "a", 2, new) == E.ILLEGAL_GENERATION
+    assert commit_in_transaction(c, "a", 2, kept, topic="none") == E.ILLEGAL_GENERATION
+    assert commit_in_transaction(c, "a", 4, kept) == E.ILLEGAL_GENERATION
+    assert commit_in_transaction(c, "c", 3, kept) == E.UNKNOWN_MEMBER_ID
+    assert commit_in_transaction(c, "", -1, kept) == E.NONE, "before KIP-447 producers name no member"
 
 
 def test_g2_an_epoch_that_the_member_has_left_is_good_for_what_it_had_by_then() -> None:
