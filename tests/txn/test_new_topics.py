@@ -24,3 +24,16 @@ def test_offsets_may_be_added_before_their_topic_is_there() -> None:
         one.end(name, producer)
         assert [one.position(group, topic) for group in ("a", "b", "c", "d")] == [4] * 4
         one.close()
+
+
+def test_one_broker_is_enough_whatever_kafkas_defaults_ask_for() -> None:
+    """Three replicas and two in sync are its defaults; as many are taken as there are brokers."""
+    defaults = {"transaction.state.log.replication.factor": "3", "transaction.state.log.min.isr": "2"}
+    with Broker(defaults) as broker:
+        one = Raw(broker.bootstrap_servers, 2)
+        topic = one.topic()
+        producer = one.init("id")
+        one.write("id", producer, topic, [b"x"])
+        one.end("id", producer)
+        assert one.see(topic).values == [b"x"]
+        one.close()
