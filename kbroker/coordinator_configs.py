@@ -47,6 +47,7 @@ def topic_defaults(config: BrokerConfig) -> TopicDefaults:
 def group_config(config: BrokerConfig) -> GroupConfig:
     """Return what the group coordinator is told."""
     return GroupConfig(
+        offsets_topic_num_partitions=config.get_int("offsets.topic.num.partitions"),
         min_session_timeout_ms=config.get_int("group.min.session.timeout.ms"),
         max_session_timeout_ms=config.get_int("group.max.session.timeout.ms"),
         initial_rebalance_delay_ms=config.get_int("group.initial.rebalance.delay.ms"),

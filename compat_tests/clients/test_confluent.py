@@ -11,6 +11,7 @@ from compat_tests.clients.confluent import (  # noqa: F401 - registered
     groups,
     producing,
     scenarios,
+    transactions,
 )
 from compat_tests.harness.fixtures import SideBySide
 from compat_tests.harness.scenarios import Scenario

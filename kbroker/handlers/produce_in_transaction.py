@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
 from kbroker.dispatch_errors import CloseConnection
-from kbroker.handlers.produce_answers import TRANSACTIONAL, add_leader_hints, failure, refusal
+from kbroker.handlers.produce_answers import HEADER_BYTES, TRANSACTIONAL, add_leader_hints, failure, refusal
 from kbroker.handlers.registry import RequestContext
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, verify
 from kbroker.log.appends import CLIENT, AppendError
@@ -100,6 +100,8 @@ class _Work:
             answers.append(refused)
             self.failed = True
             return
+        if len(data.records) < HEADER_BYTES:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, which reads beyond the end here
         attributes, producer_id, epoch, sequence = _PRODUCER.unpack_from(data.records)
         question = None
         if attributes & TRANSACTIONAL and producer_id >= 0:

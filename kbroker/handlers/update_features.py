@@ -27,5 +27,5 @@ def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> Upda
     ]
     services = ctx.services
     services.controller.update_features(updates, services.node_id, validate_only=request.validate_only)
-    results = [UpdatableFeatureResult(each.feature, 0, None) for each in updates]
+    results = [UpdatableFeatureResult(each.feature, 0, "NONE") for each in updates]
     return UpdateFeaturesResponse(error_message=None, results=results if ctx.version <= _LAST_WITH_RESULTS else [])

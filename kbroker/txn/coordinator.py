@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kbroker.clock import Clock
 from kbroker.coordination import Runtime
@@ -31,7 +33,7 @@ TOPIC = "__transaction_state"
 _NONE_DONE = Progress(frozenset(), False)
 _ANSWERS = {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE}
 """What producers are told of the coordinator's own log, beside what the runtime translates for all coordinators."""
-R = TypeVar("R")
+MARK_SLICE_SECONDS = 0.005
 
 
 class Answer(NamedTuple):
@@ -62,6 +64,7 @@ class TransactionCoordinator:
         self._markers = markers
         self._defer = defer
         self._closed = False
+        self._to_mark: deque[str] = deque()
         self._rounds: set[asyncio.Task[None]] = set()
         self._runtime: Runtime[TransactionShard] = Runtime(
             TOPIC, lambda: TransactionShard(config, next_id, level, self._mark_soon), writer, clock,
@@ -195,7 +198,22 @@ class TransactionCoordinator:
 
     def _mark_soon(self, transactional_id: str) -> None:
         """Write the markers once the decision that led here has been dealt with."""
-        self._defer(lambda: self._mark(transactional_id))
+        self._to_mark.append(transactional_id)
+        if len(self._to_mark) == 1:
+            self._defer(self._mark_some)
+
+    def _mark_some(self) -> None:
+        """Work for a while, then let the loop serve: after a crash there may be thousands."""
+        until = time.perf_counter() + MARK_SLICE_SECONDS
+        while self._to_mark:
+            try:
+                self._mark(self._to_mark[0])
+            except Exception:
+                log.exception("markers of %s could not be sent", self._to_mark[0])
+            self._to_mark.popleft()
+            if self._to_mark and time.perf_counter() > until:
+                self._defer(self._mark_some)
+                return
 
     def _mark(self, transactional_id: str) -> None:
         partition = self.partition_for(transactional_id)

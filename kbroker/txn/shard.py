@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 RETRY_MS = 100
 """How long to wait before markers that were not taken, or a completion, are tried again."""
 _TOMBSTONES = 500
+_ABORTS_PER_MS = 4
+"""As many as leave the event loop time for others, should thousands of transactions time out together."""
 _NEVER = 2**31 - 1
 _TIMEOUTS = ("timeouts",)
 _EXPIRE = ("expire",)
@@ -239,7 +241,8 @@ class TransactionShard:
         match key:
             case ("timeouts",):
                 due = [i for i in self._ongoing if self._is_overdue(self.transactions[i], now_ms)]
-                return Outcome(timers=[self._next_timeouts(), *(Schedule(("abort", i), 0) for i in due)])
+                aborts = [Schedule(("abort", each), n // _ABORTS_PER_MS) for n, each in enumerate(due)]
+                return Outcome(timers=[self._next_timeouts(), *aborts])
             case ("abort", str(transactional_id)):
                 return self._abort_overdue(transactional_id, now_ms)
             case ("markers", str(transactional_id)):

@@ -180,11 +180,16 @@ class Raw:
         answer = self.ask(request, version)
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
-    def add_offsets(self, name: str, producer: Identity, group: str, version: int = 3) -> ErrorCode:
+    def find_group(self, group: str) -> None:
+        """Have the groups' topic created and loaded."""
         asked = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
         until("a group coordinator", lambda: self.ask(asked, 4).coordinators[0].error_code == 0)
         look = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[])])
         until("the groups", lambda: self.ask(look, 8).groups[0].error_code not in _NOT_YET)
+
+    def add_offsets(self, name: str, producer: Identity, group: str, version: int = 3) -> ErrorCode:
+        """Tell a transaction of a group."""
+        self.find_group(group)
         request = AddOffsetsToTxnRequest(
             transactional_id=name, producer_id=producer.producer_id, producer_epoch=producer.epoch, group_id=group
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -78,7 +79,7 @@ class Cluster:
         self.log = log or Log()
         self.clock = Clock()
         self.soon: list[Callable[[], None]] = []
-        ids = iter(range(1, 100))
+        ids = itertools.count(1)
         self.coordinator = TransactionCoordinator(
             TransactionConfig(num_partitions=1), self.log, self.clock, lambda: next(ids), lambda: 2,
             MarkerWriter(lambda partition: self.leaders[partition], self.target_of), self.soon.append,
@@ -285,3 +286,28 @@ def test_a_closed_coordinator_answers_nobody() -> None:
     gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert cluster.coordinator.end("id", Identity(1, 0), True, 2) == Answer(gone)
     assert cluster.coordinator.verify("id", Identity(1, 0), [("t", 0)]) == {("t", 0): gone}
+
+
+def test_thousands_that_are_due_after_a_crash_leave_the_loop_time_for_others() -> None:
+    first = Cluster()
+    first.coordinator._markers = MarkerWriter(lambda partition: first.leaders[partition], lambda _node: None)
+    names = [f"id-{number}" for number in range(2000)]
+    for name in names:
+        producer = first.coordinator.init_producer_id(name, 60_000, None).producer  # type: ignore[union-attr]
+        first.coordinator.add_partitions(name, producer, PARTITIONS, 2)
+        first.coordinator.end(name, producer, True, 2)
+
+    async def scenario() -> None:
+        second = Cluster(first.log)
+        while not second.soon:  # noqa: ASYNC110
+            await asyncio.sleep(0)  # the load, in slices as well
+        turns = 0
+        while second.soon:
+            second.soon.pop(0)()
+            turns += 1
+        assert turns > 1
+        assert len(second.written) == len(names)
+        assert {second.coordinator.find(name).state for name in names} == {COMPLETE_COMMIT}
+        second.coordinator.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

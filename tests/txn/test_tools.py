@@ -62,6 +62,24 @@ def test_javas_producer_in_both_generations_and_the_level_switched_between(own, 
     raw.close()
 
 
+def test_kafkas_dump_tool_reads_the_transaction_log(kafka_libs, tmp_path) -> None:
+    with Broker({"transaction.state.log.num.partitions": "1"}, data_dir=str(tmp_path)) as broker:
+        raw = Raw(broker.bootstrap_servers, 2)
+        topic = raw.topic()
+        producer = raw.init("dumped")
+        raw.write("dumped", producer, topic, [b"x"])
+        raw.end("dumped", producer)
+        raw.close()
+    path = tmp_path / "__transaction_state-0" / f"{0:020}.log"
+    dumped = run_class(f"{TOOLS}.DumpLogSegments", "--transaction-log-decoder", "--files", str(path))
+    assert dumped[0] == "exit 0", dumped
+    payloads = [line for line in dumped if "payload" in line]
+    assert len(payloads) == 4, dumped
+    for line, number in zip(payloads, (0, 1, 2, 4), strict=True):
+        assert '"transactionalId":"dumped"' in line
+        assert f'"transactionStatus":{number}' in line
+
+
 def test_an_administrator_looks_at_transactions_and_aborts_one(own, kafka_libs) -> None:
     raw = Raw(own)
     topic = raw.topic()

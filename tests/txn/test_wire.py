@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 
 import pytest
@@ -16,6 +17,8 @@ from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from kbroker.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from kbroker.protocol.messages.list_transactions import ListTransactionsRequest
+from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.records import build_batch
 from kbroker.txn.shard import Identity
 
 from .raw import Raw, until
@@ -291,6 +294,24 @@ def test_t14_no_write_outside_of_an_open_transaction(raw) -> None:
     assert one.produce(None, producer, topic, [b"y"], sequence=1) is authorization
     one.end(name, producer)
     assert one.see(topic).values == [b"x"]
+
+
+@pytest.mark.parametrize("version", [3, 11, 12])
+def test_what_is_no_batch_is_refused_as_such(raw, version: int) -> None:
+    one = raw(1)
+    topic = one.topic()
+    whole = build_batch([(0, None, b"x", ())], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    header = struct.pack(">qiiB", 0, 40 - 12, 0, 2)
+    for records, code in (
+        (b"", ErrorCode.INVALID_RECORD),
+        (whole[:20], ErrorCode.INVALID_RECORD),
+        (header + bytes(40 - len(header)), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (whole + whole, ErrorCode.INVALID_RECORD),
+    ):
+        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(0, records)])
+        request = ProduceRequest(transactional_id="id", acks=-1, timeout_ms=1000, topic_data=[data])
+        (answer,) = one.ask(request, version).responses[0].partition_responses
+        assert answer.error_code == code, records
 
 
 @BOTH

@@ -28,6 +28,7 @@ from kbroker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from kbroker.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -325,3 +326,29 @@ def txn_features(wire: Wire) -> None:
         for kept in (answer.supported_features, answer.finalized_features):
             kept[:] = [feature for feature in kept if feature.name == "transaction.version"]
         wire.record("transaction.version", v, [answer.supported_features, answer.finalized_features])
+
+
+@sequence
+def txn_update_features(wire: Wire) -> None:
+    name = "transaction.version"
+    for v in versions(UpdateFeaturesRequest):
+
+        def ask(label: str, *updates: tuple[str, int, int]) -> None:
+            keys = [FeatureUpdateKey(feature, level, upgrade_type=kind) for feature, level, kind in updates]
+            request = UpdateFeaturesRequest(feature_updates=keys, validate_only=v > 0)  # noqa: B023
+            wire.ask(label, request, v)  # noqa: B023
+
+        ask("as it is", (name, 2, 1))
+        ask("nothing")
+        ask("down without saying so", (name, 1, 1))
+        ask("too high", (name, 3, 1))
+        ask("negative", (name, -1, 1))
+        ask("unknown feature", ("no.such.feature", 1, 1))
+        ask("unknown feature, level 0", ("no.such.feature", 0, 1))
+        ask("one good, one bad", (name, 2, 1), ("no.such.feature", 1, 1))
+        if v > 0:
+            ask("down", (name, 1, 2))
+            ask("down, unsafe", (name, 0, 3))
+            ask("down to where it is", (name, 2, 2))
+            ask("down to a newer one", (name, 3, 2))
+            ask("unknown kind", (name, 1, 9))
