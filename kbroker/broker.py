@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,32 +26,34 @@ from kbroker.config.overrides import ALL_DIRS, per_ip_overrides
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import TOPIC
 from kbroker.config.values import parse_all, to_text
-from kbroker.controller.controller import Controller, InternalTopic, TopicDefaults
+from kbroker.controller.controller import Controller
 from kbroker.controller.embedded import EmbeddedStore
+from kbroker.controller.features import TRANSACTION_VERSION
+from kbroker.coordinator_configs import group_config, topic_defaults, transaction_config
+from kbroker.coordinator_logs import CoordinatorLog, LocalMarkers
 from kbroker.dispatch import Dispatcher
-from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.services import Services
 from kbroker.log import checkpoints
-from kbroker.log.appends import COORDINATOR
 from kbroker.log.cleaner.settings import CleanerSettings
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_dirs import LogDirs, unusable
 from kbroker.log.log_manager import LogManager
-from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import new_uuid, uuid_text
 from kbroker.replicas import Replicas, TopicSettings
 from kbroker.server import Server, ServerLimits, bind
+from kbroker.txn.coordinator import TOPIC as TRANSACTIONS_TOPIC
+from kbroker.txn.coordinator import TransactionCoordinator
+from kbroker.txn.markers import MarkerWriter
 from kbroker.txn.producer_ids import ProducerIds
 
 log = logging.getLogger(__name__)
 
-OFFSETS_TOPIC = "__consumer_offsets"
 _TICK_SECONDS = 0.5
 _CLEANING_TICK_SECONDS = 0.05
-_READ_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,56 +65,6 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class OffsetsWriter:
-    """The group coordinator's way to `__consumer_offsets`."""
-
-    def __init__(self, controller: Controller, replicas: Replicas) -> None:
-        self._controller = controller
-        self._replicas = replicas
-
-    def partition_count(self) -> int:
-        """Return how many partitions the topic has; 0 when it does not exist."""
-        topic = self._controller.state.topics.get(OFFSETS_TOPIC)
-        return len(topic.partitions) if topic else 0
-
-    def append(self, partition: int, batch: bytes, now_ms: int) -> int:
-        """Append a batch of records; return the offset behind it."""
-        info = self._replicas.leader(OFFSETS_TOPIC, partition).append(batch, -1, now_ms, COORDINATOR)
-        return info.last_offset + 1
-
-    def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return None when everything below `offset` is committed; on one node it always is."""
-        if self._replicas.leader(OFFSETS_TOPIC, partition).log.high_watermark < offset:
-            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-        return None
-
-    def read(self, partition: int) -> Iterator[memoryview]:
-        """Yield the partition's batches from its start to its high watermark, in chunks."""
-        partition_log = self._replicas.leader(OFFSETS_TOPIC, partition).log
-        offset = partition_log.log_start_offset
-        while offset < partition_log.high_watermark:
-            piece = partition_log.read(offset, _READ_BYTES, partition_log.high_watermark, min_one=True)
-            if not len(piece):
-                raise OSError(f"{OFFSETS_TOPIC}-{partition} ends before its high watermark")
-            view = piece.view()
-            yield view
-            offset = _next_offset(view)
-
-    def ensure_topic(self) -> None:
-        """Create the topic if it does not exist."""
-        if OFFSETS_TOPIC not in self._controller.state.topics:
-            self._controller.auto_create(OFFSETS_TOPIC)
-
-
-def _next_offset(view: memoryview) -> int:
-    from kbroker.protocol.records import iter_batches
-
-    last = 0
-    for _, header in iter_batches(view):
-        last = header.last_offset + 1
-    return last
 
 
 class BrokerNode:
@@ -169,6 +120,7 @@ class BrokerNode:
         for timer in (self._tick, self._cleaning_tick):
             if timer is not None:
                 timer.cancel()
+        self.transactions.close()
         self.groups.close()
         self.replicas.close()
         await self.server.close()
@@ -177,8 +129,9 @@ class BrokerNode:
 
     async def _abandon(self) -> None:
         """Give back what a start that failed had taken."""
-        if hasattr(self, "groups"):
-            self.groups.close()
+        for coordinator in ("transactions", "groups"):
+            if hasattr(self, coordinator):
+                getattr(self, coordinator).close()
         if hasattr(self, "server"):
             await self.server.close()
         self._release(clean=True)
@@ -191,7 +144,7 @@ class BrokerNode:
     async def _load(self) -> None:
         config = self.config
         self.store = EmbeddedStore(self.logs.directory)
-        self.controller = Controller(self.store, self.logs.cluster_id, _topic_defaults(config))
+        self.controller = Controller(self.store, self.logs.cluster_id, topic_defaults(config))
         topics = self.controller.state.topics
         self._take_configs(self.controller.state)
         self._configure_dirs()
@@ -221,10 +174,11 @@ class BrokerNode:
         self.logs.wake = self._wake_moves
         self.logs.on_moved = self.replicas.replace_log
         self.logs.on_offline = self._lose_soon
-        self.groups = GroupCoordinator(_group_config(config), OffsetsWriter(self.controller, self.replicas), self.clock)
+        self._coordinate(loop)
         self.replicas.on_topics_deleted = self.groups.on_topics_deleted
         self.controller.subscribe(self.replicas.apply)
-        self.controller.subscribe(self._lead_groups)
+        self.controller.subscribe(self.groups.on_cluster_state)
+        self.controller.subscribe(self._lead_coordinators)
         self.controller.subscribe(self._follow_configs)
         self.services = Services(
             node_id=self.node_id,
@@ -233,11 +187,36 @@ class BrokerNode:
             controller=self.controller,
             replicas=self.replicas,
             groups=self.groups,
-            producer_ids=ProducerIds(self.controller.allocate_producer_ids),
+            producer_ids=self.producer_ids,
             fetch_sessions=FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots")),
             fetch_max_bytes=config.get_int("fetch.max.bytes"),
+            transactions=self.transactions,
+            markers=self.markers,
         )
-        self._lead_groups(ClusterState(state.cluster_id), state)
+        self._lead_coordinators(ClusterState(state.cluster_id), state)
+
+    def _coordinate(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Put the coordinators together: both write to topics hosted here, and the one ends what the other holds."""
+        config, controller, replicas = self.config, self.controller, self.replicas
+        self.groups = GroupCoordinator(
+            group_config(config), CoordinatorLog(OFFSETS_TOPIC, controller, replicas), self.clock, controller.state
+        )
+        self.producer_ids = ProducerIds(controller.allocate_producer_ids)
+        self.producer_ids.avoid(max((i for p in replicas for i in p.log.producers.entries), default=-1))
+        self.markers = LocalMarkers(replicas, self.groups, self.clock)
+        self.transactions = TransactionCoordinator(
+            transaction_config(config),
+            CoordinatorLog(TRANSACTIONS_TOPIC, controller, replicas),
+            self.clock,
+            self.producer_ids.next,
+            lambda: controller.state.features[TRANSACTION_VERSION],
+            MarkerWriter(self._leader_of, lambda node: self.markers if node == self.node_id else None),
+            loop.call_soon,
+        )
+
+    def _leader_of(self, partition: tuple[str, int]) -> int | None:
+        known = self.controller.state.partition(*partition)
+        return None if known is None else known.leader
 
     def _host_all(self, state: ClusterState) -> None:
         """Host what the cluster assigns to this broker; a directory may fail meanwhile."""
@@ -299,19 +278,24 @@ class BrokerNode:
         cordoned = self.logs.all_cordoned
         self.controller.register_broker(BrokerEndpoint(self.node_id, first.host, first.port, rack, by_name, cordoned))
 
-    def _lead_groups(self, old: ClusterState, new: ClusterState) -> None:
-        """Load the groups of a partition of the offsets topic once this broker leads it."""
-        before, now = old.topics.get(OFFSETS_TOPIC), new.topics.get(OFFSETS_TOPIC)
+    def _lead_coordinators(self, old: ClusterState, new: ClusterState) -> None:
+        """Load what a partition of a coordinator's topic holds once this broker leads it."""
+        self._lead(self.groups, old.topics.get(OFFSETS_TOPIC), new.topics.get(OFFSETS_TOPIC))
+        self._lead(self.transactions, old.topics.get(TRANSACTIONS_TOPIC), new.topics.get(TRANSACTIONS_TOPIC))
+
+    def _lead(
+        self, coordinator: GroupCoordinator | TransactionCoordinator, before: TopicState | None, now: TopicState | None
+    ) -> None:
         if now is None:
             for index in range(len(before.partitions) if before else 0):
-                self.groups.resign(index)
+                coordinator.resign(index)
             return
         for index, partition in enumerate(now.partitions):
             known = before.partitions[index] if before and index < len(before.partitions) else None
             if partition.leader != self.node_id:
-                self.groups.resign(index)
+                coordinator.resign(index)
             elif known is None or known.leader_epoch != partition.leader_epoch:
-                self.groups.on_leadership(index, partition.leader_epoch)
+                coordinator.on_leadership(index, partition.leader_epoch)
 
     def _configure_dirs(self) -> None:
         self.logs.cordoned = frozenset(
@@ -338,6 +322,7 @@ class BrokerNode:
         self.cleaner_pool.settings = _cleaner_settings(self.config)
         self.logs.change_cleaning_rate()
         self.logs.producer_id_expiration_ms = self.config.get_int("producer.id.expiration.ms")
+        self.groups.set_assignment_interval(self.config.get_int("group.consumer.assignment.interval.ms"))
         self.server.limits = _limits(self.config)
 
     def _belongs(self, topic: str, partition: int, topic_id: UUID | None) -> bool:
@@ -362,6 +347,7 @@ class BrokerNode:
             self.logs.tick(self.clock.now_ms())
             self.cleaner_pool.tick(self.clock.now_ms())
             self.groups.tick()
+            self.transactions.tick()
         except Exception:
             log.exception("periodic work on the logs failed")
         self._schedule_tick()
@@ -440,34 +426,6 @@ def _cluster_id(directory: str, wanted: str | None) -> str:
     except OSError as error:
         raise unusable(directory, error) from error
     return found.get("cluster.id") or uuid_text(new_uuid())
-
-
-def _topic_defaults(config: BrokerConfig) -> TopicDefaults:
-    offsets = InternalTopic(
-        config.get_int("offsets.topic.num.partitions"),
-        min(config.get_int("offsets.topic.replication.factor"), 1),
-        {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(config.get_int("offsets.topic.segment.bytes")),
-        },
-    )
-    return TopicDefaults(
-        config.get_int("num.partitions"), config.get_int("default.replication.factor"), {OFFSETS_TOPIC: offsets}
-    )
-
-
-def _group_config(config: BrokerConfig) -> GroupConfig:
-    return GroupConfig(
-        min_session_timeout_ms=config.get_int("group.min.session.timeout.ms"),
-        max_session_timeout_ms=config.get_int("group.max.session.timeout.ms"),
-        initial_rebalance_delay_ms=config.get_int("group.initial.rebalance.delay.ms"),
-        max_size=config.get_int("group.max.size"),
-        offsets_retention_ms=config.get_int("offsets.retention.minutes") * 60_000,
-        offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
-        offset_metadata_max_bytes=config.get_int("offset.metadata.max.bytes"),
-        offsets_commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
-    )
 
 
 def _limits(config: BrokerConfig) -> ServerLimits:

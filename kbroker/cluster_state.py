@@ -71,6 +71,10 @@ class ClusterState:
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    """Finalized feature levels."""
+    features_epoch: int = 0
+    """How often they have been changed."""
 
     def partition(self, topic: str, index: int) -> PartitionState | None:
         """Return a partition's state, or None when the topic or the index does not exist."""

@@ -9,8 +9,9 @@ A shard is pure: it takes a request and the time, does no I/O, and returns an `O
     decide -> timers and answers to others -> append -> replay -> wait for the high watermark -> `after` and the reply
 
 so that a failed append has changed nothing that the log should hold. An outcome with `replay` false speaks of state
-that the shard has already changed in memory (a membership, whose loss only makes members join again); its `after` puts
-that right when the append failed. Loading a partition is the same `replay`, in slices that let the loop breathe.
+that the shard has already changed in memory (a membership, whose loss only makes members join again), whose `after`
+puts that right when the append failed; or of state that `after` changes once the records are committed (transactions).
+Loading a partition is the same `replay`, in slices that let the loop breathe.
 """
 
 from __future__ import annotations
@@ -24,16 +25,26 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kbroker.clock import Clock
-from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Parked, Schedule, Shard, Writer, answerable
+from kbroker.coordination_batches import marker_batch, record_batch, split
+from kbroker.coordination_outcome import (
+    CoordinatorRecord,
+    EndOfTransaction,
+    InTransaction,
+    Outcome,
+    Parked,
+    Schedule,
+    Shard,
+    Writer,
+    answerable,
+)
 from kbroker.coordination_timers import Timers
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.records import build_batch, iter_batches, read_marker, read_records
+from kbroker.protocol.records import iter_batches, read_marker, read_records
 
 log = logging.getLogger(__name__)
 
 LOAD_SLICE_SECONDS = 0.01
 MAX_RECORD_BYTES = 256 << 20
-SPLIT_BYTES = 256 << 10
 
 
 S = TypeVar("S", bound=Shard)
@@ -147,6 +158,10 @@ class Runtime(Generic[S]):
     def shard(self, partition: int) -> S:
         """Return an active shard; raises ApiError where it is loading or elsewhere."""
         return self._active(partition).shard
+
+    def epoch(self, partition: int) -> int:
+        """Return the leader epoch in which a partition is coordinated here; raises ApiError as `shard` does."""
+        return self._active(partition).epoch
 
     def _active(self, partition: int) -> _Partition[S]:
         state = self._partitions.get(partition)
@@ -297,7 +312,7 @@ class Runtime(Generic[S]):
     ) -> tuple[ErrorCode, _Waiting | None]:
         """Write an outcome. Return its error, and what waits for the high watermark if anything does."""
         self._tell(partition, outcome)
-        if outcome.refused is None and not outcome.records:
+        if outcome.refused is None and not outcome.records and outcome.marker is None:
             if outcome.after is not None:
                 self._settle(partition, outcome.after(ErrorCode.NONE, now_ms))
             return ErrorCode.NONE, None
@@ -324,26 +339,55 @@ class Runtime(Generic[S]):
     def _append(self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int) -> ErrorCode:
         """Append the records of an outcome, then replay them."""
         records = outcome.records
-        batches = [records] if outcome.atomic else _split(records)
+        if outcome.marker is not None:
+            return self._append_marker(partition, state, outcome.marker, now_ms)
+        producer_id = -1 if outcome.producer is None else outcome.producer.producer_id
+        batches = [records] if outcome.atomic else split(records)
         for batch in batches:
             try:
-                data = build_batch([(now_ms, key, value, ()) for key, value in batch], leader_epoch=state.epoch)
-                end = self._writer.append(partition, data, now_ms)
-            except Exception as err:
-                code = getattr(err, "code", None)
-                if not isinstance(code, ErrorCode):
-                    log.exception("%s %d: an append failed", self._name, partition)
-                    return ErrorCode.UNKNOWN_SERVER_ERROR
-                log.warning("%s %d: an append failed: %s", self._name, partition, err)
-                return code
+                end = self._append_batch(partition, state.epoch, batch, outcome.producer, now_ms)
+            except Exception as err:  # noqa: BLE001 - named by `_why`
+                return self._why(partition, err)
             state.last_end = end
             if outcome.replay:
                 offset = end - len(batch)
                 replay = state.shard.replay
                 for key, value in batch:
-                    replay(offset, -1, key, value)
+                    replay(offset, producer_id, key, value)
                     offset += 1
         return ErrorCode.NONE
+
+    def _append_batch(
+        self,
+        partition: int,
+        epoch: int,
+        batch: list[CoordinatorRecord],
+        producer: InTransaction | None,
+        now_ms: int,
+    ) -> int:
+        data = record_batch(batch, epoch, producer, now_ms)
+        if producer is None:
+            return self._writer.append(partition, data, now_ms)
+        return self._writer.append(partition, data, now_ms, guard=producer.guard)
+
+    def _append_marker(self, partition: int, state: _Partition[S], marker: EndOfTransaction, now_ms: int) -> ErrorCode:
+        """Append the end of a transaction, then let the shard know."""
+        data, version = marker_batch(marker, now_ms), marker.transaction_version
+        try:
+            state.last_end = self._writer.append(partition, data, now_ms, transaction_version=version)
+        except Exception as err:  # noqa: BLE001 - named by `_why`
+            return self._why(partition, err)
+        state.shard.replay_end_transaction(marker.producer_id, marker.commit)
+        return ErrorCode.NONE
+
+    def _why(self, partition: int, error: Exception) -> ErrorCode:
+        """Return the code of a failed append."""
+        code = getattr(error, "code", None)
+        if not isinstance(code, ErrorCode):
+            log.error("%s %d: an append failed", self._name, partition, exc_info=error)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        log.warning("%s %d: an append failed: %s", self._name, partition, error)
+        return code
 
     def _tell(self, partition: int, outcome: Outcome) -> None:
         """Set the timers of an outcome and answer those whom it completes."""
@@ -438,17 +482,3 @@ class Runtime(Generic[S]):
             self._settle(partition, state.shard.on_timer(inner, self._clock.now_ms()))
         except Exception:
             log.exception("%s %d: timer %r failed", self._name, partition, inner)
-
-
-def _split(records: list[CoordinatorRecord]) -> Iterator[list[CoordinatorRecord]]:
-    """Yield pieces of a list of records that each make a batch of moderate size."""
-    piece: list[CoordinatorRecord] = []
-    size = 0
-    for record in records:
-        size += len(record.key) + len(record.value or b"") + 16
-        piece.append(record)
-        if size >= SPLIT_BYTES:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece

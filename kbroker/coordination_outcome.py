@@ -51,12 +51,31 @@ class Parked:
                 self.wake(answer)
 
 
+class InTransaction(NamedTuple):
+    """Whose transaction records belong to. `guard` is what the partition's verification gave (see ProducerState)."""
+
+    producer_id: int
+    producer_epoch: int
+    guard: object
+
+
+class EndOfTransaction(NamedTuple):
+    """The end of a producer's transaction on a coordinator's partition: a marker to append."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int
+
+
 @dataclass(slots=True)
 class Outcome:
     """What a shard decided.
 
     `refused` says that records could not even be built, which counts as a failed append. Without `atomic` a long list
-    of records may be spread over several batches.
+    of records may be spread over several batches. `producer` makes the records part of a transaction; `marker` ends
+    one, and stands in the place of records.
     """
 
     reply: Any = None
@@ -67,6 +86,23 @@ class Outcome:
     replay: bool = True
     atomic: bool = True
     refused: ErrorCode | None = None
+    producer: InTransaction | None = None
+    marker: EndOfTransaction | None = None
+
+    def when_written(
+        self, act: Callable[[Outcome, int], None], otherwise: Callable[[Outcome, int], None] | None = None
+    ) -> None:
+        """Let `act` (or `otherwise`, if the append failed) add to the outcome of `after`, behind what is there."""
+        before = self.after
+
+        def after(code: ErrorCode, now_ms: int) -> Outcome:
+            out = Outcome() if before is None else before(code, now_ms)
+            chosen = act if code is ErrorCode.NONE else otherwise
+            if chosen is not None:
+                chosen(out, now_ms)
+            return out
+
+        self.after = after
 
 
 class Shard(Protocol):
@@ -94,8 +130,14 @@ class Writer(Protocol):
     def partition_count(self) -> int:
         """Return how many partitions the topic has; 0 when it does not exist."""
 
-    def append(self, partition: int, batch: bytes, now_ms: int) -> int:
-        """Append a batch; return the end offset to wait for. Raises an error with a `code`."""
+    def append(
+        self, partition: int, batch: bytes, now_ms: int, *, guard: object = ..., transaction_version: int = 0
+    ) -> int:
+        """Append a batch; return the end offset to wait for. Raises an error with a `code`.
+
+        `guard` proves that a transactional batch belongs to an open transaction; `transaction_version` counts for the
+        markers that end one.
+        """
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
         """Return what to await until the high watermark is at `offset`; None when it is there already."""

@@ -31,6 +31,9 @@ _STOP_SECONDS = 30.0
 TEST_DEFAULTS = {
     "offsets.topic.num.partitions": "4",
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
 """What an embedded broker has unless its config says otherwise: a group's first rebalance need not wait in a test."""

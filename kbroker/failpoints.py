@@ -1,8 +1,8 @@
 """Named moments at which a test ends the process, as a crash would.
 
 Owns the names and their trigger. They lie at the steps of changes that must be whole or not be: files that are
-replaced, segments that are rolled, deleted, recovered or moved. Nothing happens, and next to nothing is spent, unless
-the environment of the process says so:
+replaced, segments that are rolled, deleted, recovered or moved, transactions that end. Nothing happens, and next to
+nothing is spent, unless the environment of the process says so:
 
     KBROKER_FAILPOINTS="atomic.renamed:3,roll.created:1"     end at the third, or first, time that one of them is passed
 """
@@ -33,6 +33,11 @@ NAMES: Final = (
     "move.copied",
     "move.renamed",
     "close.flushed",
+    "txn.ending",
+    "txn.prepared",
+    "txn.marker",
+    "txn.marked",
+    "txn.completed",
 )
 
 

@@ -18,13 +18,14 @@ from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_dirs import LogDirs
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.verification import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
 
 log = logging.getLogger(__name__)
 
 _UNSET = -1
-_NEVER_LATER = frozenset({"__consumer_offsets"})
+_NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Whose partitions a coordinator loads as soon as the change is published."""
 AT_ONCE = 200
 """Partitions hosted in one go: some 50 ms on a slow disk."""
@@ -73,17 +74,32 @@ class Partition:
         self.full_validation = False
         self.waiters: set[Waiter] = set()
 
-    def append(self, records: Buffer, acks: int, now_ms: int, origin: AppendOrigin = CLIENT) -> AppendInfo:
+    def append(
+        self,
+        records: Buffer,
+        acks: int,
+        now_ms: int,
+        origin: AppendOrigin = CLIENT,
+        guard: object = UNCHECKED,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
         """Append as leader and move the high watermark. Raises AppendError with Kafka's code.
 
-        acks=-1 needs min.insync.replicas in-sync replicas before anything is written.
+        acks=-1 needs min.insync.replicas in-sync replicas before anything is written. For `guard` and
+        `transaction_version` see PartitionLog.append_as_leader.
         """
         if not self.leading:
             raise AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == -1 and len(self.isr) < self.min_isr:
             raise AppendError(ErrorCode.NOT_ENOUGH_REPLICAS)
         info = self.log.append_as_leader(
-            records, self.leader_epoch, now_ms, origin=origin, full_validation=self.full_validation
+            records,
+            self.leader_epoch,
+            now_ms,
+            origin=origin,
+            full_validation=self.full_validation,
+            transaction_version=transaction_version,
+            guard=guard,
         )
         if len(self.isr) == 1:
             self.log.set_high_watermark(self.log.log_end_offset)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from kbroker import handlers
 from kbroker.cli.main import VERBS
 from kbroker.handlers.registry import APIS
@@ -43,11 +45,25 @@ def test_the_architecture_page_names_every_module_of_the_top_level():
             assert known, f"{path.name} is not on docs/architecture.md"
 
 
-def test_the_durability_page_names_tests_that_there_are():
-    page = (ROOT / "docs/durability.md").read_text()
+@pytest.mark.parametrize(
+    ("name", "letter", "count"), [("durability", "S", 15), ("groups", "G", 10), ("exactly-once", "T", 16)]
+)
+def test_the_pages_of_promises_name_tests_that_there_are(name, letter, count):
+    page = (ROOT / f"docs/{name}.md").read_text()
+    rows = {row.partition(" | ")[0]: row for row in re.findall(r"^\| (.*)", page, re.MULTILINE)}
+    for number in (f"{letter}{n}" for n in range(1, count + 1)):
+        assert "`tests/" in rows[number], number
     named = re.findall(r"`(tests/[^`]+)`", page)
-    assert len(named) > 50
     for name in named:
         path, _, test = name.partition("::")
         source = (ROOT / path).read_text()
         assert not test or f"def {test}(" in source, name
+
+
+def test_every_rule_of_transactions_has_a_test_that_names_its_number():
+    page = (ROOT / "docs/exactly-once.md").read_text()
+    for number in range(1, 17):
+        (row,) = re.findall(rf"^\| T{number} \|.*$", page, re.MULTILINE)
+        tests = re.findall(r"`tests/[^`:]+::(test_[^`]+)`", row)
+        assert tests, f"T{number}"
+        assert any(f"t{number}_" in test for test in tests), f"T{number}"

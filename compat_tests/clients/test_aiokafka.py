@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from compat_tests.clients.aio import admin_scenarios, consuming, groups, producing, scenarios  # noqa: F401 - registered
+from compat_tests.clients.aio import (  # noqa: F401 - registered
+    admin_scenarios,
+    consuming,
+    groups,
+    producing,
+    scenarios,
+    transactions,
+)
 from compat_tests.harness.fixtures import SideBySide
 from compat_tests.harness.scenarios import Scenario
 

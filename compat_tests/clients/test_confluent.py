@@ -6,10 +6,12 @@ import pytest
 
 from compat_tests.clients.confluent import (  # noqa: F401 - registered
     admin_scenarios,
+    consumer_protocol,
     consuming,
     groups,
     producing,
     scenarios,
+    transactions,
 )
 from compat_tests.harness.fixtures import SideBySide
 from compat_tests.harness.scenarios import Scenario

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from compat_tests.clients.kafka_python import admin, consuming, groups, producing, scenarios  # noqa: F401 - registered
+from compat_tests.clients.kafka_python import (  # noqa: F401 - registered
+    admin,
+    consuming,
+    groups,
+    producing,
+    scenarios,
+    transactions,
+)
 from compat_tests.harness.fixtures import SideBySide
 from compat_tests.harness.scenarios import Scenario
 

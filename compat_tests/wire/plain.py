@@ -27,8 +27,9 @@ VOLATILE = {
 OURS = {"record.validation"}
 """Configs that Kafka does not have."""
 SYMBOLIC = {"topic_id", "producer_id", "session_id", "member_id", "leader", "replica_directory_id"}
-_TIMES = {"log_append_time_ms", "timestamp"}
+_TIMES = {"log_append_time_ms", "timestamp", "transaction_start_time_ms"}
 _UUID_SUFFIX = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_KAFKAS_UUID = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")
 _TIME_RANGE = re.compile(r"\[\d{13}, \d{13}\]")
 _NOW_MS = 600_000
 _SORT_BY = (
@@ -73,9 +74,12 @@ class Plain:
             return self.of(value)
         kind = name
         if isinstance(value, str):
-            if not _UUID_SUFFIX.search(value):
+            if _KAFKAS_UUID.fullmatch(value):
+                kind = "uuid"
+            elif _UUID_SUFFIX.search(value):
+                kind = _UUID_SUFFIX.sub("", value)
+            else:
                 return value
-            kind = _UUID_SUFFIX.sub("", value)
         if (kind, value) not in self._names:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             self._names[kind, value] = f"{kind}#{self._counts[kind]}"

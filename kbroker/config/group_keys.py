@@ -18,11 +18,11 @@ STRING: Final = ConfigType.STRING
 # fmt: off
 GROUP_KEYS: Final[tuple[ConfigKey, ...]] = (
     group("consumer.session.timeout.ms", INT, 45000, at_least(1), "group.consumer.session.timeout.ms",
-      "Time in ms without a heartbeat after which a member of a consumer group is removed."),
+      "Time in ms without a heartbeat after which a member of a consumer group is removed.", effect=True),
     group("consumer.heartbeat.interval.ms", INT, 5000, at_least(1), "group.consumer.heartbeat.interval.ms",
-      "Time in ms between the heartbeats of a consumer group's members."),
+      "Time in ms between the heartbeats of a consumer group's members.", effect=True),
     group("consumer.assignment.interval.ms", INT, 1000, at_least(0), "group.consumer.assignment.interval.ms",
-      "Least time in ms between two assignments of a consumer group."),
+      "Least time in ms between two assignments of a consumer group.", effect=True),
     group("share.session.timeout.ms", INT, 45000, at_least(1), "group.share.session.timeout.ms",
       "Time in ms without a heartbeat after which a member of a share group is removed."),
     group("share.heartbeat.interval.ms", INT, 5000, at_least(1), "group.share.heartbeat.interval.ms",

@@ -149,8 +149,15 @@ def topic(
 
 
 def group(
-    name: str, type_: ConfigType, default: Value, validator: Validator | None, synonym: str | None, doc: str
+    name: str,
+    type_: ConfigType,
+    default: Value,
+    validator: Validator | None,
+    synonym: str | None,
+    doc: str,
+    *,
+    effect: bool = False,
 ) -> ConfigKey:
     """Declare a group key; `synonym` is the broker key that gives its default."""
     synonyms = (Synonym(synonym),) if synonym else ()
-    return ConfigKey(name, type_, default, validator, doc, Mode.CLUSTER_WIDE, False, False, synonyms)
+    return ConfigKey(name, type_, default, validator, doc, Mode.CLUSTER_WIDE, effect, False, synonyms)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from kbroker.config import listeners as listener_rules
+from kbroker.config.consumer_bounds import check_consumer_groups
 from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
 from kbroker.config.overrides import check_cordoned, per_ip_overrides
 from kbroker.config.sources import parse_properties, settings_from_environment
@@ -278,7 +279,7 @@ class BrokerConfig:
             raise ConfigError(
                 "log.cleaner.min.compaction.lag.ms must not be greater than log.cleaner.max.compaction.lag.ms"
             )
-
+        check_consumer_groups(self.get_int)
         try:
             check_cordoned(self.get_list("cordoned.log.dirs") or (), self.log_dirs)
             per_ip_overrides(self.get_str("max.connections.per.ip.overrides"))

@@ -8,6 +8,7 @@ Stored, on Apache Kafka 3.9's paths:
     /brokers/topics/<t>                      {"version": 3, "topic_id": "...", "partitions": {"0": [1]}}
     /brokers/topics/<t>/partitions/<p>/state {"version": 1, "leader": 1, "leader_epoch": 0, "isr": [1], ...}
     /config/{topics,brokers,groups}/<name>   {"version": 1, "config": {...}}
+    /feature                                 {"version": 2, "status": 1, "features": {"transaction.version": 2}}
     /kbroker/producer_ids                    {"next": 0}
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller import decide
+from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
 from kbroker.controller.store import Change, Delete, MetadataStore, Put
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import new_uuid, parse_uuid, uuid_text
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 Listener = Callable[[ClusterState, ClusterState], None]
 TOPICS = "/brokers/topics"
 CONFIG = "/config"
+FEATURES = "/feature"
 PRODUCER_IDS = "/kbroker/producer_ids"
 DEFAULT_ENTITY = "<default>"
 
@@ -264,6 +267,20 @@ class Controller:
         else:
             self._publish(replace(state, version=version, group_configs=held))
 
+    # --- features
+
+    def update_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
+        """Change finalized feature levels: all or none. Raises ApiError."""
+        levels = updated(self.state.features, updates, node_id)
+        if validate_only:
+            return
+        self._store.write([Put(FEATURES, {"version": 2, "status": 1, "features": levels})])
+        log.info("feature levels are set: %s", ", ".join(f"{name}={level}" for name, level in sorted(levels.items())))
+        state = self.state
+        self._publish(
+            replace(state, version=state.version + 1, features=levels, features_epoch=state.features_epoch + 1)
+        )
+
     # --- producer ids
 
     def allocate_producer_ids(self, count: int) -> int:
@@ -341,10 +358,13 @@ def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
                 )
             )
         topics[name] = TopicState(name, parse_uuid(node.value["topic_id"]), tuple(partitions), configs.get(name, {}))
+    features = store.get(FEATURES)
     return ClusterState(
         cluster_id=cluster_id,
         topics=topics,
         topic_names={t.topic_id: t.name for t in topics.values()},
         broker_configs=_configs(store, "brokers"),
         group_configs=_configs(store, "groups"),
+        features={**BOOTSTRAP, **features.value["features"]} if features else dict(BOOTSTRAP),
+        features_epoch=features.version if features else 0,
     )

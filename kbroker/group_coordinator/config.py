@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long the first JoinGroup of a member may stay parked (KAFKA-7610); not configurable in Kafka either."""
+
+
+class MigrationPolicy(Enum):
+    """Which ways groups may go between the protocols while they have members: (to consumer, to classic)."""
+
+    BIDIRECTIONAL = (True, True)
+    UPGRADE = (True, False)
+    DOWNGRADE = (False, True)
+    DISABLED = (False, False)
+
+    @property
+    def upgrades(self) -> bool:
+        """Whether a classic group becomes a consumer group when a consumer member joins."""
+        return self.value[0]
+
+    @property
+    def downgrades(self) -> bool:
+        """Whether a consumer group becomes a classic one when its last consumer member leaves."""
+        return self.value[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +41,17 @@ class GroupConfig:
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes
     offsets_topic_num_partitions: int = 50  # offsets.topic.num.partitions
     offsets_commit_timeout_ms: int = 5_000  # offsets.commit.timeout.ms
+    consumer_enabled: bool = True  # "consumer" in group.coordinator.rebalance.protocols
+    consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
+    consumer_min_session_timeout_ms: int = 45_000  # group.consumer.min.session.timeout.ms
+    consumer_max_session_timeout_ms: int = 60_000  # group.consumer.max.session.timeout.ms
+    consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
+    consumer_min_heartbeat_interval_ms: int = 5_000  # group.consumer.min.heartbeat.interval.ms
+    consumer_max_heartbeat_interval_ms: int = 15_000  # group.consumer.max.heartbeat.interval.ms
+    consumer_max_size: int = 2**31 - 1  # group.consumer.max.size
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")  # group.consumer.assignors, by name
+    consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL  # group.consumer.migration.policy
+    consumer_assignment_interval_ms: int = 1_000  # group.consumer.assignment.interval.ms
+    consumer_min_assignment_interval_ms: int = 0  # group.consumer.min.assignment.interval.ms
+    consumer_max_assignment_interval_ms: int = 15_000  # group.consumer.max.assignment.interval.ms
+    consumer_regex_refresh_interval_ms: int = 600_000  # group.consumer.regex.refresh.interval.ms

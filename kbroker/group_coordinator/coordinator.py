@@ -12,11 +12,21 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from kbroker.clock import Clock
+from kbroker.cluster_state import ClusterState
 from kbroker.coordination import Runtime
-from kbroker.coordination_outcome import Outcome, Parked, Writer, partition_for
+from kbroker.coordination_outcome import EndOfTransaction, Outcome, Parked, Writer, partition_for
 from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.consumer.settings import Settings
+from kbroker.group_coordinator.consumer.topics import Topics
+from kbroker.group_coordinator.consumer.validation import validate
 from kbroker.group_coordinator.shard import GroupShard
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.protocol.messages import consumer_group_describe
+from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse
+from kbroker.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kbroker.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from kbroker.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsResponse
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -42,6 +52,12 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 TOPIC = "__consumer_offsets"
 _RETRY_ELSEWHERE = (
@@ -54,12 +70,14 @@ _RETRY_ELSEWHERE = (
 class GroupCoordinator:
     """All groups that this broker coordinates."""
 
-    def __init__(self, config: GroupConfig, writer: Writer, clock: Clock) -> None:
+    def __init__(self, config: GroupConfig, writer: Writer, clock: Clock, state: ClusterState | None = None) -> None:
         self.config = config
+        self._topics = topics = Topics(state or ClusterState(""))
+        self._settings = settings = Settings(config, topics)
         self._writer = writer
         self._closed = False
         self._runtime: Runtime[GroupShard] = Runtime(
-            TOPIC, lambda: GroupShard(config), writer, clock, config.offsets_commit_timeout_ms
+            TOPIC, lambda: GroupShard(config, topics, settings), writer, clock, config.offsets_commit_timeout_ms
         )
 
     # -- life
@@ -98,7 +116,48 @@ class GroupCoordinator:
             if shard is not None:
                 self._runtime.run(partition, lambda shard, _now: shard.on_topics_deleted(deleted), _ignore)
 
+    def on_cluster_state(self, _old: ClusterState, new: ClusterState) -> None:
+        """Let groups see topics that appeared, grew or went, and configs of groups."""
+        self._topics.update(new)
+
+    def set_assignment_interval(self, interval_ms: int) -> None:
+        """Take over group.consumer.assignment.interval.ms."""
+        self._settings.assignment_interval_default_ms = interval_ms
+
     # -- membership
+
+    def consumer_group_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, *, version: int, client_id: str, client_host: str
+    ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
+        """ConsumerGroupHeartbeat (KIP-848)."""
+
+        def failed(code: ErrorCode, message: str | None) -> ConsumerGroupHeartbeatResponse:
+            text = message or DEFAULT_MESSAGES.get(code)
+            return ConsumerGroupHeartbeatResponse(error_code=code, error_message=text)
+
+        try:
+            validate(request, version, self.config.consumer_assignors)
+        except ApiError as err:
+            return failed(err.code, err.message)
+
+        def decide(shard: GroupShard, now_ms: int) -> Outcome:
+            return shard.consumer_heartbeat(request, client_id, client_host, now_ms)
+
+        return self._runtime.run(self.partition_for(request.group_id), decide, failed)
+
+    def describe_consumer_groups(self, group_ids: Sequence[str]) -> ConsumerGroupDescribeResponse:
+        """ConsumerGroupDescribe."""
+        groups = []
+        for group_id in group_ids:
+            if not group_id:
+                described = consumer_group_describe.DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID)
+            else:
+                try:
+                    described = self._runtime.shard(self.partition_for(group_id)).describe_consumer_group(group_id)
+                except ApiError as err:
+                    described = consumer_group_describe.DescribedGroup(group_id=group_id, error_code=err.code)
+            groups.append(described)
+        return ConsumerGroupDescribeResponse(groups=groups)
 
     def join_group(
         self, request: JoinGroupRequest, *, version: int, client_id: str, client_host: str
@@ -176,6 +235,27 @@ class GroupCoordinator:
         partition = self.partition_for(request.group_id)
         return self._runtime.run(partition, lambda shard, now: shard.commit(request, version, now), failed)
 
+    def commit_offsets_in_transaction(
+        self, request: TxnOffsetCommitRequest, guard: object
+    ) -> TxnOffsetCommitResponse | Awaitable[TxnOffsetCommitResponse]:
+        """TxnOffsetCommit of partitions that exist, of a transaction that was verified: `guard` is the proof."""
+        if not request.group_id:
+            return txn_commit_error(request, ErrorCode.INVALID_GROUP_ID)
+
+        def failed(code: ErrorCode, _message: str | None) -> TxnOffsetCommitResponse:
+            return txn_commit_error(request, code)
+
+        partition = self.partition_for(request.group_id)
+        return self._runtime.run(partition, lambda shard, now: shard.commit_in_transaction(request, guard, now), failed)
+
+    def end_transaction(self, partition: int, end: EndOfTransaction) -> ErrorCode | Awaitable[ErrorCode]:
+        """Write the end of a transaction into a partition; its offsets are then committed, or gone."""
+
+        def decide(_shard: GroupShard, _now_ms: int) -> Outcome:
+            return Outcome(reply=ErrorCode.NONE, marker=end)
+
+        return self._runtime.run(partition, decide, lambda code, _message: code)
+
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, version: int, require_stable: bool
     ) -> OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]:
@@ -248,6 +328,22 @@ def commit_error(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitR
                 topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=code)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def txn_commit_error(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+    """Return a TxnOffsetCommit answer with one error for all partitions."""
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=p.partition_index, error_code=code)
                     for p in topic.partitions
                 ],
             )

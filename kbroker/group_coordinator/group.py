@@ -273,6 +273,10 @@ class ClassicGroup:
         self.to(COMPLETING if self.members else EMPTY, now_ms)
         self.pending_syncs.clear()
 
+    @property
+    def is_empty(self) -> bool:
+        return self.state is EMPTY
+
     def is_simple(self) -> bool:
         """Tell whether the group holds offsets and nothing else."""
         return self.protocol_type is None and self.state is EMPTY and not self.pending_joins

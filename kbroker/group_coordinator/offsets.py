@@ -9,10 +9,12 @@ a plain commit: the later record wins, whichever was ended last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
-from kbroker.coordination_outcome import CoordinatorRecord, Outcome
+from kbroker.coordination_outcome import CoordinatorRecord, InTransaction, Outcome
 from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.consumer.group import ConsumerGroup
 from kbroker.group_coordinator.group import COMPLETING, CONSUMER, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup
 from kbroker.group_coordinator.rebalance import schedule_session
 from kbroker.group_coordinator.records import offset_commit, offset_tombstone
@@ -36,6 +38,12 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from kbroker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 from kbroker.protocol.wire import ZERO_UUID
 
 GROUP_ID_NOT_FOUND_SINCE = 9
@@ -45,10 +53,21 @@ Place = tuple[str, int]
 
 
 class Offsets:
-    """The offsets of all groups of a shard. Shares the `groups` of the shard."""
+    """The offsets of all groups of a shard. Shares the shard's groups of both kinds.
 
-    def __init__(self, groups: dict[str, ClassicGroup], config: GroupConfig) -> None:
+    `topic_id` returns a topic's id by its name, None where there is no such topic.
+    """
+
+    def __init__(
+        self,
+        groups: dict[str, ClassicGroup],
+        consumer_groups: dict[str, ConsumerGroup],
+        topic_id: Callable[[str], bytes | None],
+        config: GroupConfig,
+    ) -> None:
         self._groups = groups
+        self._consumer_groups = consumer_groups
+        self._topic_id = topic_id
         self._config = config
         self._stored: dict[str, dict[str, dict[int, Stored]]] = {}
         self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # by producer id
@@ -109,7 +128,7 @@ class Offsets:
     def commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Outcome:
         """Handle an OffsetCommit of partitions that exist; raises ApiError for all of them."""
         out = Outcome()
-        self._validate_commit(request, version, out)
+        check = self._validate_commit(request, version, out)
         expire = -1 if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
         limit = self._config.offset_metadata_max_bytes
         group_id = request.group_id
@@ -122,6 +141,8 @@ class Offsets:
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     code = ErrorCode.NONE
+                    if check is not None:
+                        check(topic.topic_id, asked.partition_index)
                     value = OffsetCommitValue(
                         offset=asked.committed_offset,
                         leader_epoch=asked.committed_leader_epoch if asked.committed_leader_epoch >= 0 else -1,
@@ -136,11 +157,23 @@ class Offsets:
         out.reply = OffsetCommitResponse(topics=topics)
         return out
 
-    def _validate_commit(self, request: OffsetCommitRequest, version: int, out: Outcome) -> None:
+    def _validate_commit(
+        self, request: OffsetCommitRequest, version: int, out: Outcome
+    ) -> Callable[[bytes, int], None] | None:
         """Let a commit of the current generation pass, or one without a generation to a group without members.
 
-        It counts as a heartbeat where a rebalance does not want to hear one of its own.
+        It counts as a heartbeat where a rebalance does not want to hear one of its own. In a consumer group each
+        partition may have to be checked by what is returned.
         """
+        generation, member_id = request.generation_id_or_member_epoch, request.member_id
+        instance_id = request.group_instance_id
+        consumer_group = self._consumer_groups.get(request.group_id)
+        if consumer_group is not None:
+            return consumer_group.validate_commit(member_id, instance_id, generation, version)
+        self._validate_classic_commit(request, version, out)
+        return None
+
+    def _validate_classic_commit(self, request: OffsetCommitRequest, version: int, out: Outcome) -> None:
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         instance_id = request.group_instance_id
         group = self._groups.get(request.group_id)
@@ -168,12 +201,88 @@ class Offsets:
         if group.state in (STABLE, PREPARING):
             schedule_session(group, member, out)
 
+    def commit_in_transaction(self, request: TxnOffsetCommitRequest, guard: object, now_ms: int) -> Outcome:
+        """Handle a TxnOffsetCommit of partitions that exist; raises ApiError for all of them."""
+        check = self._validate_in_transaction(request)
+        limit = self._config.offset_metadata_max_bytes
+        producer = InTransaction(request.producer_id, request.producer_epoch, guard)
+        out = Outcome(producer=producer if request.producer_id >= 0 else None)
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for asked in topic.partitions:
+                metadata = asked.committed_metadata or ""
+                code = ErrorCode.NONE
+                if len(metadata) * 2 > limit and _java_length(metadata) > limit:
+                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    if check is not None:
+                        check(topic.name, asked.partition_index)
+                    value = OffsetCommitValue(
+                        offset=asked.committed_offset,
+                        leader_epoch=max(asked.committed_leader_epoch, -1),
+                        metadata=metadata,
+                        commit_timestamp=now_ms,
+                    )
+                    out.records.append(offset_commit(request.group_id, topic.name, asked.partition_index, value))
+                partitions.append(
+                    TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
+                )
+            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+        out.reply = TxnOffsetCommitResponse(topics=topics)
+        return out
+
+    def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Callable[[str, int], None] | None:
+        """Let a member of the current generation pass, and whoever names no member at all (before KIP-447).
+
+        Unlike a plain commit this one is let through while a rebalance completes, and counts as no heartbeat. In a
+        consumer group each partition may have to be checked by what is returned; a stale epoch is ILLEGAL_GENERATION,
+        which is what transactional producers know.
+        """
+        consumer_group = self._consumer_groups.get(request.group_id)
+        if consumer_group is None:
+            self._validate_classic_in_transaction(request)
+            return None
+        with _stale_as_illegal():
+            check = consumer_group.validate_commit(
+                request.member_id, request.group_instance_id, request.generation_id, 0, transactional=True
+            )
+        if check is None:
+            return None
+
+        def checked(topic: str, partition: int) -> None:
+            topic_id = self._topic_id(topic)
+            if topic_id is None:
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+            with _stale_as_illegal():
+                check(topic_id, partition)
+
+        return checked
+
+    def _validate_classic_in_transaction(self, request: TxnOffsetCommitRequest) -> None:
+        generation, member_id, instance_id = request.generation_id, request.member_id, request.group_instance_id
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if generation >= 0:
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+            return
+        if group.state is DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if generation < 0 and (group.state is EMPTY or (not member_id and instance_id is None)):
+            return
+        group.validate_member(member_id, instance_id)
+        if generation != group.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+
     # -- fetch
 
     def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-        """Handle one group of an OffsetFetch. An unknown group has no offsets, which is not an error."""
+        """Handle one group of an OffsetFetch; raises ApiError. An unknown group has no offsets, which is no error."""
+        consumer_group = self._consumer_groups.get(request.group_id)
+        if consumer_group is not None:
+            consumer_group.validate_fetch(request.member_id, request.member_epoch)
         group = self._groups.get(request.group_id)
-        known = group is not None and group.state is not DEAD
+        known = consumer_group is not None or (group is not None and group.state is not DEAD)
         stored = self._stored.get(request.group_id, {}) if known else {}
         unstable = self._open.get(request.group_id, {}) if require_stable else {}
         if request.topics is None:
@@ -207,10 +316,10 @@ class Offsets:
 
     def delete(self, request: OffsetDeleteRequest) -> Outcome:
         """Handle an OffsetDelete of partitions that exist; raises ApiError."""
-        group = self._groups.get(request.group_id)
+        group = self._consumer_groups.get(request.group_id) or self._groups.get(request.group_id)
         if group is None or group.state is DEAD:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
-        if group.state is not EMPTY and group.protocol_type != CONSUMER:
+        if isinstance(group, ClassicGroup) and group.state is not EMPTY and group.protocol_type != CONSUMER:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
         out = Outcome()
         stored, pending = self._stored.get(request.group_id, {}), self._open.get(request.group_id, {})
@@ -263,7 +372,7 @@ class Offsets:
 
     # -- expiry (KIP-211)
 
-    def expired(self, group: ClassicGroup, now_ms: int) -> tuple[list[CoordinatorRecord], bool]:
+    def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int) -> tuple[list[CoordinatorRecord], bool]:
         """Return the tombstones of a group's expired offsets, and whether none will be left."""
         topics = self._stored.get(group.group_id)
         has_pending = group.group_id in self._open
@@ -285,15 +394,15 @@ class Offsets:
                     none_left = False
         return records, none_left and not has_pending
 
-    def _expiry(self, group: ClassicGroup, now_ms: int) -> Callable[[OffsetCommitValue], bool] | None:
+    def _expiry(self, group: ClassicGroup | ConsumerGroup, now_ms: int) -> Callable[[OffsetCommitValue], bool] | None:
         """Return what tells an expired offset of this group; None where offsets do not expire.
 
         A group with members keeps its offsets, except those of topics it has stopped consuming; one without keeps them
-        for the retention from when it became empty; a simple group from when each was committed.
+        for the retention from when it became empty; a simple group, and a consumer group, from when each was committed.
         """
         retention = self._config.offsets_retention_ms
         since: int | None = None
-        if group.protocol_type is not None:
+        if isinstance(group, ClassicGroup) and group.protocol_type is not None:
             if group.state is EMPTY:
                 since = group.state_timestamp if group.state_timestamp >= 0 else None
             elif not (
@@ -318,6 +427,16 @@ def _no_offset(index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
 def _differ(held: bytes, asked: bytes) -> bool:
     """Tell whether two topic ids are known and not the same."""
     return held != asked and held != ZERO_UUID and asked != ZERO_UUID
+
+
+@contextmanager
+def _stale_as_illegal() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        if error.code is not ErrorCode.STALE_MEMBER_EPOCH:
+            raise
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION) from error
 
 
 def _java_length(text: str) -> int:

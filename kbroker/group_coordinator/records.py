@@ -85,7 +85,7 @@ def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRe
 
 def group_key(group_id: str) -> bytes:
     """Return the key under which a group's metadata lies."""
-    return _encode(GROUP_METADATA, GroupMetadataKey(group=group_id), 0)
+    return encode(GROUP_METADATA, GroupMetadataKey(group=group_id), 0)
 
 
 def group_tombstone(group_id: str) -> CoordinatorRecord:
@@ -98,9 +98,7 @@ def empty_group_metadata(group: ClassicGroup) -> CoordinatorRecord:
     value = GroupMetadataValue(
         protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=group.state_timestamp
     )
-    return CoordinatorRecord(
-        group_key(group.group_id), _encode(_GROUP_METADATA_VERSION, value, _GROUP_METADATA_VERSION)
-    )
+    return CoordinatorRecord(group_key(group.group_id), encode(_GROUP_METADATA_VERSION, value, _GROUP_METADATA_VERSION))
 
 
 def group_metadata(group: ClassicGroup, assignments: Mapping[str, bytes]) -> CoordinatorRecord:
@@ -126,12 +124,10 @@ def group_metadata(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Coo
         current_state_timestamp=group.state_timestamp,
         members=members,
     )
-    return CoordinatorRecord(
-        group_key(group.group_id), _encode(_GROUP_METADATA_VERSION, value, _GROUP_METADATA_VERSION)
-    )
+    return CoordinatorRecord(group_key(group.group_id), encode(_GROUP_METADATA_VERSION, value, _GROUP_METADATA_VERSION))
 
 
-def _encode(prefix: int, message: Any, version: int) -> bytes:
+def encode(prefix: int, message: Any, version: int) -> bytes:
     """Return int16 `prefix` and a message. A string too long for the format is an error of the request, not of ours."""
     out = bytearray(prefix.to_bytes(2, "big"))
     try:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-_NOT_APIS = frozenset({"registry", "services", "fetch_session", "config_changes"})
+_NOT_APIS = frozenset(
+    {
+        "registry",
+        "services",
+        "fetch_session",
+        "config_changes",
+        "produce_answers",
+        "produce_in_transaction",
+        "transaction_verification",
+    }
+)
 
 
 def load_all() -> None:

@@ -1,20 +1,36 @@
 """ApiVersions (key 18), versions 0-4: what this broker serves, derived from the registry of handlers.
 
 Produce is advertised from version 0 although 0-2 are refused: older librdkafka decides on compression by it
-(KAFKA-18659). No features are finalized until the broker has those they stand for.
+(KAFKA-18659). Finalized features are those of the cluster's state; a feature whose lowest level is 0 is not named as
+supported before v4, which older clients cannot read (KAFKA-17492).
 """
 
 from __future__ import annotations
 
 import re
 
+from kbroker.controller.features import SUPPORTED
 from kbroker.handlers.registry import APIS, RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
+FEATURES = {"group.version": 1}
+"""Finalized features, each at its highest level; level 0 is supported as well.
+
+Clients before version 4 cannot take a least level of 0, and are not told of what is supported (KAFKA-17492).
+"""
+_LEVEL_0_SINCE = 4
+_FEATURES_EPOCH = 1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _PRODUCE, _API_VERSIONS = 0, 18
 _FIRST_SOFTWARE_VERSION = 3
+_LEVEL_0_SINCE = 4
 
 
 def _advertised(key: int) -> ApiVersion:
@@ -32,4 +48,16 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> Api
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         ctx.client_software = (name, version)
-    return ApiVersionsResponse(api_keys=[_advertised(key) for key in sorted(APIS)])
+    state = ctx.services.controller.state
+    return ApiVersionsResponse(
+        api_keys=[_advertised(key) for key in sorted(APIS)],
+        supported_features=[
+            SupportedFeatureKey(name, low, high)
+            for name, (low, high) in SUPPORTED.items()
+            if low > 0 or ctx.version >= _LEVEL_0_SINCE
+        ],
+        finalized_features_epoch=state.features_epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name, level, level) for name, level in state.features.items() if level > 0
+        ],
+    )

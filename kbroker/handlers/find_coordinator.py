@@ -1,23 +1,19 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Behaviour: groups (key type 0) live on the leader of their partition of `__consumer_offsets`, which is created when it
-is first asked for. Since v4 one request asks for several keys, and every answer has its own error without a text.
+Behaviour: groups (key type 0) live on the leader of their partition of `__consumer_offsets`, transactional ids (1) on
+that of `__transaction_state`; both topics are created when they are first asked for. Since v4 one request asks for
+several keys, and every answer has its own error without a text.
 Gaps: share groups (2) have no coordinator here: COORDINATOR_NOT_AVAILABLE, as while Kafka creates their topic.
-Transactional ids (1) have none either, and that answer would be retried until a producer's own timeout.
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the one that every client takes as fatal: librdkafka retries all others.
 """
 
 from __future__ import annotations
 
-import logging
-
-from kbroker.group_coordinator.coordinator import TOPIC
+from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.wire import parse_uuid
-
-log = logging.getLogger(__name__)
+from kbroker.txn.coordinator import TOPIC as TRANSACTIONS_TOPIC
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 BATCHED_SINCE = 4
@@ -26,7 +22,6 @@ SHARE_SINCE = 6
 _TEXTS = {
     ErrorCode.NONE: "NONE",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactions are not served by this broker (kbroker).",
     ErrorCode.INVALID_REQUEST: (
         "This most likely occurs because of a request being malformed by the client library or the message was sent to "
         "an incompatible broker. See the broker logs for more details."
@@ -49,9 +44,6 @@ def _failed(request: FindCoordinatorRequest, code: int, message: str | None) -> 
 @handles(FindCoordinatorRequest, FindCoordinatorResponse, "0-6", _failed)
 def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Name the broker that coordinates each key."""
-    if request.key_type == TRANSACTION:
-        _warn_once(ctx, request.coordinator_keys[0] if request.coordinator_keys else request.key)
-        return _failed(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None)
     if request.key_type not in (GROUP, TRANSACTION, SHARE):
         return _failed(request, ErrorCode.INVALID_REQUEST, None)
     if ctx.version >= BATCHED_SINCE:
@@ -68,22 +60,19 @@ def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> Fi
     )
 
 
-def _warn_once(ctx: RequestContext, transactional_id: str) -> None:
-    if not ctx.services.warned_of_transactions:
-        ctx.services.warned_of_transactions = True
-        log.warning(
-            "transactions are not served: transactional.id %s of %s is refused", transactional_id, ctx.client_host
-        )
-
-
 def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
     nobody = Coordinator(key=key, node_id=-1, host="", port=-1, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if key_type == SHARE and (ctx.version < SHARE_SINCE or not _is_share_key(key)):
         nobody.error_code = ErrorCode.INVALID_REQUEST
-    if key_type != GROUP or not ctx.services.groups.ensure_topic():
+    if key_type == SHARE:
         return nobody
-    state = ctx.services.controller.state
-    partition = state.partition(TOPIC, ctx.services.groups.partition_for(key))
+    services = ctx.services
+    topic = OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
+    coordinator = services.groups if key_type == GROUP else services.transactions
+    if not coordinator.ensure_topic():
+        return nobody
+    state = services.controller.state
+    partition = state.partition(topic, coordinator.partition_for(key))
     broker = state.brokers.get(partition.leader) if partition is not None else None
     if broker is None:
         return nobody

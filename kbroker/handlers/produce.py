@@ -1,58 +1,39 @@
 """Produce (key 0), versions 3-13: append one batch to each partition.
 
 The hot path: a batch is never opened here, its bytes go from the network buffer to the log as they are. acks=0 has no
-answer, and an error then closes the connection. Transactional batches are refused as Kafka refuses those that its
-coordinator does not know.
+answer, and an error then closes the connection. What is part of a transaction goes another way, where the transaction
+coordinator is asked (produce_in_transaction.py).
+Version notes: up to v11 a transaction must have been told of the partition, since v12 it is told here (KIP-890).
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Awaitable
 
 from kbroker.controller.decide import INTERNAL_TOPICS
 from kbroker.dispatch_errors import CloseConnection
+from kbroker.handlers.produce_answers import (
+    ACKS,
+    CODEC,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    LOOK,
+    MAGIC,
+    TRANSACTIONAL,
+    ZSTD,
+    add_leader_hints,
+    failure,
+    refusal,
+)
+from kbroker.handlers.produce_in_transaction import produce_in_transaction
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.appends import AppendError
-from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.produce import (
-    BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
-from kbroker.protocol.wire import ZERO_UUID
-
-_LOOK = struct.Struct(">8xi4xb4xh")
-"""Of a batch's header: batch length, magic, attributes."""
-_HEADER_BYTES = 61
-_LENGTH_OVERHEAD = 12
-_UP_TO_MAGIC = 17
-_LEGACY_OVERHEAD = 14
-_MAGIC = 2
-_TRANSACTIONAL = 0x10
-_CODEC = 0x07
-_ZSTD = 4
-
-_WITHOUT_LOG_START = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-    }
-)
-_ACKS = frozenset({-1, 0, 1})
-_CORRUPT = (-1, 0)
-_FIRST_ZSTD_VERSION = 7
-_PREFIX = struct.Struct(">8xi4xb")
 
 
 def _on_error(request: ProduceRequest, code: int, message: str | None) -> ProduceResponse:
@@ -74,8 +55,10 @@ def _on_error(request: ProduceRequest, code: int, message: str | None) -> Produc
 
 
 @handles(ProduceRequest, ProduceResponse, "3-13", _on_error)
-def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append, partition by partition."""
+    if request.transactional_id is not None:
+        return produce_in_transaction(ctx, request)
     services = ctx.services
     get, now_ms, acks, version = services.replicas.get, services.clock.now_ms(), request.acks, ctx.version
     responses, failed = [], False
@@ -87,29 +70,29 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | N
         for data in topic.partition_data:
             partition = get((name, data.index))
             records = data.records
-            if partition is None or records is None or acks not in _ACKS or len(records) < _HEADER_BYTES:
-                refusal = _refusal(ctx, request, name, topic.topic_id, data)
+            if partition is None or records is None or acks not in ACKS or len(records) < HEADER_BYTES:
+                refused = refusal(ctx, request, name, topic.topic_id, data)
             else:
-                length, magic, attributes = _LOOK.unpack_from(records)
+                length, magic, attributes = LOOK.unpack_from(records)
                 if (
-                    length + _LENGTH_OVERHEAD != len(records)
-                    or magic != _MAGIC
-                    or attributes & _TRANSACTIONAL
-                    or attributes & _CODEC >= _ZSTD
+                    length + LENGTH_OVERHEAD != len(records)
+                    or magic != MAGIC
+                    or attributes & TRANSACTIONAL
+                    or attributes & CODEC >= ZSTD
                     or name in INTERNAL_TOPICS
                 ):
-                    refusal = _refusal(ctx, request, name, topic.topic_id, data)
+                    refused = refusal(ctx, request, name, topic.topic_id, data)
                 else:
-                    refusal = None
-            if refusal is not None:
-                answers.append(refusal)
+                    refused = None
+            if refused is not None:
+                answers.append(refused)
                 failed = True
                 continue
             assert partition is not None  # or it would have been refused
             try:
                 info = partition.append(records, acks, now_ms)
             except AppendError as err:
-                answers.append(_failure(data.index, err, partition.log.log_start_offset))
+                answers.append(failure(data.index, err, partition.log.log_start_offset))
                 failed = True
                 continue
             answers.append(
@@ -124,94 +107,5 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | N
         return None
     answer = ProduceResponse(responses)
     if failed and version >= 10:
-        _add_leader_hints(ctx, answer)
+        add_leader_hints(ctx, answer)
     return answer
-
-
-def _refusal(
-    ctx: RequestContext, request: ProduceRequest, name: str, topic_id: bytes, data: PartitionProduceData
-) -> PartitionProduceResponse | None:
-    """Return the answer for a partition that must not even be tried, None when it may be after all.
-
-    The order of checks is that of KafkaApis.handleProduceRequest: the whole request, the topic, the batch, the append.
-    """
-    batches = list(_batches(data.records or b""))
-    attributes = batches[0][1] if batches else 0
-    log_start = -1
-    code = ErrorCode.NONE
-    partition = ctx.services.replicas.get((name, data.index))
-    if attributes & _TRANSACTIONAL and request.transactional_id is None:
-        raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    if not name and topic_id != ZERO_UUID:
-        code = ErrorCode.UNKNOWN_TOPIC_ID
-    elif partition is None:
-        code = ctx.services.replicas.why_missing(name, data.index)
-    elif _CORRUPT in batches:
-        code = ErrorCode.CORRUPT_MESSAGE
-    elif len(batches) != 1 or batches[0][0] != _MAGIC:
-        code = ErrorCode.INVALID_RECORD
-    elif ctx.version < _FIRST_ZSTD_VERSION and attributes & _CODEC == _ZSTD:
-        code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    elif request.acks not in _ACKS:
-        code = ErrorCode.INVALID_REQUIRED_ACKS
-    elif name in INTERNAL_TOPICS and ctx.client_id != "__admin_client":
-        code = ErrorCode.INVALID_TOPIC_EXCEPTION
-    elif attributes & _TRANSACTIONAL:
-        code = ErrorCode.INVALID_TXN_STATE
-    elif attributes & _CODEC > _ZSTD:
-        code, log_start = ErrorCode.UNKNOWN_SERVER_ERROR, partition.log.log_start_offset
-    if code == ErrorCode.NONE:
-        return None
-    return PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, log_start_offset=log_start)
-
-
-def _batches(records: memoryview | bytes) -> Iterator[tuple[int, int]]:
-    """Yield (magic, attributes) of each whole batch, _CORRUPT for what cannot be one.
-
-    Raises ApiError where that is the first: Kafka then fails the whole request.
-    """
-    position, end = 0, len(records)
-    while end - position >= _UP_TO_MAGIC:
-        length, magic = _PREFIX.unpack_from(records, position)
-        if position and (length < _LEGACY_OVERHEAD or not 0 <= magic <= _MAGIC):
-            yield _CORRUPT
-            return
-        if length < _LEGACY_OVERHEAD:
-            text = f"Record size {length} is less than the minimum record overhead ({_LEGACY_OVERHEAD})"
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, text)
-        if not 0 <= magic <= _MAGIC:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
-        if position + length + _LENGTH_OVERHEAD > end:
-            return
-        whole = magic == _MAGIC and length + _LENGTH_OVERHEAD >= _HEADER_BYTES
-        yield magic, _LOOK.unpack_from(records, position)[2] if whole else 0
-        position += length + _LENGTH_OVERHEAD
-
-
-def _failure(index: int, err: AppendError, log_start_offset: int) -> PartitionProduceResponse:
-    """Answer for a failed append. Only record validation carries texts (ReplicaManager.appendToLocalLog)."""
-    return PartitionProduceResponse(
-        index=index,
-        error_code=err.code,
-        base_offset=-1,
-        log_start_offset=-1 if err.code in _WITHOUT_LOG_START else log_start_offset,
-        record_errors=[BatchIndexAndErrorMessage(i, text) for i, text in err.record_errors],
-        error_message=err.message if err.record_errors else None,
-    )
-
-
-def _add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:
-    """Tell who leads now, where the client asked the wrong broker."""
-    state = ctx.services.controller.state
-    nodes = {}
-    for topic in answer.responses:
-        name = topic.name or state.topic_names.get(topic.topic_id, "")
-        for partition in topic.partition_responses:
-            if partition.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                continue
-            known = state.partition(name, partition.index)
-            if known is not None:
-                partition.current_leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
-                if known.leader in state.brokers:
-                    nodes[known.leader] = state.brokers[known.leader].by(ctx.listener)
-    answer.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in nodes.values()]

@@ -75,8 +75,8 @@ def handles(
     versions: str,
     on_error: Callable[[_Request, int, str | None], _Answer] | None = None,
 ) -> Callable[
-    [Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer] | None]],
-    Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer] | None],
+    [Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | None]],
+    Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | None],
 ]:
     """Register a function for an API in `versions` ("3-13").
 
@@ -92,8 +92,8 @@ def handles(
         return answer
 
     def register(
-        function: Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer] | None],
-    ) -> Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer] | None]:
+        function: Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | None],
+    ) -> Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | None]:
         key: int = request.KEY  # type: ignore[attr-defined]
         if key in APIS:
             raise ValueError(f"{request.__name__} is already served")

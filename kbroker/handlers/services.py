@@ -16,15 +16,14 @@ if TYPE_CHECKING:
     from kbroker.group_coordinator.coordinator import GroupCoordinator
     from kbroker.handlers.fetch_session import FetchSessions
     from kbroker.replicas import Replicas
+    from kbroker.txn.coordinator import TransactionCoordinator
+    from kbroker.txn.markers import Target
     from kbroker.txn.producer_ids import ProducerIds
 
 
 @dataclass(slots=True)
 class Services:
-    """The broker's parts, by role. `metadata` is read through `controller.state`.
-
-    `warned_of_transactions` keeps a warning to one line a start, however many producers ask.
-    """
+    """The broker's parts, by role. `metadata` is read through `controller.state`."""
 
     node_id: int
     config: BrokerConfig
@@ -35,4 +34,5 @@ class Services:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     fetch_max_bytes: int
-    warned_of_transactions: bool = False
+    transactions: TransactionCoordinator
+    markers: Target

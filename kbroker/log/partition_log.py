@@ -31,6 +31,7 @@ from kbroker.log.recovery import aborted_entry, load_log
 from kbroker.log.segment import Segment
 from kbroker.log.slices import EMPTY_SLICE, LogSlice
 from kbroker.log.validation import BatchRules, check_header, needs_walk, stamp, trim, walk
+from kbroker.log.verification import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, parse_header, read_marker
 
@@ -174,11 +175,12 @@ class PartitionLog:
         full_validation: bool = False,
         request_version: int = _LATEST_PRODUCE,
         transaction_version: int = 0,
+        guard: object = UNCHECKED,
     ) -> AppendInfo:
         """Append one batch, which gets the next offsets; raises AppendError, and then nothing has changed.
 
         A writable buffer is written to: base offset and leader epoch are put into it. `transaction_version` counts for
-        the markers that end a transaction.
+        the markers that end a transaction, `guard` (verification.py) for the batches that open one.
         """
         if self._failure is not None:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._failure)
@@ -198,7 +200,7 @@ class PartitionLog:
             detail = f"batch of {size} bytes exceeds segment.bytes {self.config.segment_bytes}"
             raise AppendError(ErrorCode.RECORD_LIST_TOO_LARGE, detail=detail)
         if header[9] >= 0:
-            return self._append_of_producer(batch, header, leader_epoch, now_ms, origin, transaction_version)
+            return self._append_of_producer(batch, header, leader_epoch, now_ms, origin, transaction_version, guard)
         return self._write(batch, header, leader_epoch, now_ms, None)
 
     def _append_of_producer(
@@ -209,10 +211,11 @@ class PartitionLog:
         now_ms: int,
         origin: AppendOrigin,
         transaction_version: int,
+        guard: object,
     ) -> AppendInfo:
         producers, offset = self.producers, self.log_end_offset
         if not header[5] & CONTROL_BIT:
-            repeated = producers.check_batch(header, origin)
+            repeated = producers.check_batch(header, origin, guard)
             if repeated is not None:
                 first, last = repeated.first_offset, repeated.last_offset
                 return AppendInfo(first, last, repeated.timestamp, self.log_start_offset, True)

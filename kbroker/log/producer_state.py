@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from kbroker.log.appends import CLIENT, REPLICATION, AppendError, AppendOrigin
 from kbroker.log.producer_entry import ProducedBatch, ProducerEntry, produced_batch
+from kbroker.log.verification import UNCHECKED, Verification
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
 
@@ -29,7 +30,7 @@ class CompletedTxn(NamedTuple):
 class ProducerState:
     """All producers of one partition."""
 
-    __slots__ = ("_ongoing", "_unreplicated", "end_offset", "entries", "first_unstable")
+    __slots__ = ("_ongoing", "_unreplicated", "_verifications", "end_offset", "entries", "first_unstable")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
@@ -39,6 +40,7 @@ class ProducerState:
         """Where the earliest transaction begins that is open or whose marker is not replicated; -1 without one."""
         self._ongoing: dict[int, int] = {}  # first offset -> producer id
         self._unreplicated: dict[int, int] = {}  # first offset -> offset of the marker
+        self._verifications: dict[int, Verification] = {}  # by producer id
 
     def reset(self, end_offset: int, entries: list[ProducerEntry]) -> None:
         """Start again from a snapshot that was taken at `end_offset`."""
@@ -49,12 +51,36 @@ class ProducerState:
             if entry.current_txn_first_offset >= 0
         }
         self._unreplicated = {}
+        self._verifications = {}
         self.end_offset = end_offset
         self._find_unstable()
 
     # -- checking ---------------------------------------------------------------------------------------------
 
-    def check_batch(self, header: BatchHeader, origin: AppendOrigin) -> ProducedBatch | None:
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, epoch_bump: bool, now_ms: int
+    ) -> Verification | None:
+        """Return the guard under which a batch that may open a transaction is to be appended.
+
+        None where the transaction is open already. Raises AppendError for a stale epoch. Whoever asks then has the
+        coordinator say that the partition is in the transaction, and shows the guard with the append.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is not None:
+            self._check_epoch(entry, epoch, epoch < entry.producer_epoch)
+            if entry.current_txn_first_offset >= 0 and entry.producer_epoch == epoch:
+                return None
+        held = self._verifications.get(producer_id)
+        if held is None:
+            held = self._verifications[producer_id] = Verification(epoch, sequence, epoch_bump, now_ms)
+        held.note(epoch, sequence)
+        return held
+
+    def forget_verification(self, producer_id: int) -> None:
+        """Drop the guard of somebody who turned out to be no producer of the transaction."""
+        self._verifications.pop(producer_id, None)
+
+    def check_batch(self, header: BatchHeader, origin: AppendOrigin, guard: object = UNCHECKED) -> ProducedBatch | None:
         """Judge a data batch with a producer id: None to append it, or what it repeats; raises AppendError."""
         entry = self.entries.get(header.producer_id)
         if origin is CLIENT and entry is not None and header.producer_epoch == entry.producer_epoch:
@@ -62,9 +88,16 @@ class ProducerState:
             for batch in entry.batches:
                 if batch.last_sequence == last and batch.first_sequence == first:
                     return batch
-        if origin is REPLICATION or entry is None:
+        if origin is REPLICATION:
+            return None
+        held = None
+        if header.attributes & TRANSACTIONAL_BIT:
+            held = self._check_guard(entry, header, guard)
+            if held is not None and origin is CLIENT:
+                held.check_sequence(header, known=entry is not None)
+        if entry is None:
             return None  # a producer that nothing is known of may start anywhere
-        self._check_epoch(entry, header, header.producer_epoch < entry.producer_epoch)
+        self._check_epoch(entry, header.producer_epoch, header.producer_epoch < entry.producer_epoch)
         if origin is CLIENT:
             _check_sequence(entry, header)
         if entry.current_txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
@@ -73,6 +106,24 @@ class ProducerState:
                 detail=f"producer {header.producer_id} has an open transaction and sent a batch outside of it",
             )
         return None
+
+    def _check_guard(self, entry: ProducerEntry | None, header: BatchHeader, guard: object) -> Verification | None:
+        """Refuse a batch that would open a transaction which nobody has verified; return what is being verified.
+
+        Between the coordinator's word and this append the transaction may have ended, and a guard of its time is no
+        longer held: otherwise the partition would have a transaction that no marker will ever end (KIP-890).
+        """
+        held = self._verifications.get(header.producer_id)
+        if entry is not None:
+            self._check_epoch(entry, header.producer_epoch, header.producer_epoch < entry.producer_epoch)
+            if entry.current_txn_first_offset >= 0 and entry.producer_epoch == header.producer_epoch:
+                return held
+        if guard is not UNCHECKED and (held is None or held is not guard):
+            raise AppendError(
+                ErrorCode.INVALID_TXN_STATE,
+                detail=f"producer {header.producer_id} sent a batch that is not part of an open transaction",
+            )
+        return held
 
     def check_marker(
         self, header: BatchHeader, marker: EndTxnMarker, origin: AppendOrigin, transaction_version: int
@@ -86,20 +137,20 @@ class ProducerState:
             # From version 2 on the coordinator bumps the epoch for the marker, so an equal one is a retry of a marker
             # that has been written, and is harmless once the transaction is closed.
             is_retry = epoch == current and (entry.current_txn_first_offset < 0 or epoch == _MAX_EPOCH)
-            self._check_epoch(entry, header, epoch <= current and not is_retry)
+            self._check_epoch(entry, epoch, epoch <= current and not is_retry)
         else:
-            self._check_epoch(entry, header, epoch < current)
+            self._check_epoch(entry, epoch, epoch < current)
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise AppendError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 detail=f"marker of coordinator epoch {marker.coordinator_epoch}, known is {entry.coordinator_epoch}",
             )
 
-    def _check_epoch(self, entry: ProducerEntry, header: BatchHeader, stale: bool) -> None:
+    def _check_epoch(self, entry: ProducerEntry, epoch: int, stale: bool) -> None:
         if stale:
             raise AppendError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                detail=f"producer {entry.producer_id} has epoch {entry.producer_epoch}, not {header.producer_epoch}",
+                detail=f"producer {entry.producer_id} has epoch {entry.producer_epoch}, not {epoch}",
             )
 
     # -- applying ---------------------------------------------------------------------------------------------
@@ -110,6 +161,8 @@ class ProducerState:
         if entry is None:
             entry = self.entries[header.producer_id] = ProducerEntry(header.producer_id)
         entry.add(header.producer_epoch, produced_batch(header, base_offset))
+        if header.attributes & TRANSACTIONAL_BIT:
+            self._verifications.pop(header.producer_id, None)
         if header.attributes & TRANSACTIONAL_BIT and entry.current_txn_first_offset < 0:
             entry.current_txn_first_offset = base_offset
             self._ongoing[base_offset] = header.producer_id
@@ -133,6 +186,10 @@ class ProducerState:
         entry = self.entries.get(header.producer_id)
         if entry is None:
             entry = self.entries[header.producer_id] = ProducerEntry(header.producer_id)
+        held = self._verifications.get(header.producer_id)
+        if held is not None and not (held.epoch_bump and held.epoch == header.producer_epoch):
+            # From version 2 on a marker carries the epoch of the next transaction, which may be under way already.
+            del self._verifications[header.producer_id]
         entry.set_epoch(header.producer_epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp = header.max_timestamp
@@ -157,6 +214,9 @@ class ProducerState:
         ]
         for producer_id in expired:
             del self.entries[producer_id]
+        for producer_id, held in list(self._verifications.items()):
+            if now_ms - held.started_ms >= expiration_ms:
+                del self._verifications[producer_id]
         return len(expired)
 
     def _find_unstable(self) -> None:

@@ -211,7 +211,7 @@ class _Decode(_Source):
         marker = self.fixed("b")
         self.flush()
         target = self.fresh()
-        self.add(f"if {marker} < 0:")
+        self.add(f"if {marker} < {0 if spec.tag is None else 1}:")  # in a tag the marker is a varint, 0 for null
         self.add(f"    {target} = None")
         self.add("else:")
         self.depth += 1
@@ -377,7 +377,7 @@ class _Encode(_Source):
             self.struct(spec.kind, local)
             return
         self.add(f"if {local} is None:")
-        self.add("    out += b'\\xff'")
+        self.add("    out += b'\\xff'" if spec.tag is None else "    out += b'\\0'")
         self.add("else:")
         self.depth += 1
         self.add("out += b'\\x01'")
@@ -469,9 +469,10 @@ class _Encode(_Source):
         for spec in tagged:
             held = f"{value}.{spec.name}"
             if not isinstance(spec.kind, Scalar) and not spec.array:
-                conditions.append(f"{held} is not None")
+                # One that may be null has an empty struct for its default in Kafka, and null is written.
+                conditions.append("True" if self.version in spec.nullable else f"{held} is not None")
             elif spec.array and spec.default is not None:
-                conditions.append(f"len({held}) > 0")
+                conditions.append(f"{held} is None or len({held}) > 0")
             elif spec.default is None:
                 conditions.append(f"{held} is not None")
             else:

@@ -1,1 +1,1 @@
-"""Producer ids, for idempotence across sessions."""
+"""The transaction coordinator, the writing of its markers, and producer ids."""

@@ -17,11 +17,19 @@ class ProducerIds:
         self._reserve = reserve
         self._next = 0
         self._end = 0
+        self._least = 0
+
+    def avoid(self, used: int) -> None:
+        """Hand out nothing up to `used`: a log has it, which another broker may have written."""
+        self._least = max(self._least, used + 1)
+        self._next = min(max(self._next, self._least), self._end)
 
     def next(self) -> int:
         """Return an id that no producer has had."""
         if self._next == self._end:
-            self._next = self._reserve(BLOCK)
-            self._end = self._next + BLOCK
+            first = self._reserve(BLOCK)
+            if first < self._least:
+                first = self._reserve(self._least - first + BLOCK) + self._least - first
+            self._next, self._end = first, first + BLOCK
         self._next += 1
         return self._next - 1

@@ -220,3 +220,25 @@ def test_describe_group_takes_the_brokers_defaults() -> None:
     assert entries["consumer.heartbeat.interval.ms"].source is ConfigSource.STATIC_BROKER_CONFIG
     assert entries["consumer.session.timeout.ms"].source is ConfigSource.GROUP_CONFIG
     assert entries["share.isolation.level"].source is ConfigSource.DEFAULT_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"group.consumer.heartbeat.interval.ms": "1000"}, "must be greater than or equal to group.consumer.min"),
+        ({"group.consumer.session.timeout.ms": "70000"}, "must be less than or equal to group.consumer.max"),
+        ({"group.consumer.max.assignment.interval.ms": "500"}, "must be less than or equal to"),
+        ({"group.consumer.min.session.timeout.ms": "61000"}, "must be greater than or equal to"),
+        (
+            {
+                "group.consumer.min.session.timeout.ms": "4000",
+                "group.consumer.session.timeout.ms": "5000",
+                "group.consumer.heartbeat.interval.ms": "5000",
+            },
+            "heartbeat.interval.ms must be less than group.consumer.session.timeout.ms",
+        ),
+    ],
+)
+def test_settings_of_consumer_groups_that_do_not_go_together(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BrokerConfig(settings)

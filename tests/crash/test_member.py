@@ -1,6 +1,6 @@
 """kill -9 under a subscribed member: it misses nothing, and goes back no further than to what it had committed.
 
-The member joins by the group protocol once and lives through all kills; after each restart another client asks what is
+The member joins once, by either protocol, and lives through all kills; after each restart another client asks what is
 committed. Runs other moments with KBROKER_CRASH_SEED=n and more kills with KBROKER_CRASH_KILLS=n.
 """
 
@@ -23,13 +23,17 @@ KILLS = int(os.environ.get("KBROKER_CRASH_KILLS", "8"))
 PARTITIONS = 3
 TOPIC = "killed"
 GROUP = "members"
+PROTOCOLS: dict[str, dict[str, object]] = {
+    "classic": {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 200},
+    "consumer": {"group.protocol": "consumer"},
+}
 CLIENT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20, "log_level": 0}
 
 
 class Member(threading.Thread):
     """Reads, commits, and checks where it is put back to."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, protocol: str) -> None:
         super().__init__(daemon=True)
         self.stopping = threading.Event()
         self.acknowledged: dict[int, int] = defaultdict(int)
@@ -44,8 +48,7 @@ class Member(threading.Thread):
                 "group.id": GROUP,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
-                "session.timeout.ms": 10_000,
-                "heartbeat.interval.ms": 200,
+                **PROTOCOLS[protocol],
                 **CLIENT,
             }
         )
@@ -101,12 +104,13 @@ def broker(tmp_path):
     running.stop()
 
 
-def test_a_member_lives_through_it(broker):
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_member_lives_through_it(broker, protocol):
     rng = random.Random(SEED)
     print(f"seed {SEED}, {KILLS} kills")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS)])[TOPIC].result(30)
-    load, member = Load(broker.bootstrap), Member(broker.bootstrap)
+    load, member = Load(broker.bootstrap), Member(broker.bootstrap, protocol)
     load.start()
     member.start()
     try:

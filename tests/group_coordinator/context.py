@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Self
 
+from kbroker.cluster_state import ClusterState
 from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Parked, Schedule
 from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.consumer.topics import Topics
 from kbroker.group_coordinator.group import ClassicGroup
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -37,23 +39,29 @@ def subscription(*topics: str) -> bytes:
 class Context:
     """Decides by a shard, and does with the outcome what the runtime would do."""
 
-    def __init__(self, config: GroupConfig | None = None, log: list[CoordinatorRecord] | None = None) -> None:
+    def __init__(
+        self,
+        config: GroupConfig | None = None,
+        log: list[CoordinatorRecord] | None = None,
+        topics: Topics | None = None,
+    ) -> None:
         self.config = config or GroupConfig()
+        self.topics = topics or Topics(ClusterState("c"))
         self.now = START_MS
         self.log: list[CoordinatorRecord] = []
         self.timers: dict[Hashable, float] = {}
         self.fail_with = ErrorCode.NONE
         self.lag = False
         self.appended: list[Outcome] = []  # what the high watermark has not passed yet
-        self.shard = GroupShard(self.config)
+        self.shard = GroupShard(self.config, self.topics)
         for record in log or []:
             self.shard.replay(len(self.log), -1, *record)
             self.log.append(record)
         self.apply(self.shard.on_loaded(self.now))
 
-    def restarted(self) -> Context:
+    def restarted(self) -> Self:
         """Return a context whose shard has loaded the log of this one."""
-        other = Context(self.config, self.log)
+        other = type(self)(self.config, self.log, self.topics)
         other.now = self.now
         return other
 

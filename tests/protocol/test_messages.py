@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import kbroker.protocol.messages as messages_package
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import Malformed
+from kbroker.protocol.messages.consumer_group_records import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
 from kbroker.protocol.schema import MessageBase, Scalar
 
 
@@ -154,3 +155,17 @@ def test_large_records_leave_by_reference():
     assert len(out) < 200
     whole = encode(answer, 11)
     assert [bytes(p.records) for p in decode(FetchResponse, 11, whole).responses[0].partitions] == [big, b"x"]
+
+
+def test_a_null_struct_in_a_tag_is_written_as_kafka_writes_it():
+    """Its default in Kafka is an empty struct: left out, null would become that. The bytes are Kafka's own."""
+    member = ConsumerGroupMemberMetadataValue(
+        client_id="c", client_host="h", instance_id="", rack_id="", subscribed_topic_regex="", server_assignor=""
+    )
+    plain = bytes.fromhex("0101026302680101ffffffff01")
+    assert encode(member, 0) == plain + bytes.fromhex("01000100")
+    member.classic_member_metadata = ClassicMemberMetadata(session_timeout_ms=7)
+    assert encode(member, 0) == plain + bytes.fromhex("01000701000000070100")
+    for value in (None, member.classic_member_metadata):
+        member.classic_member_metadata = value
+        assert decode(ConsumerGroupMemberMetadataValue, 0, encode(member, 0)) == member

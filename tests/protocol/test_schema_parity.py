@@ -26,7 +26,8 @@ def strip_comments(text):
 @pytest.fixture(scope="session")
 def definitions(kafka_libs):
     found = {}
-    for pattern in ("kafka-clients-*.jar", "kafka-group-coordinator-[0-9]*.jar"):
+    jars = ("kafka-clients-*.jar", "kafka-group-coordinator-[0-9]*.jar", "kafka-transaction-coordinator-[0-9]*.jar")
+    for pattern in jars:
         for jar in Path(kafka_libs).glob(pattern):
             with zipfile.ZipFile(jar) as archive:
                 for name in archive.namelist():
@@ -71,8 +72,12 @@ def compare(cls, fields, common, limits, path):
     for spec, field in zip(cls.SPECS, fields, strict=True):
         where = f"{path}.{spec.name}"
         kind = field["type"].removeprefix("[]")
+        versions = field.get("versions") or field["taggedVersions"]
         same = {
-            "versions": (clip_spec(spec.versions, limits), clip(field["versions"], limits)),
+            "versions": (
+                clip_spec(spec.versions, limits),
+                clip(versions, limits),
+            ),
             "nullable": (clip_spec(spec.nullable, limits), clip(field.get("nullableVersions", "none"), limits)),
             "tag": (spec.tag, field.get("tag")),
             "tagged": (clip_spec(spec.tagged, limits), clip(field.get("taggedVersions", "none"), limits)),

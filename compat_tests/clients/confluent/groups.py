@@ -13,6 +13,7 @@ from compat_tests.clients.confluent import scenarios
 from compat_tests.clients.confluent.tools import QUIET, admin, answers, consumer, create, error_name, fill, take, told
 from compat_tests.clients.members import MemberThread, settle
 
+NEW = {"topic.metadata.refresh.interval.ms": 500}
 FAST = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200, "topic.metadata.refresh.interval.ms": 500}
 
 
@@ -22,7 +23,9 @@ class Member(MemberThread):
     def __init__(self, bootstrap: str, group: str, topic: str, **config: Any) -> None:
         super().__init__()
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        base = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", **QUIET, **FAST}
+        base = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", **QUIET}
+        # With the consumer protocol the broker says how often to send heartbeats.
+        base |= NEW if settings.get("group.protocol") == "consumer" else FAST
         self.consumer = Consumer({**base, "enable.auto.commit": False, **settings})
         self.messages: list[Message] = []
         # Kept from the callbacks: asking the consumer from another thread while it rebalances may block for good.

@@ -154,6 +154,43 @@ def consumer_groups(bootstrap: str, unique: str) -> object:
     }
 
 
+@scenarios.add
+def consumer_protocol(bootstrap: str, unique: str) -> object:
+    """The Java client with group.protocol=consumer, and what the tools say of its group."""
+
+    def tool(*arguments: str) -> list[str]:
+        return run("consumer-groups", *arguments, bootstrap=bootstrap)
+
+    def consume(count: int) -> list[str]:
+        new = ["--command-property", "group.protocol=consumer"]
+        wanted = ["--topic", unique, "--group", unique, "--from-beginning", "--max-messages", str(count)]
+        return tally(run("console-consumer", *wanted, *new, bootstrap=bootstrap))
+
+    run("topics", "--create", "--topic", unique, "--partitions", "2", bootstrap=bootstrap)
+    keyed = ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
+    lines = "".join(f"k{i}:{i}\n" for i in range(10))
+    run("console-producer", "--topic", unique, *keyed, stdin=lines, bootstrap=bootstrap)
+    group = ["--group", unique]
+    return {
+        "consumed": consume(10),
+        "describe": tally(tool("--describe", *group)),
+        "verbose": tally(tool("--describe", *group, "--offsets", "--verbose")),
+        "members": tool("--describe", *group, "--members", "--verbose"),
+        "state": tool("--describe", *group, "--state", "--verbose"),
+        "list": [line for line in tool("--list", "--type", "consumer", "--state") if unique in line],
+        "configured": run(
+            "configs",
+            *["--alter", "--entity-type", "groups", "--entity-name", unique],
+            *["--add-config", "consumer.session.timeout.ms=50000"],
+            bootstrap=bootstrap,
+        ),
+        "reset": tally(tool("--reset-offsets", *group, "--topic", unique, "--to-offset", "1", "--execute")),
+        "consumed again": len(consume(4)),
+        "delete": tool("--delete", *group),
+        "describe deleted": first_line(tool("--describe", *group)),
+    }
+
+
 def tally(lines: list[str]) -> list[str]:
     """Sort the lines: the order of partitions is nobody's promise."""
     return sorted(lines)

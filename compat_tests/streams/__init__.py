@@ -1,0 +1,1 @@
+"""A Kafka Streams application with exactly-once semantics, on both brokers."""

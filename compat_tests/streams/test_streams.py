@@ -1,0 +1,15 @@
+"""Runs the Streams application on both brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from compat_tests.harness.fixtures import SideBySide
+from compat_tests.harness.scenarios import Scenario
+from compat_tests.streams.scenarios import scenarios
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("scenario", list(scenarios), ids=lambda s: s.name)
+def test_streams(scenario: Scenario, side_by_side: SideBySide) -> None:
+    side_by_side(scenario)

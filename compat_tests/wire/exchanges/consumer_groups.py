@@ -1,0 +1,326 @@
+"""Consumer groups (KIP-848): lives of members, fencing, static members, migration, offsets, administration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compat_tests.wire.client import WireClient
+from compat_tests.wire.exchanges import sequence, versions
+from compat_tests.wire.exchanges.groups import commit, join, sync
+from compat_tests.wire.session import Wire
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
+from kbroker.protocol.messages.delete_groups import DeleteGroupsRequest
+from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest
+from kbroker.protocol.messages.heartbeat import HeartbeatRequest
+from kbroker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from kbroker.protocol.messages.list_groups import ListGroupsRequest
+from kbroker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from kbroker.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+
+
+def beat(group: str, member: str, epoch: int, **fields: Any) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(group_id=group, member_id=member, member_epoch=epoch, **fields)
+
+
+def enter(group: str, member: str, *topics: str, **fields: Any) -> ConsumerGroupHeartbeatRequest:
+    names = fields.pop("subscribed_topic_names", list(topics))
+    return beat(
+        group,
+        member,
+        0,
+        **{"rebalance_timeout_ms": 10_000, "topic_partitions": [], "subscribed_topic_names": names, **fields},
+    )
+
+
+def owned(answer: Any) -> list[TopicPartitions]:
+    return answer.assignment.topic_partitions if answer.assignment is not None else []
+
+
+@sequence
+def consumer_group_requests(wire: Wire) -> None:
+    """What makes a heartbeat invalid in itself."""
+    group, topic = wire.name, wire.topic()
+    wire.coordinator(group)
+    for v in versions(ConsumerGroupHeartbeatRequest):
+        wire.ask("no member id", enter(group, "", topic, server_assignor="none"), v)
+        wire.ask("no group id", enter("", "m", topic), v)
+        wire.ask("blank group id", enter(" ", "m", topic), v)
+        wire.ask("blank instance id", enter(group, "m", topic, instance_id=""), v)
+        wire.ask("blank rack", enter(group, "m", topic, rack_id=""), v)
+        wire.ask("no rebalance timeout", enter(group, "m", topic, rebalance_timeout_ms=-1), v)
+        wire.ask("partitions null", enter(group, "m", topic, topic_partitions=None), v)
+        held = [TopicPartitions(topic_id=wire.topic_id(topic), partitions=[0])]
+        wire.ask("joins with partitions", enter(group, "m", topic, topic_partitions=held), v)
+        wire.ask("no subscription", enter(group, "m", subscribed_topic_names=None), v)
+        wire.ask("unknown assignor", enter(group, "m", topic, server_assignor="best"), v)
+        wire.ask("epoch -3", beat(group, "m", -3), v)
+        wire.ask("epoch -2 without instance", beat(group, "m", -2), v)
+        wire.ask("unknown group", beat(group, "m", 1), v)
+        wire.ask("leaves an unknown group", beat(group, "m", -1), v)
+        wire.ask("leaves without an id", beat(group, "", -1), v)
+    for pattern in ("(", "a++*(", "[", "*", r"(a)\1", "[z-a]", "a{1001}", "\\", "(?P<n", "[[:x:]]", "(?i", r"\pX"):
+        asked = enter(group, "m", subscribed_topic_names=None, subscribed_topic_regex=pattern)
+        wire.ask(f"pattern {pattern}", asked, 1)
+
+
+@sequence
+def consumer_group_life(wire: Wire) -> None:
+    """Two members: joining, reconciling, fencing, leaving."""
+    group, topic = wire.name, wire.topic(partitions=4)
+    wire.coordinator(group)
+    first = wire.ask("first joins", enter(group, "a", topic), 1)
+    have = owned(first)
+    wire.ask("first again", beat(group, "a", first.member_epoch), 1)
+    wire.ask("a full request", beat(group, "a", 2, rebalance_timeout_ms=10_000, subscribed_topic_names=[topic],
+                                    topic_partitions=have), 1)  # fmt: skip
+    wire.ask("a later epoch", beat(group, "a", 9), 1)
+    wire.ask("an earlier epoch", beat(group, "a", 1), 1)
+    wire.ask("a stranger", beat(group, "z", 1), 1)
+    wire.ask("a strange instance", beat(group, "z", 1, instance_id="i"), 1)
+    for v in versions(ConsumerGroupDescribeRequest):
+        wire.ask("describe", ConsumerGroupDescribeRequest([group], True), v)
+        wire.ask("describe unknown and empty", ConsumerGroupDescribeRequest([f"{group}-none", ""]), v)
+    for v in versions(DescribeGroupsRequest):
+        wire.ask("described as classic", DescribeGroupsRequest([group]), v)
+    listed = wire.quiet(ListGroupsRequest(types_filter=["Consumer"], states_filter=["stable"]), 5)
+    wire.record("listed", None, [g for g in listed.groups if g.group_id == group])
+    wire.ask("delete", DeleteGroupsRequest(groups_names=[group]), 2)
+    second = wire.client("second")
+    wire.until(lambda: wire.quiet(enter(group, "b", topic), 1).member_epoch == 3, "a target for two")
+    wire.ask("second waits", beat(group, "b", 3), 1, second)
+    left = owned(wire.ask("first must give up", beat(group, "a", 2, topic_partitions=have), 1))
+    wire.ask("describe while reconciling", ConsumerGroupDescribeRequest([group]), 1)
+    wire.ask("first has given up", beat(group, "a", 2, topic_partitions=left), 1)
+    wire.ask("second has some", beat(group, "b", 3), 1, second)
+    wire.ask("describe two", ConsumerGroupDescribeRequest([group]), 1)
+    wire.ask("second leaves", beat(group, "b", -1), 1, second)
+    wire.ask("second is unknown", beat(group, "b", 3), 1, second)
+    wire.ask("first leaves", beat(group, "a", -1), 1)
+    wire.ask("describe empty", ConsumerGroupDescribeRequest([group]), 1)
+    wire.ask("delete empty", DeleteGroupsRequest(groups_names=[group]), 2)
+    wire.ask("describe deleted", ConsumerGroupDescribeRequest([group]), 1)
+
+
+@sequence
+def consumer_group_static(wire: Wire) -> None:
+    group, topic = wire.name, wire.topic(partitions=2)
+    wire.coordinator(group)
+    wire.ask("joins", enter(group, "a", topic, instance_id="i", rack_id="r"), 1)
+    wire.ask("another with its instance", enter(group, "b", topic, instance_id="i"), 1)
+    wire.ask("another id", beat(group, "b", 2, instance_id="i"), 1)
+    wire.ask("leaves for a while, another id", beat(group, "b", -2, instance_id="i"), 1)
+    wire.ask("leaves for a while", beat(group, "a", -2, instance_id="i"), 1)
+    wire.ask("describe away", ConsumerGroupDescribeRequest([group]), 1)
+    wire.ask("returns", enter(group, "c", topic, instance_id="i", rack_id="r"), 1)
+    wire.ask("describe returned", ConsumerGroupDescribeRequest([group]), 1)
+    wire.ask("the old id", beat(group, "a", 2, instance_id="i"), 1)
+    wire.ask("the old id, no instance", beat(group, "a", 2), 1)
+    removed = [MemberIdentity(member_id="", group_instance_id="i"), MemberIdentity("", "j"), MemberIdentity("z")]
+    wire.ask("an administrator removes it", LeaveGroupRequest(group, members=removed), 5)
+    wire.ask("describe removed", ConsumerGroupDescribeRequest([group]), 1)
+
+
+def fetch_of(group: str, topic: str, member: str | None, epoch: int) -> OffsetFetchRequest:
+    wanted = [OffsetFetchRequestTopics(name=topic, partition_indexes=[0, 1])]
+    return OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id=group, member_id=member, member_epoch=epoch, topics=wanted)]
+    )
+
+
+@sequence
+def consumer_group_offsets(wire: Wire) -> None:
+    group, topic = wire.name, wire.topic(partitions=2)
+    wire.coordinator(group)
+    wire.ask("commit to no group", commit(group, [(topic, 0, 1)], 1, "a"), 9)
+    wire.quiet(enter(group, "a", topic), 1)
+    for v in (2, 8, 9):
+        wire.ask("commit", commit(group, [(topic, 0, 5), (topic, 1, 6)], 2, "a"), v)
+        wire.ask("commit of a later epoch", commit(group, [(topic, 0, 7)], 3, "a"), v)
+        wire.ask("commit of an earlier epoch", commit(group, [(topic, 0, 8)], 1, "a"), v)
+        wire.ask("commit of a stranger", commit(group, [(topic, 0, 9)], 2, "z"), v)
+        wire.ask("commit of nobody", commit(group, [(topic, 0, 9)]), v)
+    wire.ask("fetch", fetch_of(group, topic, "a", 2), 9)
+    wire.ask("fetch of another epoch", fetch_of(group, topic, "a", 1), 9)
+    wire.ask("fetch of a stranger", fetch_of(group, topic, "z", 2), 9)
+    wire.ask("fetch of nobody", fetch_of(group, topic, None, -1), 9)
+    delete = OffsetDeleteRequest(
+        group_id=group, topics=[OffsetDeleteRequestTopic(topic, [OffsetDeleteRequestPartition(0)])]
+    )
+    wire.ask("delete a consumed one", delete, 0)
+    wire.quiet(beat(group, "a", 2, topic_partitions=[], subscribed_topic_names=[]), 1)
+    wire.ask("delete one no longer consumed", delete, 0)
+    wire.quiet(beat(group, "a", -1), 1)
+    wire.ask("commit to an empty group", commit(group, [(topic, 0, 10)]), 9)
+    wire.ask("fetch of an empty group", fetch_of(group, topic, None, -1), 9)
+
+
+def subscription(topic: str, partitions: list[int] | None = None) -> bytes:
+    name = len(topic).to_bytes(2, "big") + topic.encode()
+    out = b"\0\1\0\0\0\1" + name + b"\xff\xff\xff\xff"
+    if partitions is None:
+        return out + b"\0\0\0\0"
+    indexes = b"".join(index.to_bytes(4, "big") for index in partitions)
+    return out + b"\0\0\0\1" + name + len(partitions).to_bytes(4, "big") + indexes
+
+
+def classic_join(group: str, topic: str, member: str = "", partitions: list[int] | None = None, **fields: Any) -> Any:
+    request = join(group, member, **fields)
+    for protocol in request.protocols:
+        protocol.metadata = subscription(topic, partitions)
+    return request
+
+
+def assignment(topic: str, partitions: list[int]) -> bytes:
+    name = len(topic).to_bytes(2, "big") + topic.encode()
+    indexes = b"".join(index.to_bytes(4, "big") for index in partitions)
+    return b"\0\1\0\0\0\1" + name + len(partitions).to_bytes(4, "big") + indexes + b"\xff\xff\xff\xff"
+
+
+def classic_member(wire: Wire, group: str, topic: str, client: WireClient) -> Any:
+    """Make a classic group of one stable member; returns its JoinGroup answer."""
+    wire.coordinator(group)
+    member = client.ask(classic_join(group, topic), 5).member_id
+    answer = client.ask(classic_join(group, topic, member), 5)
+    done = client.ask(sync(group, answer.generation_id, member, {member: assignment(topic, [0, 1])}), 3)
+    assert done.error_code == ErrorCode.NONE, done
+    return answer
+
+
+@sequence
+def consumer_group_migration(wire: Wire) -> None:
+    """A classic group becomes a consumer group when a consumer member joins, and goes back when it leaves."""
+    group, topic = wire.name, wire.topic(partitions=2)
+    old = wire.client("old")
+    classic = classic_member(wire, group, topic, old)
+    member = classic.member_id
+    wire.ask("consumer joins", enter(group, "a", topic), 1)
+    wire.ask("describe both", ConsumerGroupDescribeRequest([group]), 1)
+    wire.ask("described as classic", DescribeGroupsRequest([group]), 6)
+    wire.ask("classic heartbeat", HeartbeatRequest(group, 1, member), 4, old)
+    wire.ask("classic commit", commit(group, [(topic, 0, 1)], 1, member), 8, old)
+    wire.ask("classic sync", sync(group, 1, member), 3, old)
+    wire.ask("classic heartbeat of another generation", HeartbeatRequest(group, 7, member), 4, old)
+    wire.ask("classic heartbeat of a consumer", HeartbeatRequest(group, 2, "a"), 4, old)
+    wire.ask("another protocol joins", classic_join(group, topic, protocols=("roundrobin",)), 5, wire.client())
+    wire.ask("another type joins", classic_join(group, topic, protocol_type="connect"), 5, wire.client())
+    again = wire.ask("classic joins again", classic_join(group, topic, member, [0, 1]), 5, old)
+    wire.ask("classic syncs", sync(group, again.generation_id, member), 3, old)
+    wire.ask("classic heartbeat to give up", HeartbeatRequest(group, again.generation_id, member), 4, old)
+    third = wire.ask("classic has given up", classic_join(group, topic, member, [0]), 5, old)
+    wire.ask("classic syncs what is left", sync(group, third.generation_id, member), 3, old)
+    wire.ask("classic is at rest", HeartbeatRequest(group, third.generation_id, member), 4, old)
+    wire.ask("consumer has the other", beat(group, "a", 2), 1)
+    wire.ask("describe at rest", ConsumerGroupDescribeRequest([group]), 1)
+    wire.ask("consumer leaves", beat(group, "a", -1), 1)
+    wire.ask("describe classic again", DescribeGroupsRequest([group]), 6)
+    wire.ask("classic is told", HeartbeatRequest(group, third.generation_id, member), 4, old)
+    wire.ask("not a consumer group", ConsumerGroupDescribeRequest([group]), 1)
+    wire.ask("a steady heartbeat", beat(group, "a", 2), 1)
+
+
+@sequence
+def consumer_group_of_empty_ones(wire: Wire) -> None:
+    """Groups without members change their protocol with their next member, offsets and all."""
+    group, topic = wire.name, wire.topic()
+    wire.coordinator(group)
+    wire.ask("commit without a group", commit(group, [(topic, 0, 3)]), 8)
+    wire.ask("consumer joins", enter(group, "a", topic), 1)
+    wire.ask("offsets are kept", fetch_of(group, topic, "a", 2), 9)
+    wire.ask("consumer leaves", beat(group, "a", -1), 1)
+    client = wire.client()
+    needs = wire.ask("classic joins", classic_join(group, topic), 5, client)
+    wire.ask("classic joins with its id", classic_join(group, topic, needs.member_id), 5, client)
+    wire.ask("offsets are kept again", fetch_of(group, topic, None, -1), 9)
+    wire.ask("connect group", join(f"{group}-connect", protocol_type="connect"), 3, wire.client())
+    wire.ask("consumer joins connect", enter(f"{group}-connect", "a", topic), 1)
+
+
+@sequence
+def consumer_group_patterns(wire: Wire) -> None:
+    group, topic = wire.name, wire.topic(partitions=2)
+    wire.topic("other")
+    wire.coordinator(group)
+    pattern = f"{topic}-o.*"
+    joined = wire.ask("joins", enter(group, "a", subscribed_topic_names=None, subscribed_topic_regex=pattern), 1)
+    epoch, have = joined.member_epoch, list[TopicPartitions]()
+
+    def resolved() -> bool:
+        nonlocal epoch, have
+        answer = wire.quiet(beat(group, "a", epoch, topic_partitions=have), 1)
+        epoch, have = answer.member_epoch, owned(answer) or have
+        return bool(have)
+
+    wire.until(resolved, "the pattern's topics")
+    wire.ask("describe", ConsumerGroupDescribeRequest([group]), 1)
+    wire.ask("a bad pattern", beat(group, "a", epoch, subscribed_topic_regex="["), 1)
+
+
+@sequence
+def consumer_group_changes(wire: Wire) -> None:
+    """Subscriptions and topics that change: epochs, what is taken away at once, assignors."""
+    group, one, two = wire.name, wire.topic("one"), wire.topic("two")
+    wire.coordinator(group)
+    joined = wire.ask("joins", enter(group, "a", one, server_assignor="range"), 1)
+    more = beat(group, "a", 2, topic_partitions=owned(joined), subscribed_topic_names=[one, "none"])
+    wire.ask("subscribes to a topic that is not there", more, 1)
+    epoch = joined.member_epoch
+
+    def in_epoch(wanted: int) -> bool:
+        nonlocal epoch
+        epoch = wire.quiet(beat(group, "a", epoch, topic_partitions=owned(joined)), 1).member_epoch
+        return bool(epoch == wanted)
+
+    wire.until(lambda: in_epoch(3), "a target for that")
+    wire.ask("describe", ConsumerGroupDescribeRequest([group]), 1)
+    both = beat(group, "a", 3, topic_partitions=owned(joined), subscribed_topic_names=[two], server_assignor="uniform")
+    wire.ask("changes its topic and its assignor", both, 1)
+    wire.ask("says nothing", beat(group, "a", 3), 1)
+    released = wire.ask("gives up", beat(group, "a", 3, topic_partitions=[]), 1)
+    wire.until(
+        lambda: (
+            wire.quiet(ConsumerGroupDescribeRequest([group]), 1).groups[0].assignment_epoch == 4
+            or wire.quiet(beat(group, "a", released.member_epoch, topic_partitions=[]), 1) is None
+        ),
+        "a target for the other topic",
+    )
+    wire.ask("describe the change", ConsumerGroupDescribeRequest([group]), 1)
+    listed = wire.quiet(ListGroupsRequest(), 5)
+    wire.record("listed", None, [g for g in listed.groups if g.group_id == group])
+
+
+@sequence
+def consumer_group_classic_static(wire: Wire) -> None:
+    """Static members that change their protocol, one way and the other."""
+    group, topic = wire.name, wire.topic(partitions=2)
+    old = wire.client("old")
+    wire.coordinator(group)
+    first = old.ask(classic_join(group, topic, instance="i"), 5)
+    done = old.ask(
+        sync(
+            group,
+            first.generation_id,
+            first.member_id,
+            {first.member_id: assignment(topic, [0, 1])},
+            group_instance_id="i",
+        ),
+        3,
+    )
+    assert done.error_code == ErrorCode.NONE, done
+    wire.ask("returns as a consumer", enter(group, "a", topic, instance_id="i"), 1)
+    wire.ask("describe the consumer", ConsumerGroupDescribeRequest([group]), 1)
+    wire.ask("the old id", HeartbeatRequest(group, 1, first.member_id, "i"), 4, old)
+    back = wire.ask("returns as a classic member", classic_join(group, topic, instance="i"), 5, old)
+    wire.ask("describe the classic group", DescribeGroupsRequest([group]), 5)
+    again = sync(group, back.generation_id, back.member_id, group_instance_id="i")
+    wire.ask("syncs", again, 3, old)
+    wire.ask("the consumer is gone", beat(group, "a", 2, instance_id="i"), 1)

@@ -1,0 +1,93 @@
+"""What an assignor is given and gives back, and in which order Java would look at it.
+
+Owns the types and the order of Java's hash tables: among members and topics that nothing else ranks, Kafka's assignors
+prefer whom a HashMap names first, and so do these, to come to the same assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from kbroker.coordination_outcome import java_hash
+from kbroker.group_coordinator.consumer.member import Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """One member: the ids of the topics it subscribes to, what its target gives it so far, who and where it is."""
+
+    topics: frozenset[bytes]
+    assigned: Partitions
+    instance_id: str | None = None
+    rack_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """A group: its members, in Java's order, and whether all subscribe to the same topics."""
+
+    members: Mapping[str, MemberSpec]
+    homogeneous: bool
+    partitions: Mapping[bytes, int]
+    """How many partitions each subscribed topic has."""
+
+
+Assignment = dict[str, Partitions]
+Assign = Callable[[GroupSpec], Assignment]
+
+
+def in_javas_order(names: Iterable[str]) -> list[str]:
+    """Return strings in the order in which a HashMap of them iterates; collisions stay as they come."""
+    known = list(names)
+    mask = _table_size(len(known)) - 1
+    return sorted(known, key=lambda name: _spread(java_hash(name)) & mask)
+
+
+def topics_in_javas_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[bytes]:
+    """Return topic ids in the order in which a HashMap of Kafka's Uuids iterates; or a HashSet `copied` from others."""
+    known = sorted(topic_ids)
+    if len(known) < 2:
+        return known
+    mask = (_copy_size if copied else _table_size)(len(known)) - 1
+    return sorted(known, key=lambda topic_id: _spread(_uuid_hash(topic_id)) & mask)
+
+
+def partitions_in_javas_order(indexes: Iterable[int]) -> list[int]:
+    """Return partitions in the order in which a HashSet that was copied from a list of them iterates."""
+    known = sorted(indexes)
+    mask = _copy_size(len(known)) - 1
+    return known if not known or known[-1] <= mask else sorted(known, key=lambda index: _spread(index) & mask)
+
+
+def _table_size(count: int) -> int:
+    """Return how large the table of a HashMap is that has grown to `count` entries."""
+    size = 16
+    while count > size * 0.75:
+        size *= 2
+    return size
+
+
+def _copy_size(count: int) -> int:
+    """Return how large the table of a HashSet is that was made of a collection of `count`."""
+    return max(16, 1 << int(count / 0.75).bit_length())
+
+
+def _spread(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value ^ value >> 16
+
+
+def _uuid_hash(topic_id: bytes) -> int:
+    both = int.from_bytes(topic_id[:8], "big") ^ int.from_bytes(topic_id[8:], "big")
+    return (both >> 32 ^ both) & 0xFFFFFFFF
+
+
+def copied(partitions: Partitions) -> dict[bytes, set[int]]:
+    """Return partitions that can be changed."""
+    return {topic_id: set(indexes) for topic_id, indexes in partitions.items()}
+
+
+def frozen(partitions: Mapping[bytes, set[int] | frozenset[int]]) -> Partitions:
+    """Return partitions as they are kept; topics without any are left out."""
+    return {topic_id: frozenset(indexes) for topic_id, indexes in partitions.items() if indexes}

@@ -1,0 +1,265 @@
+"""Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+Owns what these requests mean there (Kafka 4.3's classicGroupJoinToConsumerGroup and its neighbours). Such a member is
+reconciled as any other: its generation is its member epoch, it acknowledges by its subscription's owned partitions, and
+REBALANCE_IN_PROGRESS tells it to join again when there is something to fetch.
+
+Timers, by key: ("consumer join", group, member) a member that was told to join again, ("consumer sync", group, member)
+one that has joined and not synced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kbroker.coordination_outcome import Cancel, Outcome, Parked, Schedule
+from kbroker.group_coordinator.consumer import records
+from kbroker.group_coordinator.consumer.embedded import (
+    read_subscription,
+    version_of,
+    write_assignment,
+)
+from kbroker.group_coordinator.consumer.group import CONSUMER, ConsumerGroup
+from kbroker.group_coordinator.consumer.heartbeat import Heartbeats, check_instance
+from kbroker.group_coordinator.consumer.member import (
+    UNRELEASED,
+    UNREVOKED,
+    ClassicSide,
+    ConsumerMember,
+    without_epochs,
+)
+from kbroker.group_coordinator.consumer.migration import Migration
+from kbroker.group_coordinator.consumer.reconciliation import Owned
+from kbroker.group_coordinator.consumer.regexes import Change
+from kbroker.group_coordinator.consumer.settings import Settings
+from kbroker.group_coordinator.consumer.topics import Topics
+from kbroker.group_coordinator.membership import MEMBER_ID_REQUIRED_SINCE, Join
+from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
+from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.messages.join_group import JoinGroupResponse
+from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.wire import new_uuid, uuid_text
+
+log = logging.getLogger(__name__)
+
+
+class ClassicMembers:
+    """Classic requests to the consumer groups of a shard."""
+
+    def __init__(self, heartbeats: Heartbeats, migration: Migration, topics: Topics, settings: Settings) -> None:
+        self._heartbeats = heartbeats
+        self._migration = migration
+        self._topics = topics
+        self._settings = settings
+
+    # -- JoinGroup
+
+    def join(self, group: ConsumerGroup, join: Join) -> Outcome:
+        """Handle a JoinGroup to a consumer group with members; answered once it is written."""
+        try:
+            return self._join(group, join)
+        except ApiError as err:
+            out = Outcome()
+            out.replies.append((join.parked, JoinGroupResponse(member_id=join.request.member_id, error_code=err.code)))
+            return out
+
+    def _join(self, group: ConsumerGroup, join: Join) -> Outcome:
+        policy = self._settings.config.consumer_migration_policy
+        if not policy.upgrades and not policy.downgrades:
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        request, out, instance_id = join.request, join.out, join.request.group_instance_id
+        is_unknown = not request.member_id
+        member_id = request.member_id or uuid_text(new_uuid())
+        self._heartbeats.check_room(group, member_id, instance_id)
+        if not group.supports_classic(request.protocol_type, [name for name, _ in join.protocols]):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if is_unknown and instance_id is None and join.version >= MEMBER_ID_REQUIRED_SINCE:
+            join.fail(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+            return out
+        if instance_id is None:
+            member = self._heartbeats.dynamic_member(group, member_id, create=True)
+        else:
+            member = self._heartbeats.static_member(group, member_id, instance_id, out, create=is_unknown, classic=True)
+        try:
+            subscription = read_subscription(join.protocols[0][1])
+        except Malformed as err:
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from err
+        timeout = join.rebalance_timeout_ms
+        wanted = replace(
+            member,
+            instance_id=member.instance_id if instance_id is None else instance_id,
+            rack_id=subscription.rack_id or member.rack_id,
+            rebalance_timeout_ms=member.rebalance_timeout_ms if timeout == -1 else timeout,
+            topics=subscription.topics,
+            regex="",
+            client_id=join.client_id,
+            client_host=join.client_host,
+            classic=ClassicSide(request.session_timeout_ms, join.protocols),
+        )
+        owned = subscription.owned_by_id(self._topics)
+        held = group.static_member(instance_id)
+        downgrades = (
+            held is not None
+            and group.all_classic_without([held])
+            and held.classic is None
+            and self._migration.may_downgrade(group, len(group.members))
+        )
+        if held is not None and downgrades:
+            updated = self._downgrade(group, held, member, wanted, out, join.now_ms, owned)
+        else:
+            updated = self._heartbeats.advance(group, member, wanted, owned, out, join.now_ms, any_regex_counts=True)
+        self._answer_when_written(group, join, updated, out, is_classic=downgrades)
+        return out
+
+    def _downgrade(
+        self,
+        group: ConsumerGroup,
+        held: ConsumerMember,
+        member: ConsumerMember,
+        wanted: ConsumerMember,
+        out: Outcome,
+        now_ms: int,
+        owned: Owned,
+    ) -> ConsumerMember:
+        """Take in a static member that replaces the group's last consumer member: the group becomes a classic one."""
+        topics_changed, regex = self._heartbeats.take_metadata(group, member, wanted, out, now_ms)
+        changed = topics_changed or regex is not Change.NONE
+        epoch, _ = self._heartbeats.group_epoch(group, member, wanted, out, now_ms, bump=changed)
+        rebalances = group.assignment_epoch < epoch
+        updated = wanted
+        if not rebalances:
+            target = group.target_of(wanted.member_id, wanted.instance_id)
+            updated = self._heartbeats.reconcile(
+                group, wanted, group.assignment_epoch, target, owned, out, subscription_changed=changed
+            )
+        members = {m.member_id: m for m in group.members.values() if m is not held}
+        members[updated.member_id] = updated
+        held_as = {updated.member_id: held.member_id}
+        try:
+            converted = self._migration.classic_group_of(group, members, held_as, now_ms)
+        except (Malformed, ValueError) as err:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND) from err
+        out.records += records.group_tombstones(group, renamed=(held.member_id, updated.member_id))
+        reason = "it became a classic group with a stale assignment" if rebalances else None
+        self._migration.become_classic(group, members, converted, reason, out)
+        return updated
+
+    def _answer_when_written(
+        self, group: ConsumerGroup, join: Join, member: ConsumerMember, out: Outcome, *, is_classic: bool
+    ) -> None:
+        assert member.classic is not None
+        session_ms = member.classic.session_timeout_ms
+        response = JoinGroupResponse(
+            member_id=member.member_id,
+            generation_id=member.member_epoch,
+            protocol_type=CONSUMER,
+            protocol_name=member.classic.protocols[0][0],
+        )
+
+        def answer(done: Outcome, _now_ms: int) -> None:
+            group.joining.discard(member.member_id)
+            done.timers.append(Cancel(("consumer join", group.group_id, member.member_id)))
+            if not is_classic:
+                self._heartbeats.schedule_session(group.group_id, member.member_id, done, session_ms)
+                key = ("consumer sync", group.group_id, member.member_id)
+                done.timers.append(Schedule(key, join.rebalance_timeout_ms))
+            done.replies.append((join.parked, response))
+
+        out.when_written(answer)
+
+    # -- SyncGroup
+
+    def sync(self, group: ConsumerGroup, request: SyncGroupRequest, parked: Parked) -> Outcome:
+        """Handle a SyncGroup: the answer is what the member has."""
+        out = Outcome()
+        try:
+            response = self._sync(group, request, out)
+        except ApiError as err:
+            response = SyncGroupResponse(error_code=err.code)
+        out.replies.append((parked, response))
+        return out
+
+    def _sync(self, group: ConsumerGroup, request: SyncGroupRequest, out: Outcome) -> SyncGroupResponse:
+        member, classic = _classic_member(group, request.member_id, request.group_instance_id)
+        if request.generation_id != member.member_epoch:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        name, metadata = classic.protocols[0]
+        if request.protocol_type not in (None, CONSUMER) or request.protocol_name not in (None, name):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if group.assignment_epoch > member.member_epoch and member.state is not UNREVOKED:
+            self._expect_join(group, member, out)
+            return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+        out.timers.append(Cancel(("consumer sync", group.group_id, member.member_id)))
+        self._heartbeats.schedule_session(group.group_id, member.member_id, out, classic.session_timeout_ms)
+        assignment = write_assignment(without_epochs(member.assigned), version_of(metadata), self._topics)
+        return SyncGroupResponse(
+            protocol_type=request.protocol_type, protocol_name=request.protocol_name, assignment=assignment
+        )
+
+    def _expect_join(self, group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
+        """Give a member that must join again its rebalance timeout for that, once."""
+        if member.member_id not in group.joining:
+            group.joining.add(member.member_id)
+            key = ("consumer join", group.group_id, member.member_id)
+            out.timers.append(Schedule(key, member.rebalance_timeout_ms))
+
+    # -- Heartbeat
+
+    def heartbeat(self, group: ConsumerGroup, request: HeartbeatRequest) -> Outcome:
+        """Handle a Heartbeat; raises ApiError."""
+        out = Outcome()
+        member, classic = _classic_member(group, request.member_id, request.group_instance_id)
+        if request.generation_id != member.member_epoch:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        self._heartbeats.schedule_session(group.group_id, member.member_id, out, classic.session_timeout_ms)
+        code = ErrorCode.NONE
+        is_free = member.state is UNRELEASED and not group.waits_for_others(member)
+        if member.member_epoch < group.assignment_epoch or member.state is UNREVOKED or is_free:
+            self._expect_join(group, member, out)
+            code = ErrorCode.REBALANCE_IN_PROGRESS
+        out.reply = HeartbeatResponse(error_code=code)
+        return out
+
+    # -- LeaveGroup
+
+    def leave(self, group: ConsumerGroup, identities: Sequence[MemberIdentity], now_ms: int) -> Outcome:
+        """Handle a LeaveGroup, or an administrator's removal of static members; each member has its own error."""
+        out = Outcome()
+        answers, leaving = [], {}
+        for identity in identities:
+            answer = MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id)
+            try:
+                member = _leaving(group, identity)
+                leaving[member.member_id] = member
+                reason = identity.reason or "not provided"
+                log.info("group %s: member %s leaves; reason: %s", group.group_id, member.member_id, reason)
+            except ApiError as err:
+                answer.error_code = err.code
+            answers.append(answer)
+        self._heartbeats.remove(group, list(leaving.values()), out, now_ms)
+        out.reply = LeaveGroupResponse(members=answers)
+        return out
+
+
+def _classic_member(
+    group: ConsumerGroup, member_id: str, instance_id: str | None
+) -> tuple[ConsumerMember, ClassicSide]:
+    """Return a member of the classic protocol; raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    if instance_id is None:
+        member = group.member(member_id)
+    else:
+        member = check_instance(group.static_member(instance_id), member_id, instance_id)
+    if member.classic is None:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+    return member, member.classic
+
+
+def _leaving(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
+    instance_id = identity.group_instance_id
+    if instance_id is None:
+        return group.member(identity.member_id)
+    held = group.static_member(instance_id)
+    return check_instance(held, identity.member_id or (held.member_id if held else ""), instance_id)

@@ -1,0 +1,76 @@
+"""The protocol of consumers inside JoinGroup and SyncGroup: subscriptions and assignments with their versions.
+
+Owns reading and writing these bytes for members of the classic protocol in consumer groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.group_coordinator.consumer.member import Partitions
+from kbroker.group_coordinator.consumer.reconciliation import Owned
+from kbroker.group_coordinator.consumer.topics import Topics
+from kbroker.protocol.compiler import decoder, encoder
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.messages.consumer_protocol import (
+    AssignedPartitions,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+
+_HIGHEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a classic member subscribes to, and what it says it has, by topic name."""
+
+    topics: frozenset[str]
+    rack_id: str | None
+    owned: tuple[tuple[str, tuple[int, ...]], ...]
+
+    def owned_by_id(self, topics: Topics) -> Owned:
+        """Return what the member has, of topics that exist."""
+        return [(topic_id, list(indexes)) for name, indexes in self.owned if (topic_id := topics.id_of(name))]
+
+
+def version_of(data: bytes) -> int:
+    """Return the version that stands before a subscription or an assignment; raises Malformed."""
+    if len(data) < 2:
+        raise Malformed("no version before what a consumer says")
+    version = int.from_bytes(data[:2], "big", signed=True)
+    if version < 0:
+        raise Malformed(f"version {version} of what a consumer says")
+    return min(version, _HIGHEST)
+
+
+def read_subscription(data: bytes) -> Subscription:
+    """Read a subscription; raises Malformed."""
+    found = decoder(ConsumerProtocolSubscription, version_of(data))(data[2:])
+    owned = tuple((each.topic, tuple(each.partitions)) for each in found.owned_partitions)
+    return Subscription(frozenset(found.topics), found.rack_id or None, owned)
+
+
+def read_assignment(data: bytes, topics: Topics) -> tuple[Partitions, bool]:
+    """Read an assignment: partitions of topics that exist, and whether there is user data; raises Malformed."""
+    if not data:
+        return {}, False
+    found = decoder(ConsumerProtocolAssignment, version_of(data))(data[2:])
+    partitions = {
+        topic_id: frozenset(each.partitions)
+        for each in found.assigned_partitions
+        if (topic_id := topics.id_of(each.topic)) is not None
+    }
+    return partitions, bool(found.user_data)
+
+
+def write_assignment(partitions: Partitions, version: int, topics: Topics) -> bytes:
+    """Return an assignment as a consumer of that version reads it."""
+    assigned = [
+        AssignedPartitions(topic=name, partitions=sorted(indexes))
+        for topic_id, indexes in partitions.items()
+        if (name := topics.name_of(topic_id)) is not None
+    ]
+    out = bytearray(version.to_bytes(2, "big"))
+    encoder(ConsumerProtocolAssignment, version)(ConsumerProtocolAssignment(assigned_partitions=assigned), out, [])
+    return bytes(out)

@@ -1,0 +1,319 @@
+"""A consumer group: its members, its epochs, its target.
+
+Owns the state and the counts that follow from it. Changes only by the records that replay.py applies; what is decided
+about a group is decided elsewhere in this package, on values.
+
+    Empty        No members. Offsets may live on until they expire.
+    Assigning    The group's epoch is ahead of the target's: the next heartbeat that may computes a target.
+    Reconciling  Members are on their way to the target.
+    Stable       Every member has what the target gives it.
+    Dead         Gone.
+
+A group's state follows from its members and epochs, so there are no transitions to check.
+
+The epochs: `epoch` grows with every change of members, subscriptions or topics; `assignment_epoch` is the one that the
+target was computed for; a member's is the target that it has been moved to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from kbroker.group_coordinator.consumer.member import UNRELEASED, ConsumerMember, Epochs, Partitions
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+log = logging.getLogger(__name__)
+
+CONSUMER = "consumer"
+NOTHING: Partitions = {}
+
+
+class ConsumerGroupState(Enum):
+    """The states, by the names that ConsumerGroupDescribe and ListGroups show."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRegex:
+    """The topics behind a subscribed pattern, as they were found at a time."""
+
+    topics: frozenset[str]
+    version: int
+    timestamp: int
+
+
+class SubscriptionCounts:
+    """How many members name a topic, and how many resolved patterns it is behind."""
+
+    __slots__ = ("by_name", "by_regex")
+
+    def __init__(self, by_name: dict[str, int], by_regex: dict[str, int]) -> None:
+        self.by_name = by_name
+        self.by_regex = by_regex
+
+    def copy(self) -> SubscriptionCounts:
+        """Return counts that can be changed to see what would be."""
+        return SubscriptionCounts(dict(self.by_name), dict(self.by_regex))
+
+    def topics(self) -> set[str]:
+        """Return every topic that anybody subscribes to."""
+        return self.by_name.keys() | self.by_regex.keys()
+
+    def count_member(self, member: ConsumerMember | None, step: int) -> None:
+        """Count a member's names in or out."""
+        if member is not None:
+            _count(self.by_name, member.topics, step)
+
+    def count_regex(self, resolved: ResolvedRegex | None, step: int) -> None:
+        """Count a pattern's topics in or out."""
+        if resolved is not None:
+            _count(self.by_regex, resolved.topics, step)
+
+
+def _count(counts: dict[str, int], keys: Iterable[str], step: int) -> None:
+    for key in keys:
+        value = counts.get(key, 0) + step
+        if value > 0:
+            counts[key] = value
+        else:
+            counts.pop(key, None)
+
+
+class ConsumerGroup:
+    """One group."""
+
+    __slots__ = (
+        "_partition_epochs", "assignment_epoch", "assignment_timestamp", "assignors", "classic_members",
+        "classic_protocols", "counts", "epoch", "group_id", "has_partition_metadata_record", "joining", "members",
+        "metadata_hash", "refresh_deadline", "refresh_epoch", "regex_version", "regexes", "resolved", "revoking",
+        "seen_version", "static_members", "target",
+    )  # fmt: skip
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 1
+        self.assignment_epoch = 1
+        self.assignment_timestamp = 0
+        self.metadata_hash = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.static_members: dict[str, str] = {}  # instance id -> member id
+        self.target: dict[str, Partitions] = {}
+        self.resolved: dict[str, ResolvedRegex] = {}
+        self.counts = SubscriptionCounts({}, {})
+        self.regexes: dict[str, int] = {}  # members by subscribed pattern
+        self.assignors: dict[str, int] = {}
+        self.classic_members = 0
+        self.classic_protocols: dict[str, int] = {}
+        self.has_partition_metadata_record = False
+        self._partition_epochs: dict[bytes, dict[int, int]] = {}
+        # What only this process knows.
+        self.refresh_deadline = 0  # when the topics are looked at again, even if nothing told of a change
+        self.refresh_epoch = 0
+        self.seen_version = 0  # of Topics, when they were last looked at
+        self.regex_version = 0  # of Topics' creations, when the patterns were last resolved
+        self.revoking: dict[str, int] = {}  # members whose revocation is timed, and their epochs then
+        self.joining: set[str] = set()  # classic members whose next JoinGroup is timed
+
+    # -- what is asked
+
+    protocol_type = CONSUMER
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """Where the group is on its way to its target."""
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def member(self, member_id: str) -> ConsumerMember:
+        """Return a member; raises UNKNOWN_MEMBER_ID."""
+        found = self.members.get(member_id)
+        if found is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
+        return found
+
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+        """Return the member that holds an instance id."""
+        held = None if instance_id is None else self.static_members.get(instance_id)
+        return None if held is None else self.members.get(held)
+
+    def target_of(self, member_id: str, instance_id: str | None = None) -> Partitions:
+        """Return a member's target: that of the member who held its instance id before, where there is one."""
+        if instance_id is not None:
+            holder = self.static_members.get(instance_id)
+            return NOTHING if holder is None else self.target.get(holder, NOTHING)
+        return self.target.get(member_id, NOTHING)
+
+    def partition_epoch(self, topic_id: bytes, partition: int) -> int:
+        """Return the epoch of the member that owns a partition, -1 where nobody does."""
+        held = self._partition_epochs.get(topic_id)
+        return -1 if held is None else held.get(partition, -1)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Tell whether a member consumes `topic`."""
+        return topic in self.counts.by_name or topic in self.counts.by_regex
+
+    def preferred_assignor(self, old: ConsumerMember | None = None, new: ConsumerMember | None = None) -> str | None:
+        """Return the assignor that most members ask for, once `old` has become `new`; None where nobody does."""
+        counts = dict(self.assignors)
+        if old is not None and old.assignor is not None:
+            _count(counts, (old.assignor,), -1)
+        if new is not None and new.assignor is not None:
+            _count(counts, (new.assignor,), 1)
+        return max(counts, key=lambda name: counts[name], default=None)
+
+    def topics_are_stale(self, now_ms: int, version: int) -> bool:
+        """Tell whether it is time to look whether the subscribed topics have changed."""
+        return now_ms >= self.refresh_deadline or self.epoch < self.refresh_epoch or self.seen_version != version
+
+    def all_classic_without(self, members: Iterable[ConsumerMember]) -> bool:
+        """Tell whether all members but these speak the classic protocol."""
+        gone = list(members)
+        classic = self.classic_members - sum(member.classic is not None for member in gone)
+        return classic == len(self.members) - len(gone)
+
+    def supports_classic(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Tell whether a classic member with these protocols could be one of the group."""
+        return protocol_type == CONSUMER and any(
+            self.classic_protocols.get(name, 0) == self.classic_members for name in names
+        )
+
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Tell whether a member cannot have a partition of its target yet, as another has not given it up."""
+        return member.state is UNRELEASED and any(
+            index not in member.assigned.get(topic_id, {}) and self.partition_epoch(topic_id, index) != -1
+            for topic_id, indexes in self.target.get(member.member_id, NOTHING).items()
+            for index in indexes
+        )
+
+    # -- what records change
+
+    def put_member(self, member: ConsumerMember) -> None:
+        """Take a member in, or its newer value."""
+        old = self.members.get(member.member_id)
+        self.members[member.member_id] = member
+        self._count_member(old, -1)
+        self._count_member(member, 1)
+        if old is not None:
+            self._release(old.assigned, old.member_epoch)
+            self._release(old.pending_revocation, old.member_epoch)
+        self._own(member.assigned, member.member_epoch)
+        self._own(member.pending_revocation, member.member_epoch)
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+
+    def remove_member(self, member_id: str) -> None:
+        """Forget a member."""
+        old = self.members.pop(member_id, None)
+        if old is None:
+            return
+        self._count_member(old, -1)
+        self._release(old.assigned, old.member_epoch)
+        self._release(old.pending_revocation, old.member_epoch)
+        if old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
+            del self.static_members[old.instance_id]
+
+    def put_resolved(self, regex: str, resolved: ResolvedRegex | None) -> None:
+        """Take over the topics behind a pattern; None forgets the pattern."""
+        self.counts.count_regex(self.resolved.pop(regex, None), -1)
+        if resolved is not None:
+            self.resolved[regex] = resolved
+            self.counts.count_regex(resolved, 1)
+
+    def _count_member(self, member: ConsumerMember | None, step: int) -> None:
+        if member is None:
+            return
+        self.counts.count_member(member, step)
+        if member.assignor is not None:
+            _count(self.assignors, (member.assignor,), step)
+        if member.regex:
+            _count(self.regexes, (member.regex,), step)
+        if member.classic is not None:
+            self.classic_members += step
+            _count(self.classic_protocols, [name for name, _ in member.classic.protocols], step)
+
+    def _own(self, epochs: Epochs, epoch: int) -> None:
+        for topic_id, indexes in epochs.items():
+            held = self._partition_epochs.setdefault(topic_id, {})
+            for index in indexes:
+                if held.get(index, -1) >= epoch >= 0:
+                    log.warning(
+                        "group %s: partition %d of topic %s has an owner of epoch %d already, and now one of %d",
+                        self.group_id, index, topic_id.hex(), held[index], epoch,
+                    )  # fmt: skip
+                held[index] = epoch
+
+    def _release(self, epochs: Epochs, epoch: int) -> None:
+        for topic_id, indexes in epochs.items():
+            held = self._partition_epochs.get(topic_id)
+            if held is None:
+                continue
+            for index in indexes:
+                # Somebody else's by now, if the log was compacted: then it stays theirs.
+                if held.get(index) == epoch:
+                    del held[index]
+            if not held:
+                del self._partition_epochs[topic_id]
+
+    # -- offsets
+
+    def validate_commit(
+        self, member_id: str, instance_id: str | None, epoch: int, version: int, *, transactional: bool = False
+    ) -> Callable[[bytes, int], None] | None:
+        """Let a commit pass, or raise ApiError. Returns what checks each partition where the epoch is an older one.
+
+        An older epoch is good for the partitions that the member has had since then (KIP-1251).
+        """
+        if epoch < 0 and not self.members:
+            return None
+        if transactional and epoch == -1 and not member_id and instance_id is None:
+            return None
+        member = self.member(member_id)
+        is_classic = member.classic is not None
+        if not transactional and not is_classic and version < 9:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+        if epoch == member.member_epoch:
+            return None
+        stale = ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
+        if epoch > member.member_epoch:
+            raise ApiError(stale)
+
+        def check(topic_id: bytes, partition: int) -> None:
+            since = member.epoch_of(topic_id, partition)
+            if since is None or epoch < since:
+                raise ApiError(stale)
+
+        return check
+
+    def validate_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Let a fetch of offsets pass, or raise ApiError."""
+        if member_id is None and epoch < 0:
+            return
+        member = self.member(member_id or "")
+        if epoch != member.member_epoch:
+            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION)
+
+
+def is_homogeneous(regexes: Mapping[str, int], counts: SubscriptionCounts, members: int) -> bool:
+    """Tell whether all members subscribe to the same topics: all by the same names, or all by one pattern alone."""
+    if not regexes:
+        return not counts.by_regex and all(count == members for count in counts.by_name.values())
+    if next(iter(regexes.values())) != members:
+        return False
+    return not counts.by_name and all(count == 1 for count in counts.by_regex.values())

@@ -1,0 +1,100 @@
+"""One member of a consumer group, as a value.
+
+Owns what is known of a member and how far it is towards its target. Never changed: a decision makes another value, a
+record in the log makes it the group's.
+
+    STABLE                 has what the target of its epoch gives it.
+    UNREVOKED_PARTITIONS   must give up partitions first and say so; keeps its epoch until then.
+    UNRELEASED_PARTITIONS  waits for partitions that others have not given up yet; has the new epoch already.
+    UNKNOWN                a state that only a later version knows: the member must join again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+Partitions = Mapping[bytes, frozenset[int]]
+"""Partition numbers by topic id."""
+Epochs = Mapping[bytes, Mapping[int, int]]
+"""The epoch at which each partition was assigned, by topic id and partition."""
+
+LEAVE_EPOCH = -1
+LEAVE_STATIC_EPOCH = -2
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+
+
+class MemberState(IntEnum):
+    """How far a member is, by the numbers of its record."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+    UNKNOWN = 127
+
+    @classmethod
+    def of(cls, number: int) -> MemberState:
+        """Return the state of that number, UNKNOWN where there is none."""
+        try:
+            return cls(number)
+        except ValueError:
+            return cls.UNKNOWN
+
+
+STABLE = MemberState.STABLE
+UNREVOKED = MemberState.UNREVOKED_PARTITIONS
+UNRELEASED = MemberState.UNRELEASED_PARTITIONS
+UNKNOWN = MemberState.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicSide:
+    """What a member that speaks the classic protocol within a consumer group had in its JoinGroup."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMember:
+    """A member. `classic` is None for one of the consumer protocol."""
+
+    member_id: str
+    member_epoch: int = 0
+    previous_epoch: int = -1
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    regex: str | None = ""
+    assignor: str | None = None
+    state: MemberState = STABLE
+    assigned: Epochs = field(default_factory=dict)
+    pending_revocation: Epochs = field(default_factory=dict)
+    classic: ClassicSide | None = None
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        """Tell whether the member has all that the target of `epoch` gives it."""
+        return self.state is STABLE and self.member_epoch == epoch
+
+    def at_epoch(self, epoch: int) -> ConsumerMember:
+        """Return the member in another epoch, with the one that it had as its previous one."""
+        return replace(self, member_epoch=epoch, previous_epoch=self.member_epoch)
+
+    def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
+        """Return the epoch at which a partition was assigned to the member, which may be about to lose it, or None."""
+        epoch = self.assigned.get(topic_id, {}).get(partition)
+        return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch
+
+
+def with_epochs(partitions: Partitions, epoch: int) -> Epochs:
+    """Return partitions that were all assigned at one epoch."""
+    return {topic_id: dict.fromkeys(indexes, epoch) for topic_id, indexes in partitions.items()}
+
+
+def without_epochs(epochs: Epochs) -> Partitions:
+    """Return partitions without their epochs."""
+    return {topic_id: frozenset(indexes) for topic_id, indexes in epochs.items()}

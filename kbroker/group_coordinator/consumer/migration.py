@@ -1,0 +1,264 @@
+"""Groups that change their protocol while they have members, and those that do without.
+
+Owns the conversions in both directions and when they are allowed (group.consumer.migration.policy). A conversion is
+tombstones of what the group was and the records of what it becomes, in one batch: it happens, or it does not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from kbroker.coordination_outcome import Cancel, CoordinatorRecord, Outcome
+from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.consumer import records
+from kbroker.group_coordinator.consumer.embedded import (
+    read_assignment,
+    read_subscription,
+    version_of,
+    write_assignment,
+)
+from kbroker.group_coordinator.consumer.group import CONSUMER, NOTHING, ConsumerGroup
+from kbroker.group_coordinator.consumer.heartbeat import Heartbeats, forget_timers
+from kbroker.group_coordinator.consumer.member import ClassicSide, ConsumerMember, with_epochs
+from kbroker.group_coordinator.consumer.topics import Topics
+from kbroker.group_coordinator.group import DEAD, EMPTY, STABLE, ClassicGroup, Member
+from kbroker.group_coordinator.rebalance import Rebalances, answer_join, answer_sync, schedule_session
+from kbroker.group_coordinator.records import group_metadata, group_tombstone
+from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
+from kbroker.protocol.messages.join_group import JoinGroupResponse
+from kbroker.protocol.messages.sync_group import SyncGroupResponse
+
+log = logging.getLogger(__name__)
+
+_CLASSIC_TIMERS = ("join", "sync")
+
+
+class Migration:
+    """Conversions of the groups of a shard. Shares its groups of both kinds."""
+
+    def __init__(
+        self,
+        classic: dict[str, ClassicGroup],
+        consumer: dict[str, ConsumerGroup],
+        config: GroupConfig,
+        rebalances: Rebalances,
+        topics: Topics,
+    ) -> None:
+        self._classic = classic
+        self._consumer = consumer
+        self._config = config
+        self._rebalances = rebalances
+        self._topics = topics
+        self.heartbeats: Heartbeats | None = None  # given once it is made, as it needs this
+
+    def find(self, group_id: str) -> ConsumerGroup:
+        """Return a consumer group; raises GROUP_ID_NOT_FOUND."""
+        group = self._consumer.get(group_id)
+        if group is None:
+            reason = "is not a consumer group" if group_id in self._classic else "not found"
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
+        return group
+
+    def open_group(self, group_id: str, create: bool, out: Outcome) -> ConsumerGroup:
+        """Return the consumer group that a heartbeat is for; one that joins makes it, of a classic group if need be.
+
+        What is returned may not be the shard's yet: the records in `out` make it so. Raises GROUP_ID_NOT_FOUND.
+        """
+        known = self._consumer.get(group_id)
+        if known is not None:
+            return known
+        group = self._classic.get(group_id)
+        if group is None:
+            if not create:
+                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+            return ConsumerGroup(group_id)
+        if group.state is EMPTY and create:
+            out.records.append(group_tombstone(group_id))
+            out.when_written(lambda done, _now: _forget_classic_timers(group, done))
+            log.info("group %s: empty, becomes a consumer group", group_id)
+            return ConsumerGroup(group_id)
+        if not create or group.state is DEAD:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        return self._upgrade(group, out)
+
+    # -- classic -> consumer
+
+    def _upgrade(self, group: ClassicGroup, out: Outcome) -> ConsumerGroup:
+        """Make a consumer group of a classic one with members; raises GROUP_ID_NOT_FOUND where that may not be."""
+        start = f"Cannot upgrade classic group {group.group_id} to consumer group because"
+        if not self._config.consumer_migration_policy.upgrades:
+            raise _refused(f"{start} online upgrade is disabled.")
+        if group.protocol_type != CONSUMER:
+            raise _refused(f"{start} the group does not use the consumer embedded protocol.")
+        if len(group.members) > self._config.consumer_max_size:
+            raise _refused(f"{start} the group size exceeds the consumer group maximum size.")
+        try:
+            upgraded = self._consumer_group_of(group, start)
+        except (Malformed, ValueError):
+            raise _refused(f"{start} the embedded consumer protocol is malformed.") from None
+        for member in group.members.values():
+            code = ErrorCode.REBALANCE_IN_PROGRESS
+            answer_join(member, JoinGroupResponse(member_id=member.member_id, error_code=code), out)
+            answer_sync(member, SyncGroupResponse(error_code=code), out)
+        out.when_written(lambda done, _now: _forget_classic_timers(group, done))
+        out.records.append(group_tombstone(group.group_id))
+        out.records += _records_of(upgraded)
+        assert self.heartbeats is not None
+        for held in upgraded.members.values():
+            timeout = held.classic.session_timeout_ms if held.classic is not None else None
+            self.heartbeats.schedule_session(group.group_id, held.member_id, out, timeout)
+        log.info("group %s: becomes a consumer group with %d members", group.group_id, len(group.members))
+        return upgraded
+
+    def _consumer_group_of(self, group: ClassicGroup, start: str) -> ConsumerGroup:
+        upgraded = ConsumerGroup(group.group_id)
+        upgraded.epoch = upgraded.assignment_epoch = generation = group.generation
+        protocol = group.protocol_name or group.select_protocol()  # its first generation may not have begun
+        for member in group.members.values():
+            partitions, has_user_data = read_assignment(member.assignment, self._topics)
+            if has_user_data:
+                raise _refused(
+                    f"{start} an unsupported custom assignor is in use. Please refer to the documentation or switch "
+                    "to a default assignor before re-attempting the upgrade."
+                )
+            subscription = read_subscription(member.metadata(protocol))
+            upgraded.target[member.member_id] = partitions
+            upgraded.put_member(
+                ConsumerMember(
+                    member.member_id,
+                    member_epoch=generation,
+                    previous_epoch=generation,
+                    instance_id=member.instance_id,
+                    rack_id=subscription.rack_id,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    topics=subscription.topics,
+                    assigned=with_epochs(partitions, generation),
+                    classic=ClassicSide(member.session_timeout_ms, member.protocols),
+                )
+            )
+        upgraded.metadata_hash = self._topics.hash_of(upgraded.counts.topics())
+        return upgraded
+
+    # -- consumer -> classic
+
+    def downgrade(self, group: ConsumerGroup, gone: Sequence[ConsumerMember], out: Outcome, now_ms: int) -> bool:
+        """Make a classic group of a consumer group whose last consumer members go; return whether that was to be."""
+        rest = len(group.members) - len(gone)
+        if not group.all_classic_without(gone) or rest <= 0 or not self.may_downgrade(group, rest):
+            return False
+        leaving = {member.member_id for member in gone}
+        members = {m.member_id: m for m in group.members.values() if m.member_id not in leaving}
+        try:
+            converted = self.classic_group_of(group, members, {}, now_ms)
+        except (Malformed, ValueError) as err:
+            log.warning("group %s: stays a consumer group, as a member cannot be read: %s", group.group_id, err)
+            return False
+        out.records += records.group_tombstones(group)
+        self.become_classic(group, members, converted, "its consumer members have left", out)
+        return True
+
+    def may_downgrade(self, group: ConsumerGroup, size: int) -> bool:
+        """Tell whether the policy and group.max.size let a group of `size` become a classic one."""
+        if not self._config.consumer_migration_policy.downgrades:
+            log.info("group %s: stays a consumer group, as online downgrade is disabled", group.group_id)
+            return False
+        if size > self._config.max_size:
+            log.info("group %s: stays a consumer group, as it is larger than group.max.size", group.group_id)
+            return False
+        return True
+
+    def classic_group_of(
+        self, group: ConsumerGroup, members: dict[str, ConsumerMember], held_as: dict[str, str], now_ms: int
+    ) -> CoordinatorRecord:
+        """Return the record of a classic group of these members, each with its target as its assignment.
+
+        `held_as`: the id under which the group has the target of a member whose id is new. Raises Malformed where what
+        a member said of itself cannot be read.
+        """
+        classic = ClassicGroup(group.group_id, now_ms)
+        for member in members.values():
+            classic.add(_classic_member(member))
+        classic.generation = group.epoch
+        classic.protocol_name = protocol = classic.select_protocol()
+        classic.state = STABLE
+        assignments = {}
+        for member_id, classic_member in classic.members.items():
+            target = group.target.get(held_as.get(member_id, member_id), NOTHING)
+            version = version_of(classic_member.metadata(protocol))
+            assignments[member_id] = write_assignment(target, version, self._topics)
+        return group_metadata(classic, assignments)
+
+    def become_classic(
+        self,
+        group: ConsumerGroup,
+        members: dict[str, ConsumerMember],
+        converted: CoordinatorRecord,
+        reason: str | None,
+        out: Outcome,
+    ) -> None:
+        """Write a group as a classic one; with a `reason` it rebalances at once.
+
+        The tombstones of the consumer group must be in `out` already.
+        """
+        out.records.append(converted)
+        gone = list(group.members)
+
+        def settle(done: Outcome, now: int) -> None:
+            forget_timers(group.group_id, gone, done)
+            held = self._classic.get(group.group_id)
+            if held is not None:
+                self._settle_in(held, members, reason, done, now)
+
+        out.when_written(settle)
+        log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
+
+    def _settle_in(
+        self, group: ClassicGroup, members: dict[str, ConsumerMember], reason: str | None, out: Outcome, now_ms: int
+    ) -> None:
+        """Give the classic group, as its record made it, what that does not hold: protocols, sessions, a rebalance."""
+        for member in group.members.values():
+            known = members.get(member.member_id)
+            if known is not None and known.classic is not None:
+                group.update(member, known.classic.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+            schedule_session(group, member, out)
+        group.subscribed_topics = group.compute_subscribed_topics()
+        if reason is not None and group.state is STABLE:
+            self._rebalances.prepare(group, reason, out, now_ms)
+
+
+def _classic_member(member: ConsumerMember) -> Member:
+    assert member.classic is not None
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        session_timeout_ms=member.classic.session_timeout_ms,
+        protocol_type=CONSUMER,
+        protocols=member.classic.protocols,
+    )
+
+
+def _records_of(group: ConsumerGroup) -> list[CoordinatorRecord]:
+    """Return all records of a group that stands in no log yet."""
+    group_id, members = group.group_id, group.members.values()
+    out = [records.member_metadata(group_id, member) for member in members]
+    out.append(records.group_epoch(group_id, group.epoch, group.metadata_hash))
+    out += [records.target_member(group_id, m.member_id, group.target_of(m.member_id)) for m in members]
+    out.append(records.target_epoch(group_id, group.assignment_epoch, group.assignment_timestamp))
+    out += [records.current_assignment(group_id, member) for member in members]
+    return out
+
+
+def _forget_classic_timers(group: ClassicGroup, out: Outcome) -> None:
+    out.timers += [Cancel((kind, group.group_id)) for kind in _CLASSIC_TIMERS]
+    out.timers += [Cancel(("session", group.group_id, each)) for each in [*group.members, *group.pending_joins]]
+
+
+def _refused(text: str) -> ApiError:
+    log.info("%s", text)
+    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)

@@ -1,0 +1,123 @@
+"""How a member gets from what it has to what its target gives it (Kafka's CurrentAssignmentBuilder).
+
+Owns one step of that way. A member first gives up what it must and says so, keeping its epoch; then it takes the
+target's epoch and what is free; what others still hold comes with later heartbeats. No partition ever has two owners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from kbroker.group_coordinator.consumer.member import (
+    STABLE,
+    UNKNOWN,
+    UNRELEASED,
+    UNREVOKED,
+    ConsumerMember,
+    Epochs,
+    Partitions,
+)
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+Owned = Sequence[tuple[bytes, Iterable[int]]] | None
+"""What a member says it has; None: it does not say."""
+
+
+def reconcile(
+    member: ConsumerMember,
+    *,
+    epoch: int,
+    target: Partitions,
+    subscribed: Callable[[], frozenset[bytes]],
+    owner_epoch: Callable[[bytes, int], int],
+    owned: Owned,
+    subscription_changed: bool = False,
+) -> ConsumerMember:
+    """Return the member one step further towards `target` of `epoch`, or as it is. Raises ApiError.
+
+    `subscribed` returns the ids of the topics that the member subscribes to now, `owner_epoch` -1 for a partition that
+    is free.
+    """
+    if not subscription_changed and member.is_reconciled_to(epoch):
+        return member
+    if member.state is STABLE:
+        if member.member_epoch == epoch:
+            return _shrink(member, subscribed(), owned)
+        return _advance(member, epoch, target, subscribed(), owner_epoch, owned)
+    if member.state is UNREVOKED and _owns(owned, member.pending_revocation):
+        return _shrink(member, subscribed(), owned) if subscription_changed else member
+    if member.state is UNKNOWN:
+        if owned is None or owned:
+            raise ApiError(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The consumer group member is in a unknown state. "
+                "The member must abandon all its partitions and rejoin.",
+            )
+        return _advance(member, epoch, target, subscribed(), owner_epoch, owned, member_epoch=epoch)
+    return _advance(member, epoch, target, subscribed(), owner_epoch, owned)
+
+
+def _owns(owned: Owned, revoked: Mapping[bytes, Mapping[int, int]]) -> bool:
+    """Tell whether a member still has a partition that it is to give up; one that does not say has."""
+    if owned is None:
+        return True
+    return any(index in revoked.get(topic_id, {}) for topic_id, indexes in owned for index in indexes)
+
+
+def _shrink(member: ConsumerMember, subscribed: frozenset[bytes], owned: Owned) -> ConsumerMember:
+    """Take away what the member no longer subscribes to, without waiting for a target."""
+    gone = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
+    if not gone:
+        return member
+    assigned = {topic_id: held for topic_id, held in member.assigned.items() if topic_id in subscribed}
+    pending = dict(member.pending_revocation)
+    for topic_id in gone:
+        pending[topic_id] = {**pending.get(topic_id, {}), **member.assigned[topic_id]}
+    shrunk = replace(member.at_epoch(member.member_epoch), assigned=assigned)
+    if _owns(owned, pending):
+        return replace(shrunk, state=UNREVOKED, pending_revocation=pending)
+    return shrunk
+
+
+def _advance(
+    member: ConsumerMember,
+    epoch: int,
+    target: Partitions,
+    subscribed: frozenset[bytes],
+    owner_epoch: Callable[[bytes, int], int],
+    owned: Owned,
+    member_epoch: int | None = None,
+) -> ConsumerMember:
+    """Move the member on: to giving up, or to the target's epoch with all that is free."""
+    kept: dict[bytes, dict[int, int]] = {}
+    revoked: dict[bytes, Mapping[int, int]] = {}
+    new: dict[bytes, list[int]] = {}
+    unreleased = False
+    for topic_id in [*target, *(each for each in member.assigned if each not in target)]:
+        wanted = target.get(topic_id, frozenset()) if topic_id in subscribed else frozenset()
+        current = member.assigned.get(topic_id, {})
+        keeps = {index: since for index, since in current.items() if index in wanted}
+        if keeps:
+            kept[topic_id] = keeps
+        if len(keeps) < len(current):
+            revoked[topic_id] = {index: since for index, since in current.items() if index not in wanted}
+        if len(keeps) < len(wanted):
+            own = member.pending_revocation.get(topic_id, {})
+            missing = [index for index in sorted(wanted) if index not in keeps]
+            free = [index for index in missing if index in own or owner_epoch(topic_id, index) == -1]
+            unreleased = unreleased or len(free) < len(missing)
+            if free:
+                new[topic_id] = free
+    if revoked and _owns(owned, revoked):
+        own_epoch = member.member_epoch if member_epoch is None else member_epoch
+        return replace(member.at_epoch(own_epoch), state=UNREVOKED, assigned=kept, pending_revocation=revoked)
+    for topic_id, indexes in new.items():
+        kept.setdefault(topic_id, {}).update(dict.fromkeys(indexes, epoch))
+    assigned: Epochs = kept
+    return replace(
+        member.at_epoch(epoch),
+        state=UNRELEASED if unreleased else STABLE,
+        assigned=assigned,
+        pending_revocation={},
+    )

@@ -1,0 +1,89 @@
+"""The topics of the cluster as consumer groups see them.
+
+Owns one view that all shards share: names, ids, partition counts, racks, and a hash of what a group subscribes to, by
+which it notices that a topic appeared, grew, went or moved to other racks. Never decides what a group makes of that.
+
+The hash is stored in a group's record. Apache Kafka's is another function (XXH3), so that a group which changes hands
+between the two is assigned anew once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from kbroker.cluster_state import ClusterState, TopicState
+
+
+class Topics:
+    """The newest cluster state. `version` grows when any topic changes, `created_version` when one is created."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        self.version = 1
+        self.created_version = 1
+        self._hashes: dict[str, int] = {}
+
+    def update(self, state: ClusterState) -> None:
+        """Take over a newer state."""
+        old, self.state = self.state, state
+        if old.topics is state.topics and old.brokers is state.brokers:
+            return
+        known = old.topics
+        changed = [topic for name, topic in state.topics.items() if known.get(name) is not topic]
+        created = [t for t in changed if (was := known.get(t.name)) is None or was.topic_id != t.topic_id]
+        gone: set[str] = set()
+        if len(known) != len(state.topics) or created:
+            gone = known.keys() - state.topics.keys()
+        if old.brokers is not state.brokers:
+            self._hashes.clear()  # racks may have changed
+        elif not changed and not gone:
+            return
+        self.version += 1
+        if created:
+            self.created_version = self.version
+        for topic in changed:
+            self._hashes.pop(topic.name, None)
+        for name in gone:
+            self._hashes.pop(name, None)
+
+    def id_of(self, name: str) -> bytes | None:
+        """Return a topic's id, None where there is no such topic."""
+        topic = self.state.topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """Return a topic's name."""
+        return self.state.topic_names.get(topic_id)
+
+    def ids_of(self, names: Iterable[str]) -> frozenset[bytes]:
+        """Return the ids of those topics that exist."""
+        topics = self.state.topics
+        return frozenset([topics[name].topic_id for name in names if name in topics])
+
+    def count_of(self, topic_id: bytes) -> int:
+        """Return how many partitions a topic has; -1 where there is no such topic."""
+        name = self.state.topic_names.get(topic_id)
+        return -1 if name is None else len(self.state.topics[name].partitions)
+
+    def hash_of(self, names: Iterable[str]) -> int:
+        """Return a signed 64-bit hash of these topics; 0 where none of them exists."""
+        known = sorted(name for name in names if name in self.state.topics)
+        if not known:
+            return 0
+        digest = blake2b(digest_size=8)
+        for name in known:
+            digest.update(self._topic_hash(self.state.topics[name]).to_bytes(8, "big"))
+        return int.from_bytes(digest.digest(), "big", signed=True)
+
+    def _topic_hash(self, topic: TopicState) -> int:
+        found = self._hashes.get(topic.name)
+        if found is None:
+            brokers = self.state.brokers
+            digest = blake2b(topic.topic_id, digest_size=8)
+            digest.update(repr((topic.name, len(topic.partitions))).encode())
+            for partition in topic.partitions:
+                racks = sorted({broker.rack for r in partition.replicas if (broker := brokers.get(r)) and broker.rack})
+                digest.update(repr(racks).encode())
+            found = self._hashes[topic.name] = int.from_bytes(digest.digest(), "big")
+        return found

@@ -1,0 +1,73 @@
+"""The assignor "uniform": everybody gets as many partitions as anybody, and keeps what they have.
+
+Owns the choice between its two ways and the simpler one, for members that all subscribe to the same topics: a quota
+each, what is above it is taken away, what is left goes to those below it. One pass over members and partitions.
+"""
+
+from __future__ import annotations
+
+from kbroker.group_coordinator.consumer.assignor import (
+    Assignment,
+    GroupSpec,
+    copied,
+    frozen,
+    partitions_in_javas_order,
+    topics_in_javas_order,
+)
+from kbroker.group_coordinator.consumer.uniform_mixed import MixedUniform
+
+
+def uniform(spec: GroupSpec) -> Assignment:
+    """Return the assignment of every member."""
+    if not spec.members:
+        return {}
+    return _homogeneous(spec) if spec.homogeneous else MixedUniform(spec).build()
+
+
+def _homogeneous(spec: GroupSpec) -> Assignment:
+    topics = next(iter(spec.members.values())).topics
+    if not topics:
+        return {}
+    taken = {topic_id: set[int]() for topic_id in topics}
+    for member in spec.members.values():
+        for topic_id, indexes in member.assigned.items():
+            if topic_id in taken:
+                taken[topic_id] |= indexes
+    free = [
+        (topic_id, index)
+        for topic_id in topics_in_javas_order(topics, copied=True)
+        for index in range(spec.partitions[topic_id])
+        if index not in taken[topic_id]
+    ]
+    quota, extras = divmod(sum(spec.partitions[topic_id] for topic_id in topics), len(spec.members))
+    kept: Assignment = {}
+    unfilled: list[tuple[str, int]] = []
+    for place, (member_id, member) in enumerate(spec.members.items()):
+        room, has_extra = quota + (extras > 0), extras > 0
+        keeps: dict[bytes, frozenset[int]] = {}
+        for topic_id in topics_in_javas_order(member.assigned, copied=False):
+            if topic_id not in topics:
+                continue
+            indexes = stays = member.assigned[topic_id]
+            if len(indexes) > room:
+                ordered = partitions_in_javas_order(indexes)
+                stays = frozenset(ordered[:room])
+                free += [(topic_id, index) for index in ordered[room:]]
+            room -= len(stays)
+            if stays:
+                keeps[topic_id] = stays
+        if room > 0 and has_extra and len(spec.members) - place > extras:
+            # Others can still take one partition more than the quota, so this member need not.
+            room, has_extra = room - 1, False
+        if room > 0:
+            unfilled.append((member_id, room))
+        extras -= has_extra
+        kept[member_id] = keeps
+    position = 0
+    for member_id, room in unfilled:
+        grown = copied(kept[member_id])
+        for topic_id, index in free[position : position + room]:
+            grown.setdefault(topic_id, set()).add(index)
+        position += room
+        kept[member_id] = frozen(grown)
+    return kept

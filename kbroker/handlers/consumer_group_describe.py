@@ -1,0 +1,37 @@
+"""ConsumerGroupDescribe (key 69), versions 0-1.
+
+Behaviour: state, epochs, members and assignments of consumer groups (KIP-848); any other group is GROUP_ID_NOT_FOUND.
+Version notes: v1 says of each member which protocol it speaks.
+"""
+
+from __future__ import annotations
+
+from kbroker.handlers.describe_groups import ALL_OPERATIONS
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+
+
+def _failed(request: ConsumerGroupDescribeRequest, code: int, _message: str | None) -> ConsumerGroupDescribeResponse:
+    return ConsumerGroupDescribeResponse(
+        groups=[DescribedGroup(group_id=group_id, error_code=code) for group_id in request.group_ids]
+    )
+
+
+@handles(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, "0-1", _failed)
+def consumer_group_describe(
+    ctx: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """Describe consumer groups."""
+    if not ctx.services.groups.config.consumer_enabled:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    response = ctx.services.groups.describe_consumer_groups(request.group_ids)
+    if request.include_authorized_operations:
+        for group in response.groups:
+            if not group.error_code:
+                group.authorized_operations = ALL_OPERATIONS
+    return response

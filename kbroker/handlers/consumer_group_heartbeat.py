@@ -1,0 +1,32 @@
+"""ConsumerGroupHeartbeat (key 68), versions 0-1.
+
+Behaviour: one request joins, keeps, acknowledges and leaves (KIP-848); the answer carries an assignment only where it
+changed or the member asks for all. With "consumer" not among group.coordinator.rebalance.protocols, or with the feature
+group.version at 0, it is UNSUPPORTED_VERSION, by which clients tell.
+Version notes: v1 has patterns and member ids made by clients (KIP-1082).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from kbroker.controller.features import GROUP_VERSION
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+
+@handles(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, "0-1")
+def consumer_group_heartbeat(
+    ctx: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
+    """Keep a member in its consumer group."""
+    groups = ctx.services.groups
+    if not groups.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    return groups.consumer_group_heartbeat(
+        request, version=ctx.version, client_id=ctx.client_id or "", client_host=ctx.client_host
+    )

@@ -1,0 +1,139 @@
+"""What Produce answers where something is refused or fails; for both ways that a batch may take.
+
+Owns the checks before the log sees a batch, their order, and the shape of errors. No API: produce.py and
+produce_in_transaction.py use it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from kbroker.controller.decide import INTERNAL_TOPICS
+from kbroker.handlers.registry import RequestContext
+from kbroker.log.appends import AppendError
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from kbroker.protocol.wire import ZERO_UUID
+
+LOOK = struct.Struct(">8xi4xb4xh")
+"""Of a batch's header: batch length, magic, attributes."""
+HEADER_BYTES = 61
+LENGTH_OVERHEAD = 12
+MAGIC = 2
+TRANSACTIONAL = 0x10
+CODEC = 0x07
+ZSTD = 4
+ACKS = frozenset({-1, 0, 1})
+
+_UP_TO_MAGIC = 17
+_LEGACY_OVERHEAD = 14
+_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+)
+_CORRUPT = (-1, 0)
+_FIRST_ZSTD_VERSION = 7
+_PREFIX = struct.Struct(">8xi4xb")
+
+
+def refusal(
+    ctx: RequestContext, request: ProduceRequest, name: str, topic_id: bytes, data: PartitionProduceData
+) -> PartitionProduceResponse | None:
+    """Return the answer for a partition that must not even be tried, None when it may be after all.
+
+    The order of checks is that of KafkaApis.handleProduceRequest: the whole request, the topic, the batch, the append.
+    """
+    batches = list(_batches(data.records or b""))
+    attributes = batches[0][1] if batches else 0
+    log_start = -1
+    code = ErrorCode.NONE
+    partition = ctx.services.replicas.get((name, data.index))
+    if attributes & TRANSACTIONAL and request.transactional_id is None:
+        raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not name and topic_id != ZERO_UUID:
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+    elif partition is None:
+        code = ctx.services.replicas.why_missing(name, data.index)
+    elif _CORRUPT in batches:
+        code = ErrorCode.CORRUPT_MESSAGE
+    elif len(batches) != 1 or batches[0][0] != MAGIC:
+        code = ErrorCode.INVALID_RECORD
+    elif ctx.version < _FIRST_ZSTD_VERSION and attributes & CODEC == ZSTD:
+        code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    elif request.acks not in ACKS:
+        code = ErrorCode.INVALID_REQUIRED_ACKS
+    elif name in INTERNAL_TOPICS and ctx.client_id != "__admin_client":
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    elif attributes & CODEC > ZSTD:
+        code, log_start = ErrorCode.UNKNOWN_SERVER_ERROR, partition.log.log_start_offset
+    if code == ErrorCode.NONE:
+        return None
+    return PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, log_start_offset=log_start)
+
+
+def _batches(records: memoryview | bytes) -> Iterator[tuple[int, int]]:
+    """Yield (magic, attributes) of each whole batch, _CORRUPT for what cannot be one.
+
+    Raises ApiError where that is the first: Kafka then fails the whole request.
+    """
+    position, end = 0, len(records)
+    while end - position >= _UP_TO_MAGIC:
+        length, magic = _PREFIX.unpack_from(records, position)
+        if position and (length < _LEGACY_OVERHEAD or not 0 <= magic <= MAGIC):
+            yield _CORRUPT
+            return
+        if length < _LEGACY_OVERHEAD:
+            text = f"Record size {length} is less than the minimum record overhead ({_LEGACY_OVERHEAD})"
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, text)
+        if not 0 <= magic <= MAGIC:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
+        if position + length + LENGTH_OVERHEAD > end:
+            return
+        whole = magic == MAGIC and length + LENGTH_OVERHEAD >= HEADER_BYTES
+        yield magic, LOOK.unpack_from(records, position)[2] if whole else 0
+        position += length + LENGTH_OVERHEAD
+
+
+def failure(index: int, err: AppendError, log_start_offset: int) -> PartitionProduceResponse:
+    """Answer for a failed append. Only record validation carries texts (ReplicaManager.appendToLocalLog)."""
+    return PartitionProduceResponse(
+        index=index,
+        error_code=err.code,
+        base_offset=-1,
+        log_start_offset=-1 if err.code in _WITHOUT_LOG_START else log_start_offset,
+        record_errors=[BatchIndexAndErrorMessage(i, text) for i, text in err.record_errors],
+        error_message=err.message if err.record_errors else None,
+    )
+
+
+def add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:
+    """Tell who leads now, where the client asked the wrong broker."""
+    state = ctx.services.controller.state
+    nodes = {}
+    for topic in answer.responses:
+        name = topic.name or state.topic_names.get(topic.topic_id, "")
+        for partition in topic.partition_responses:
+            if partition.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                continue
+            known = state.partition(name, partition.index)
+            if known is not None:
+                partition.current_leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
+                if known.leader in state.brokers:
+                    nodes[known.leader] = state.brokers[known.leader].by(ctx.listener)
+    answer.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in nodes.values()]

@@ -1,0 +1,202 @@
+"""Produce with a transactional id: every partition is verified with the transaction coordinator, then appended to.
+
+Owns the order of both and what the coordinator's errors become for producers. No API: produce.py hands over to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Mapping
+from typing import NamedTuple
+
+from kbroker.dispatch_errors import CloseConnection
+from kbroker.handlers.produce_answers import HEADER_BYTES, TRANSACTIONAL, add_leader_hints, failure, refusal
+from kbroker.handlers.registry import RequestContext
+from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, verify
+from kbroker.log.appends import CLIENT, AppendError
+from kbroker.log.verification import UNCHECKED
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from kbroker.protocol.wire import Buffer
+from kbroker.replicas import Partition
+from kbroker.txn.shard import Identity
+from kbroker.txn.transaction import TopicPartition
+
+_PRODUCER = struct.Struct(">21xh20xqhi")
+"""Of a batch's header: attributes, producer id, epoch, first sequence."""
+_KNOWS_ABORTABLE_SINCE = 11
+_ADDS_IMPLICITLY_SINCE = 12
+_UNVERIFIED = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class _Job(NamedTuple):
+    """A batch that may be tried; `answers[slot]` is where its answer goes."""
+
+    partition: Partition
+    records: Buffer
+    question: Question | None
+    answers: list[PartitionProduceResponse]
+    slot: int
+
+
+class _Work:
+    """One request at work."""
+
+    def __init__(self, ctx: RequestContext, request: ProduceRequest) -> None:
+        self.ctx = ctx
+        self.version = ctx.version
+        self.transactional_id = request.transactional_id or ""
+        self.acks = request.acks
+        self.failed = False
+        self.producer: Identity | None = None
+        self.jobs: list[_Job] = []
+        self.response = ProduceResponse([self._topic(request, topic) for topic in request.topic_data])
+
+    @property
+    def client(self) -> Client:
+        if self.version >= _ADDS_IMPLICITLY_SINCE:
+            return Client.ADDS_IMPLICITLY
+        return Client.KNOWS_ABORTABLE if self.version >= _KNOWS_ABORTABLE_SINCE else Client.KNOWS_LITTLE
+
+    @property
+    def questions(self) -> list[Question]:
+        return [job.question for job in self.jobs if job.question is not None]
+
+    def _topic(self, request: ProduceRequest, asked: TopicProduceData) -> TopicProduceResponse:
+        name, topic_id = asked.name, asked.topic_id
+        known = self.ctx.services.controller.state.topic_names.get(topic_id, "") if self.version > 12 else name
+        answers: list[PartitionProduceResponse] = []
+        for data in asked.partition_data:
+            self._partition(request, known, topic_id, data, answers)
+        return TopicProduceResponse(name, topic_id, answers)
+
+    def _partition(
+        self,
+        request: ProduceRequest,
+        name: str,
+        topic_id: bytes,
+        data: PartitionProduceData,
+        answers: list[PartitionProduceResponse],
+    ) -> None:
+        refused = refusal(self.ctx, request, name, topic_id, data)
+        partition = self.ctx.services.replicas.get((name, data.index))
+        if refused is not None or partition is None or data.records is None:
+            assert refused is not None  # what is not there is refused
+            answers.append(refused)
+            self.failed = True
+            return
+        if len(data.records) < HEADER_BYTES:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, which reads beyond the end here
+        attributes, producer_id, epoch, sequence = _PRODUCER.unpack_from(data.records)
+        question = None
+        if attributes & TRANSACTIONAL and producer_id >= 0:
+            producer = Identity(producer_id, epoch)
+            if self.producer is not None and self.producer != producer:
+                raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            self.producer = producer
+            question = Question(partition, sequence)
+        answers.append(PartitionProduceResponse(index=data.index, base_offset=-1))
+        self.jobs.append(_Job(partition, data.records, question, answers, len(answers) - 1))
+
+    def keep_records(self) -> None:
+        """Copy what lies in the receive buffer, which others write to once this request waits."""
+        self.jobs = [job._replace(records=bytearray(job.records)) for job in self.jobs]
+
+    def verify(self) -> Verdicts | Awaitable[Verdicts]:
+        if self.producer is None:
+            return {}
+        return verify(self.ctx.services, self.transactional_id, self.producer, self.questions, self.client)
+
+    def append(self, verdicts: Mapping[TopicPartition, Verdict]) -> ProduceResponse | None:
+        """Append what may be; return the answer to the request."""
+        now_ms = self.ctx.services.clock.now_ms()
+        for job in self.jobs:
+            verdict = Verdict(ErrorCode.NONE, UNCHECKED) if job.question is None else verdicts[job.question.key]
+            job.answers[job.slot] = self._append(job, verdict, now_ms)
+        if self.acks == 0:
+            if self.failed:
+                raise CloseConnection("a Produce with acks=0 failed")
+            return None
+        if self.failed and self.version >= 10:
+            add_leader_hints(self.ctx, self.response)
+        return self.response
+
+    def _append(self, job: _Job, verdict: Verdict, now_ms: int) -> PartitionProduceResponse:
+        index = job.partition.index
+        if verdict.code:
+            self.failed = True
+            return self._unverified(index, verdict.code)
+        try:
+            info = job.partition.append(job.records, self.acks, now_ms, CLIENT, verdict.guard)
+        except AppendError as err:
+            self.failed = True
+            return failure(index, err, job.partition.log.log_start_offset)
+        return PartitionProduceResponse(index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)
+
+    def _unverified(self, index: int, code: ErrorCode) -> PartitionProduceResponse:
+        """Answer for a partition that is not known to be in the transaction (ReplicaManager.handleProduceAppend).
+
+        What may pass by becomes NOT_ENOUGH_REPLICAS, which every producer tries again.
+        """
+        text = None
+        if code is ErrorCode.INVALID_TXN_STATE:
+            text = "Partition was not added to the transaction"
+        elif code in _UNVERIFIED or (
+            code is ErrorCode.CONCURRENT_TRANSACTIONS and self.client is not Client.ADDS_IMPLICITLY
+        ):
+            text = f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name}"
+            code = ErrorCode.NOT_ENOUGH_REPLICAS
+        return PartitionProduceResponse(
+            index=index, error_code=code, base_offset=-1, log_start_offset=-1, error_message=text
+        )
+
+
+def produce_in_transaction(
+    ctx: RequestContext, request: ProduceRequest
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    """Verify, then append."""
+    work = _Work(ctx, request)
+    verdicts = work.verify()
+    if isinstance(verdicts, dict) and not _is_too_early(work, verdicts):
+        return work.append(verdicts)
+    work.keep_records()
+    if isinstance(verdicts, dict):
+        return _try_again(work, verdicts)
+    return _later(work, verdicts)
+
+
+async def _later(work: _Work, verdicts: Awaitable[Verdicts]) -> ProduceResponse | None:
+    return await _try_again(work, await verdicts)
+
+
+async def _try_again(work: _Work, verdicts: Verdicts) -> ProduceResponse | None:
+    """Wait a little for the transaction before to end: a producer of version 2 does not know that it has not."""
+    config, clock = work.ctx.services.config, work.ctx.services.clock
+    pause_ms = config.get_int("add.partitions.to.txn.retry.backoff.ms")
+    until_ms = clock.monotonic_ms() + config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
+    while _is_too_early(work, verdicts) and clock.monotonic_ms() < until_ms:
+        await asyncio.sleep(pause_ms / 1000)
+        found = work.verify()
+        verdicts = found if isinstance(found, dict) else await found
+    return work.append(verdicts)
+
+
+def _is_too_early(work: _Work, verdicts: Verdicts) -> bool:
+    if work.client is not Client.ADDS_IMPLICITLY:
+        return False
+    return any(verdict.code is ErrorCode.CONCURRENT_TRANSACTIONS for verdict in verdicts.values())

@@ -1,0 +1,110 @@
+"""Asking the transaction coordinator about a partition before something transactional is appended to it (KIP-890).
+
+Owns the question and what its answers mean to producers. No API: Produce and TxnOffsetCommit use it.
+
+A partition that already has an open transaction of this producer and epoch needs no question. Else the coordinator is
+asked whether the partition is part of the transaction; producers of version 2 never said so before, and the partition
+is added now. The guard that was taken before the question is shown with the append (log/verification.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from kbroker.coordination_outcome import then
+from kbroker.handlers.services import Services
+from kbroker.log.appends import AppendError
+from kbroker.log.verification import UNCHECKED
+from kbroker.protocol.errors import ErrorCode
+from kbroker.replicas import Partition
+from kbroker.txn.shard import Identity
+from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, TopicPartition
+
+
+class Client(Enum):
+    """What a producer understands, which the version of its request tells."""
+
+    KNOWS_LITTLE = 0
+    KNOWS_ABORTABLE = 1
+    """TRANSACTION_ABORTABLE."""
+    ADDS_IMPLICITLY = 2
+    """Transaction version 2."""
+
+
+class Question(NamedTuple):
+    """A partition that is to be appended to, and the first sequence of what is to come (-1 for offsets)."""
+
+    partition: Partition
+    sequence: int
+
+    @property
+    def key(self) -> TopicPartition:
+        return (self.partition.topic, self.partition.index)
+
+
+class Verdict(NamedTuple):
+    """Why a partition may not be appended to, or the guard to show."""
+
+    code: ErrorCode
+    guard: object
+
+
+Verdicts = dict[TopicPartition, Verdict]
+
+
+def verify(
+    services: Services, transactional_id: str, producer: Identity, questions: Sequence[Question], client: Client
+) -> Verdicts | Awaitable[Verdicts]:
+    """Return a verdict for each partition, or an awaitable where the coordinator's log lags behind."""
+    epoch_bump = client is Client.ADDS_IMPLICITLY
+    if not epoch_bump and not services.config.get_bool("transaction.partition.verification.enable"):
+        return {question.key: Verdict(ErrorCode.NONE, UNCHECKED) for question in questions}
+    now_ms = services.clock.now_ms()
+    verdicts: Verdicts = {}
+    guards: dict[TopicPartition, object] = {}
+    asked: dict[TopicPartition, Partition] = {}
+    for partition, sequence in questions:
+        key = (partition.topic, partition.index)
+        if not partition.leading:
+            verdicts[key] = Verdict(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+            continue
+        try:
+            guard = partition.log.producers.begin_verification(*producer, sequence, epoch_bump, now_ms)
+        except AppendError as err:
+            verdicts[key] = Verdict(err.code, None)
+            continue
+        if guard is None:
+            verdicts[key] = Verdict(ErrorCode.NONE, None)
+        else:
+            guards[key], asked[key] = guard, partition
+    if not asked:
+        return verdicts
+
+    def conclude(codes: Mapping[TopicPartition, ErrorCode]) -> Verdicts:
+        for key, code in codes.items():
+            if code in _NO_PRODUCER_OF_IT:
+                asked[key].log.producers.forget_verification(producer.producer_id)
+            verdicts[key] = Verdict(_translated(code, client), guards[key])
+        return verdicts
+
+    transactions = services.transactions
+    if not epoch_bump:
+        return conclude(transactions.verify(transactional_id, producer, list(asked)))
+    added = transactions.add_partitions(transactional_id, producer, list(asked), BUMPS_EPOCH_SINCE)
+    return then(added, lambda code: conclude(dict.fromkeys(asked, code)))
+
+
+_NO_PRODUCER_OF_IT = frozenset(
+    {ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED}
+)
+
+
+def _translated(code: ErrorCode, client: Client) -> ErrorCode:
+    """Return what a producer expects to hear here (AddPartitionsToTxnManager)."""
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and client is Client.KNOWS_LITTLE:
+        return ErrorCode.INVALID_TXN_STATE
+    return code

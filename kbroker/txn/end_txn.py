@@ -1,0 +1,76 @@
+"""What a request to end a transaction means in each state: the tables of both generations of the protocol.
+
+Owns the answers to EndTxn. Never writes: shard.py carries out what is decided here.
+
+Version 1 (EndTxn up to 4). The epoch must be the current one, or PRODUCER_FENCED.
+
+    state            commit               abort
+    Ongoing          prepare              prepare
+    Prepare*         CONCURRENT           CONCURRENT
+    CompleteCommit   done already         INVALID_TXN_STATE
+    CompleteAbort    INVALID_TXN_STATE    done already
+    Empty            INVALID_TXN_STATE    INVALID_TXN_STATE
+
+Version 2 (EndTxn since 5, KIP-890). Each end begins a new epoch, so a retry is known by the epoch before (or the last
+epoch of the id before, where the epochs ran out). Any other epoch is PRODUCER_FENCED.
+
+    state            commit, retry   commit, current     abort, retry    abort, current
+    Ongoing          fenced          prepare             fenced          prepare
+    Prepare*         CONCURRENT      CONCURRENT          CONCURRENT      CONCURRENT
+    CompleteCommit   done already    INVALID_TXN_STATE   INVALID_TXN_STATE  prepare
+    CompleteAbort    INVALID_TXN_STATE  INVALID_TXN_STATE  done already  prepare
+    Empty            fenced          INVALID_TXN_STATE   fenced          prepare
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.txn.states import COMPLETE, COMPLETE_ABORT, COMPLETE_COMMIT, ONGOING
+from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, LAST_CLIENT_EPOCH, Transaction
+
+
+class Verdict(Enum):
+    """What is to be done."""
+
+    PREPARE = 0
+    DONE_ALREADY = 1
+
+
+def judge(txn: Transaction, producer_id: int, epoch: int, commit: bool, client_version: int, *, busy: bool) -> Verdict:
+    """Judge an EndTxn; raises ApiError. `busy` says that a change is being written, or the markers are."""
+    if client_version >= BUMPS_EPOCH_SINCE:
+        return _judge_v2(txn, producer_id, epoch, commit, busy)
+    if txn.producer_id != producer_id:
+        raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if txn.producer_epoch != epoch:
+        raise ApiError(ErrorCode.PRODUCER_FENCED)
+    if busy:
+        raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if txn.state is ONGOING:
+        return Verdict.PREPARE
+    if txn.state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT):
+        return Verdict.DONE_ALREADY
+    raise ApiError(ErrorCode.INVALID_TXN_STATE)
+
+
+def _judge_v2(txn: Transaction, producer_id: int, epoch: int, commit: bool, busy: bool) -> Verdict:
+    # First, so that what is under way can end: it may be on its way to another producer id.
+    if busy:
+        raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    after_overflow = txn.prev_producer_id == producer_id and epoch == LAST_CLIENT_EPOCH and txn.producer_epoch == 0
+    if txn.producer_id != producer_id and not after_overflow:
+        raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    is_retry = after_overflow or txn.producer_epoch == epoch + 1
+    if epoch != txn.producer_epoch and not (is_retry and txn.state in COMPLETE):
+        raise ApiError(ErrorCode.PRODUCER_FENCED)
+    if txn.state is ONGOING:
+        return Verdict.PREPARE
+    if is_retry:
+        if txn.state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT):
+            return Verdict.DONE_ALREADY
+        raise ApiError(ErrorCode.INVALID_TXN_STATE)
+    if commit:
+        raise ApiError(ErrorCode.INVALID_TXN_STATE)
+    return Verdict.PREPARE

@@ -1,0 +1,102 @@
+"""What the transaction coordinator writes into `__transaction_state`, and how it reads that.
+
+Owns the bytes of keys and values: an int16 (the record type 0 in a key, the version in a value), then the message.
+Values are of version 1 once transaction.version is 1, else of version 0, which knows fewer fields (KIP-890). Never
+touches the state.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Any
+
+from kbroker.coordination_outcome import CoordinatorRecord
+from kbroker.protocol.compiler import decoder, encoder
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.transaction_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from kbroker.txn.states import TxnState
+from kbroker.txn.transaction import TopicPartition, Transaction
+
+TRANSACTION_LOG = 0
+_UNENCODABLE = (struct.error, UnicodeEncodeError, OverflowError)
+_LATEST_VALUE = 1
+
+_write_key = encoder(TransactionLogKey, 0)
+_read_key = decoder(TransactionLogKey, 0)
+_WRITERS = (encoder(TransactionLogValue, 0), encoder(TransactionLogValue, 1))
+_READERS = (decoder(TransactionLogValue, 0), decoder(TransactionLogValue, 1))
+
+
+@lru_cache(maxsize=8192)
+def _key(transactional_id: str) -> bytes:
+    out = bytearray(TRANSACTION_LOG.to_bytes(2, "big"))
+    _write(_write_key, TransactionLogKey(transactional_id=transactional_id), out)
+    return bytes(out)
+
+
+def transaction_record(txn: Transaction, feature_level: int) -> CoordinatorRecord:
+    """Return the record of a transaction; `feature_level` is the finalized transaction.version. Raises ApiError."""
+    version = min(feature_level, _LATEST_VALUE)
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in sorted(txn.partitions):
+        by_topic.setdefault(topic, []).append(index)
+    value = TransactionLogValue(
+        producer_id=txn.producer_id,
+        previous_producer_id=txn.prev_producer_id,
+        next_producer_id=txn.next_producer_id,
+        producer_epoch=txn.producer_epoch,
+        transaction_timeout_ms=txn.timeout_ms,
+        transaction_status=txn.state,
+        transaction_partitions=None
+        if txn.state is TxnState.EMPTY
+        else [PartitionsSchema(topic=topic, partition_ids=indexes) for topic, indexes in by_topic.items()],
+        transaction_last_update_timestamp_ms=txn.updated_ms,
+        transaction_start_timestamp_ms=txn.start_ms,
+        client_transaction_version=txn.client_version,
+    )
+    out = bytearray(version.to_bytes(2, "big"))
+    _write(_WRITERS[version], value, out)
+    return CoordinatorRecord(_key(txn.transactional_id), bytes(out))
+
+
+def transaction_tombstone(transactional_id: str) -> CoordinatorRecord:
+    """Return the record that forgets a transactional id."""
+    return CoordinatorRecord(_key(transactional_id), None)
+
+
+def read_key(key: bytes) -> str:
+    """Return the transactional id of a key; ValueError for a record of another type."""
+    if int.from_bytes(key[:2], "big") != TRANSACTION_LOG:
+        raise ValueError(f"no key of type {TRANSACTION_LOG}")
+    transactional_id: str = _read_key(key[2:]).transactional_id
+    return transactional_id
+
+
+def read_value(transactional_id: str, value: bytes) -> Transaction:
+    """Return the transaction that a value describes; a version yet unknown only adds tags. Raises ValueError."""
+    read = _READERS[min(int.from_bytes(value[:2], "big"), _LATEST_VALUE)](value[2:])
+    partitions: frozenset[TopicPartition] = frozenset(
+        (entry.topic, index) for entry in read.transaction_partitions or () for index in entry.partition_ids
+    )
+    return Transaction(
+        transactional_id,
+        read.producer_id,
+        read.producer_epoch,
+        prev_producer_id=read.previous_producer_id,
+        next_producer_id=read.next_producer_id,
+        timeout_ms=read.transaction_timeout_ms,
+        state=TxnState(read.transaction_status),
+        partitions=partitions,
+        start_ms=read.transaction_start_timestamp_ms,
+        updated_ms=read.transaction_last_update_timestamp_ms,
+        client_version=read.client_transaction_version,
+    )
+
+
+def _write(write: Any, message: Any, out: bytearray) -> None:
+    """Encode. A string too long for the format is an error of the request, not of ours."""
+    try:
+        write(message, out, [])
+    except _UNENCODABLE as err:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from err

@@ -1,0 +1,314 @@
+"""One partition of `__transaction_state` as a state machine: the transactional ids that it coordinates.
+
+Owns every decision about a transaction. Pure: no I/O, nothing asynchronous, and no marker is written here: once an
+outcome is in the log, `on_prepared` hears of it, and `marked` is told how far the markers are.
+
+A decision changes nothing until its record is in the log and committed; meanwhile the id is busy, and everybody else
+who asks gets CONCURRENT_TRANSACTIONS. If the append fails, nothing has happened: no epoch and no state moves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable
+from typing import NamedTuple
+
+from kbroker.coordination_outcome import Outcome, Schedule
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.txn import records
+from kbroker.txn.config import TransactionConfig
+from kbroker.txn.end_txn import Verdict, judge
+from kbroker.txn.states import AT_REST, ONGOING
+from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, NO_EPOCH, NO_PRODUCER_ID, TopicPartition, Transaction
+
+log = logging.getLogger(__name__)
+
+RETRY_MS = 100
+"""How long to wait before markers that were not taken, or a completion, are tried again."""
+_TOMBSTONES = 500
+_ABORTS_PER_MS = 4
+"""As many as leave the event loop time for others, should thousands of transactions time out together."""
+_NEVER = 2**31 - 1
+_TIMEOUTS = ("timeouts",)
+_EXPIRE = ("expire",)
+
+
+class Identity(NamedTuple):
+    """A producer id and its epoch as an answer; -1 and -1 where there is none to give."""
+
+    producer_id: int = NO_PRODUCER_ID
+    epoch: int = NO_EPOCH
+
+
+NOBODY = Identity()
+
+
+class TransactionShard:
+    """The transactions of one partition.
+
+    `next_id` hands out a producer id; `level` tells the finalized transaction.version; `on_prepared` hears each id
+    whose outcome is in the log, also when a shard has just been loaded.
+    """
+
+    def __init__(
+        self,
+        config: TransactionConfig,
+        next_id: Callable[[], int],
+        level: Callable[[], int],
+        on_prepared: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._next_id = next_id
+        self._level = level
+        self._on_prepared = on_prepared
+        self.transactions: dict[str, Transaction] = {}
+        self._pending: set[str] = set()
+        self._ongoing: set[str] = set()
+        self._unused: list[str] = []  # found by the last look, and still to be forgotten
+
+    # -- replay
+
+    def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
+        """Apply a record of the log."""
+        try:
+            transactional_id = records.read_key(key)
+        except ValueError:
+            log.warning("a record of type %s in the transaction log is ignored", key[:2].hex())
+            return
+        if value is None:
+            self._forget(transactional_id)
+        else:
+            self._put(records.read_value(transactional_id, value))
+
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        """The log of transactions has no transactions itself."""
+
+    def on_loaded(self, now_ms: int) -> Outcome:  # noqa: ARG002
+        """Begin to serve: finish what had been decided."""
+        for txn in list(self.transactions.values()):
+            if txn.is_prepared:
+                self._on_prepared(txn.transactional_id)
+        return Outcome(timers=[self._next_timeouts(), self._next_expiry()])
+
+    def on_unloaded(self, now_ms: int) -> Outcome:  # noqa: ARG002
+        """Stop serving; nobody is parked here."""
+        return Outcome()
+
+    def _put(self, txn: Transaction) -> None:
+        self.transactions[txn.transactional_id] = txn
+        if txn.state is ONGOING:
+            self._ongoing.add(txn.transactional_id)
+        else:
+            self._ongoing.discard(txn.transactional_id)
+
+    def _forget(self, transactional_id: str) -> None:
+        self.transactions.pop(transactional_id, None)
+        self._ongoing.discard(transactional_id)
+
+    # -- changing a transaction
+
+    def _move(self, new: Transaction, reply: object) -> Outcome:
+        """Write a transaction's next state; it holds once that is committed."""
+        transactional_id = new.transactional_id
+        out = Outcome(reply=reply, records=[records.transaction_record(new, self._level())], replay=False)
+
+        def settled(code: ErrorCode, _now_ms: int) -> Outcome:
+            self._pending.discard(transactional_id)
+            if code is ErrorCode.NONE:
+                self._put(new)
+                if new.is_prepared:
+                    self._on_prepared(transactional_id)
+            elif transactional_id in self.transactions and self.transactions[transactional_id].is_prepared:
+                return Outcome(timers=[Schedule(("markers", transactional_id), RETRY_MS)])
+            return Outcome()
+
+        self._pending.add(transactional_id)
+        out.after = settled
+        return out
+
+    def _is_busy(self, txn: Transaction) -> bool:
+        """Whether a change is being written: of the state, or of markers."""
+        return txn.transactional_id in self._pending or txn.is_prepared
+
+    def _owned(self, transactional_id: str) -> Transaction:
+        txn = self.transactions.get(transactional_id)
+        if txn is None:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return txn
+
+    # -- requests; the reply is in the outcome, a refusal is an ApiError
+
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: Identity | None, now_ms: int
+    ) -> Outcome:
+        """Give a producer its epoch, which fences every other; reply Identity.
+
+        `expected` is what the producer says it has. An open transaction is aborted first: the caller hears
+        CONCURRENT_TRANSACTIONS then, and asks again.
+        """
+        if transactional_id in self._pending:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        txn = self.transactions.get(transactional_id)
+        if txn is None:
+            txn = Transaction(transactional_id, self._next_id(), timeout_ms=timeout_ms, updated_ms=now_ms)
+        elif txn.is_prepared:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        elif expected is not None and not txn.may_be(*expected):
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        if txn.state is ONGOING:
+            return self._abort(txn, now_ms)
+        if txn.exhausted and (expected is None or expected.epoch == txn.producer_epoch):
+            new = txn.rotated(self._next_id(), timeout_ms, now_ms, retryable=expected is not None)
+        else:
+            new = txn.initialized(timeout_ms, None if expected is None else expected.epoch, now_ms)
+        return self._move(new, Identity(new.producer_id, new.producer_epoch))
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Identity,
+        partitions: Iterable[TopicPartition],
+        client_version: int,
+        now_ms: int,
+    ) -> Outcome:
+        """Add partitions to the transaction, which begins if none is open."""
+        txn = self._owned(transactional_id)
+        if transactional_id in self._pending:
+            # First: the producer may use an id already that is still on its way into the log.
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if txn.is_prepared:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        _check(txn, producer)
+        wanted = frozenset(partitions)
+        if txn.state is ONGOING and wanted <= txn.partitions:
+            return Outcome()
+        return self._move(txn.with_partitions(wanted, client_version, now_ms), None)
+
+    def verify(
+        self, transactional_id: str, producer: Identity, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Tell which partitions are in the transaction; TRANSACTION_ABORTABLE for those that are not."""
+        txn = self._owned(transactional_id)
+        _check(txn, producer)
+        if txn.is_prepared:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return {
+            partition: ErrorCode.NONE if partition in txn.partitions else ErrorCode.TRANSACTION_ABORTABLE
+            for partition in partitions
+        }
+
+    def end(self, transactional_id: str, producer: Identity, commit: bool, client_version: int, now_ms: int) -> Outcome:
+        """Commit or abort; reply Identity: what the producer goes on with, since version 2."""
+        txn = self._owned(transactional_id)
+        verdict = judge(txn, *producer, commit, client_version, busy=self._is_busy(txn))
+        answers = client_version >= BUMPS_EPOCH_SINCE
+        if verdict is Verdict.DONE_ALREADY:
+            return Outcome(reply=Identity(txn.producer_id, txn.producer_epoch) if answers else NOBODY)
+        new = txn.prepared(commit, client_version, self._id_after(txn) if answers else NO_PRODUCER_ID, now_ms)
+        after = new.completed(now_ms)
+        return self._move(new, Identity(after.producer_id, after.producer_epoch) if answers else NOBODY)
+
+    def _id_after(self, txn: Transaction) -> int:
+        """Return the producer id that takes over if this end uses up the epochs."""
+        return self._next_id() if txn.exhausted else NO_PRODUCER_ID
+
+    def _abort(self, txn: Transaction, now_ms: int) -> Outcome:
+        """Abort an open transaction against its producer's will; the new epoch is given to nobody."""
+        level = self._level()
+        if level >= BUMPS_EPOCH_SINCE:
+            return self._move(txn.prepared(False, level, self._id_after(txn), now_ms), NOBODY)
+        return self._move(txn.fenced(now_ms), NOBODY)
+
+    # -- markers
+
+    def marked(self, job: Transaction, done: Iterable[TopicPartition], now_ms: int) -> Outcome:
+        """Note markers that were written for `job`; the transaction is complete once none is left."""
+        txn = self.transactions.get(job.transactional_id)
+        if txn is None or not txn.is_prepared or txn.producer_epoch != job.producer_epoch or txn.state is not job.state:
+            return Outcome()
+        txn = txn.without(done)
+        self._put(txn)
+        if txn.partitions:
+            return Outcome(timers=[Schedule(("markers", txn.transactional_id), RETRY_MS)])
+        if txn.transactional_id in self._pending:
+            return Outcome()
+        return self._move(txn.completed(now_ms), None)
+
+    # -- time
+
+    def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
+        """Look for what has waited too long; the work itself is done id by id, so that each is one record."""
+        match key:
+            case ("timeouts",):
+                due = [i for i in self._ongoing if self._is_overdue(self.transactions[i], now_ms)]
+                aborts = [Schedule(("abort", each), n // _ABORTS_PER_MS) for n, each in enumerate(due)]
+                return Outcome(timers=[self._next_timeouts(), *aborts])
+            case ("abort", str(transactional_id)):
+                return self._abort_overdue(transactional_id, now_ms)
+            case ("markers", str(transactional_id)):
+                txn = self.transactions.get(transactional_id)
+                if txn is not None and txn.is_prepared and transactional_id not in self._pending:
+                    self._on_prepared(transactional_id)
+                return Outcome()
+            case ("expire",):
+                return self._expire(now_ms)
+        raise ValueError(f"no timer {key!r}")
+
+    def _next_timeouts(self) -> Schedule:
+        return Schedule(_TIMEOUTS, self._config.abort_interval_ms)
+
+    def _next_expiry(self) -> Schedule:
+        return Schedule(_EXPIRE, self._config.expiration_interval_ms)
+
+    def _is_overdue(self, txn: Transaction, now_ms: int) -> bool:
+        return (
+            txn.transactional_id not in self._pending
+            and txn.timeout_ms != _NEVER
+            and txn.start_ms + txn.timeout_ms < now_ms
+        )
+
+    def _abort_overdue(self, transactional_id: str, now_ms: int) -> Outcome:
+        txn = self.transactions.get(transactional_id)
+        if txn is None or txn.state is not ONGOING or not self._is_overdue(txn, now_ms):
+            return Outcome()
+        log.info("transaction of %s is aborted: it took more than %d ms", transactional_id, txn.timeout_ms)
+        return self._abort(txn, now_ms)
+
+    def _is_unused(self, txn: Transaction | None, oldest: int) -> bool:
+        """Whether an id has not been used since `oldest`, and nothing is being written of it."""
+        return (
+            txn is not None
+            and txn.updated_ms <= oldest
+            and txn.state in AT_REST
+            and txn.transactional_id not in self._pending
+        )
+
+    def _expire(self, now_ms: int) -> Outcome:
+        """Forget ids that nobody has used for long, some hundreds at a time."""
+        oldest = now_ms - self._config.id_expiration_ms
+        if not self._unused:
+            self._unused = [name for name, txn in self.transactions.items() if self._is_unused(txn, oldest)]
+        batch, self._unused = self._unused[:_TOMBSTONES], self._unused[_TOMBSTONES:]
+        batch = [name for name in batch if self._is_unused(self.transactions.get(name), oldest)]
+        if not batch:
+            return Outcome(timers=[Schedule(_EXPIRE, 0) if self._unused else self._next_expiry()])
+        self._pending.update(batch)
+
+        def settled(code: ErrorCode, _now_ms: int) -> Outcome:
+            self._pending.difference_update(batch)
+            if code is not ErrorCode.NONE:
+                self._unused.clear()
+                return Outcome(timers=[self._next_expiry()])
+            for transactional_id in batch:
+                self._forget(transactional_id)
+            return Outcome(timers=[Schedule(_EXPIRE, 0) if self._unused else self._next_expiry()])
+
+        tombstones = [records.transaction_tombstone(transactional_id) for transactional_id in batch]
+        return Outcome(records=tombstones, after=settled, replay=False)
+
+
+def _check(txn: Transaction, producer: Identity) -> None:
+    if txn.producer_id != producer.producer_id:
+        raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if txn.producer_epoch != producer.epoch:
+        raise ApiError(ErrorCode.PRODUCER_FENCED)

@@ -1,0 +1,180 @@
+"""What the coordinator knows of one transactional id, as a value.
+
+Owns the state and the ways from one to the next (Kafka's TransactionMetadata): which epoch follows, when a producer id
+is used up, what a retry may look like. Never decides whether a request may have its way: shard.py and end_txn.py do.
+
+A producer id has the epochs 0 to 32766 for clients; 32767 only stands in the markers of a transaction that ended on the
+last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.txn.states import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    EMPTY,
+    FOLLOWS,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    PREPARED,
+    TxnState,
+)
+
+TopicPartition = tuple[str, int]
+
+NO_PRODUCER_ID: Final = -1
+NO_EPOCH: Final = -1
+MAX_EPOCH: Final = 32767
+LAST_CLIENT_EPOCH: Final = MAX_EPOCH - 1
+BUMPS_EPOCH_SINCE: Final = 2
+"""The transaction version from which each end of a transaction begins a new epoch (KIP-890)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One transactional id. Times in ms; `start_ms` is -1 without a transaction.
+
+    `partitions` are those added, and while the outcome is being written those without a marker yet. `last_epoch` is
+    what a retry of InitProducerId may name; as in Kafka it is not in the log. `next_producer_id` takes over when the
+    end of a transaction used up the epochs. `client_version` is the transaction version that the producer spoke.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int = NO_EPOCH
+    last_epoch: int = NO_EPOCH
+    prev_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    timeout_ms: int = 0
+    state: TxnState = EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = -1
+    updated_ms: int = -1
+    client_version: int = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no epoch is left for a client."""
+        return self.producer_epoch >= LAST_CLIENT_EPOCH
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the outcome is decided and its markers are on their way."""
+        return self.state in PREPARED
+
+    @property
+    def bumps_epoch(self) -> bool:
+        return self.client_version >= BUMPS_EPOCH_SINCE
+
+    def may_be(self, producer_id: int, epoch: int) -> bool:
+        """Tell whether a producer that says it has this id and epoch may still be the owner.
+
+        The previous id with its last epoch is a retry of the request that replaced it.
+        """
+        return (
+            self.producer_epoch == NO_EPOCH
+            or producer_id == self.producer_id
+            or (producer_id == self.prev_producer_id and epoch >= LAST_CLIENT_EPOCH)
+        )
+
+    # -- the ways on
+
+    def initialized(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transaction:
+        """Return what InitProducerId leads to: a new epoch, or the present one for a retry. Raises ApiError."""
+        if self.exhausted:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, which finds no epoch to give
+        epoch, last = self.producer_epoch + 1, NO_EPOCH
+        if expected_epoch is not None:
+            if self.producer_epoch == NO_EPOCH or expected_epoch == self.producer_epoch:
+                last = self.producer_epoch
+            elif expected_epoch == self.last_epoch:
+                epoch, last = self.producer_epoch, self.last_epoch
+            else:
+                raise ApiError(ErrorCode.PRODUCER_FENCED)
+        return self._to(
+            EMPTY,
+            producer_epoch=epoch,
+            last_epoch=last,
+            timeout_ms=timeout_ms,
+            partitions=frozenset(),
+            start_ms=-1,
+            updated_ms=now_ms,
+        )
+
+    def rotated(self, producer_id: int, timeout_ms: int, now_ms: int, *, retryable: bool) -> Transaction:
+        """Return what InitProducerId leads to when the epochs are used up; `retryable` if the caller named its own."""
+        return self._to(
+            EMPTY,
+            producer_id=producer_id,
+            producer_epoch=0,
+            last_epoch=self.producer_epoch if retryable else NO_EPOCH,
+            timeout_ms=timeout_ms,
+            partitions=frozenset(),
+            start_ms=-1,
+            updated_ms=now_ms,
+        )
+
+    def with_partitions(self, added: Iterable[TopicPartition], client_version: int, now_ms: int) -> Transaction:
+        """Return the transaction with more partitions; it begins now if none is open."""
+        return self._to(
+            ONGOING,
+            partitions=self.partitions | frozenset(added),
+            start_ms=self.start_ms if self.state is ONGOING else now_ms,
+            updated_ms=now_ms,
+            client_version=client_version,
+        )
+
+    def prepared(self, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> Transaction:
+        """Return the transaction with its outcome decided. From version 2 on its markers carry a new epoch."""
+        epoch, last = self.producer_epoch, self.last_epoch
+        if client_version >= BUMPS_EPOCH_SINCE:
+            epoch, last = min(self.producer_epoch + 1, MAX_EPOCH), self.producer_epoch
+        return self._to(
+            PREPARE_COMMIT if commit else PREPARE_ABORT,
+            producer_epoch=epoch,
+            last_epoch=last,
+            next_producer_id=next_producer_id,
+            start_ms=self.start_ms if self.state is ONGOING else now_ms,
+            updated_ms=now_ms,
+            client_version=client_version,
+        )
+
+    def fenced(self, now_ms: int) -> Transaction:
+        """Return the transaction aborted by the coordinator, before version 2: an epoch that nobody is ever given."""
+        return self._to(
+            PREPARE_ABORT,
+            producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH),
+            last_epoch=NO_EPOCH,
+            next_producer_id=NO_PRODUCER_ID,
+            updated_ms=now_ms,
+            client_version=0,
+        )
+
+    def completed(self, now_ms: int) -> Transaction:
+        """Return the transaction with all markers written."""
+        producer_id, epoch = self.producer_id, self.producer_epoch
+        if self.bumps_epoch and self.next_producer_id != NO_PRODUCER_ID:
+            producer_id, epoch = self.next_producer_id, 0
+        return self._to(
+            COMPLETE_COMMIT if self.state is PREPARE_COMMIT else COMPLETE_ABORT,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            next_producer_id=NO_PRODUCER_ID,
+            partitions=frozenset(),
+            updated_ms=now_ms,
+        )
+
+    def without(self, partitions: Iterable[TopicPartition]) -> Transaction:
+        """Return the transaction with markers written to `partitions`; known in memory only."""
+        return replace(self, partitions=self.partitions.difference(partitions))
+
+    def _to(self, state: TxnState, **changes: Any) -> Transaction:
+        if self.state not in FOLLOWS[state]:
+            raise ValueError(f"{self.transactional_id}: {state.name} cannot follow {self.state.name}")
+        return replace(self, state=state, prev_producer_id=self.producer_id, **changes)

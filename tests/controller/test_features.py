@@ -1,0 +1,66 @@
+"""Feature levels: what may become of what, and that it is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.cluster_state import ClusterState
+from kbroker.controller.features import BOOTSTRAP, TRANSACTION_VERSION, FeatureUpdate, updated
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+from .test_controller import controller_in
+
+UP, SAFE, UNSAFE = 1, 2, 3
+
+
+@pytest.mark.parametrize(
+    ("current", "level", "kind", "allowed"),
+    [
+        (2, 2, UP, True),
+        (2, 1, UP, False),
+        (2, 1, SAFE, True),
+        (2, 0, UNSAFE, True),
+        (1, 2, UP, True),
+        (1, 2, SAFE, False),
+        (2, 3, UP, False),
+        (2, -1, SAFE, False),
+        (2, 1, 0, False),
+        (2, 1, 9, False),
+    ],
+)
+def test_which_levels_may_be_set(current: int, level: int, kind: int, allowed: bool) -> None:
+    levels = {TRANSACTION_VERSION: current}
+    update = FeatureUpdate(TRANSACTION_VERSION, level, kind)
+    if allowed:
+        assert updated(levels, [update], 1) == {TRANSACTION_VERSION: level}
+        return
+    with pytest.raises(ApiError) as caught:
+        updated(levels, [update], 1)
+    assert caught.value.code is ErrorCode.INVALID_UPDATE_VERSION
+    assert "for feature transaction.version." in (caught.value.message or "")
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_feature_that_is_not_there(level: int) -> None:
+    with pytest.raises(ApiError):
+        updated({}, [FeatureUpdate("no.such", level, UP)], 1)
+
+
+def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
+    directory = str(tmp_path)
+    controller = controller_in(directory)
+    assert controller.state.features == BOOTSTRAP == {TRANSACTION_VERSION: 2}
+    assert controller.state.features_epoch == 0
+    seen: list[ClusterState] = []
+    controller.subscribe(lambda _old, new: seen.append(new))
+    lower = FeatureUpdate(TRANSACTION_VERSION, 1, SAFE)
+    controller.update_features([lower], 1, validate_only=True)
+    with pytest.raises(ApiError):
+        controller.update_features([lower, FeatureUpdate("no.such", 1, UP)], 1, validate_only=False)
+    assert seen == []
+    controller.update_features([lower], 1, validate_only=False)
+    assert [(state.features, state.features_epoch) for state in seen] == [({TRANSACTION_VERSION: 1}, 1)]
+    again = controller_in(directory)
+    assert (again.state.features, again.state.features_epoch) == ({TRANSACTION_VERSION: 1}, 1)

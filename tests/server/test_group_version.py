@@ -1,0 +1,47 @@
+"""The feature group.version: at 0 there are no consumer groups, and clients are told so (KIP-848)."""
+
+from __future__ import annotations
+
+import uuid
+
+from compat_tests.wire.client import WireClient
+from kbroker import Broker
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+
+DOWNGRADE, UPGRADE = 2, 1
+
+
+def set_level(client: WireClient, level: int, kind: int) -> None:
+    update = FeatureUpdateKey("group.version", level, upgrade_type=kind)
+    assert client.ask(UpdateFeaturesRequest(feature_updates=[update]), 1).error_code == 0
+
+
+def finalized(client: WireClient) -> dict[str, int]:
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    return {each.name: each.max_version_level for each in client.ask(request, 4).finalized_features}
+
+
+def heartbeat(client: WireClient) -> ErrorCode:
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id=str(uuid.uuid4()),
+        member_epoch=0,
+        rebalance_timeout_ms=60000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    return ErrorCode(client.ask(request, 1).error_code)
+
+
+def test_the_level_decides_whether_there_are_consumer_groups() -> None:
+    with Broker() as broker, WireClient(broker.bootstrap_servers) as client:
+        assert finalized(client)["group.version"] == 1
+        assert heartbeat(client) != ErrorCode.UNSUPPORTED_VERSION
+        set_level(client, 0, DOWNGRADE)
+        assert "group.version" not in finalized(client)
+        assert heartbeat(client) == ErrorCode.UNSUPPORTED_VERSION
+        set_level(client, 1, UPGRADE)
+        assert heartbeat(client) != ErrorCode.UNSUPPORTED_VERSION

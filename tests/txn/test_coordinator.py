@@ -1,0 +1,313 @@
+"""The coordinator around its shards: rounds of markers, what fails in them, and logs that lag behind."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import iter_batches
+from kbroker.txn.config import TransactionConfig
+from kbroker.txn.coordinator import Answer, TransactionCoordinator
+from kbroker.txn.markers import Answers, Marker, MarkerWriter
+from kbroker.txn.shard import RETRY_MS, Identity
+from kbroker.txn.states import COMPLETE_COMMIT, PREPARE_COMMIT
+
+PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
+
+
+class Log:
+    """`__transaction_state` in memory; with `lag` appends wait until `commit` is called."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.end = 0
+        self.lag = False
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def partition_count(self) -> int:
+        return 1
+
+    def append(self, partition: int, batch: bytes, now_ms: int, **_options: Any) -> int:
+        ((_, header),) = iter_batches(batch)
+        self.batches.append(self.end.to_bytes(8, "big") + batch[8:])
+        self.end += header.record_count
+        return self.end
+
+    def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
+        if not self.lag:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiters.append(future)
+        return future
+
+    def commit(self) -> None:
+        self.lag = False
+        for future in self.waiters:
+            if not future.done():
+                future.set_result(None)
+
+    def read(self, partition: int) -> Iterator[memoryview]:
+        return (memoryview(batch) for batch in self.batches)
+
+    def ensure_topic(self) -> None:
+        """It is there."""
+
+
+class Clock:
+    ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> float:
+        return self.ms
+
+
+class Cluster:
+    """Leaders of partitions, and brokers that answer as the test says."""
+
+    def __init__(self, log: Log | None = None) -> None:
+        self.leaders: dict[tuple[str, int], int | None] = dict.fromkeys(PARTITIONS, 1)
+        self.codes: dict[tuple[str, int], ErrorCode] = {}
+        self.written: list[Marker] = []
+        self.answer: Callable[[Marker], Any] = self._answer
+        self.log = log or Log()
+        self.clock = Clock()
+        self.soon: list[Callable[[], None]] = []
+        ids = itertools.count(1)
+        self.coordinator = TransactionCoordinator(
+            TransactionConfig(num_partitions=1), self.log, self.clock, lambda: next(ids), lambda: 2,
+            MarkerWriter(lambda partition: self.leaders[partition], self.target_of), self.soon.append,
+        )  # fmt: skip
+        self.coordinator.on_leadership(0, 5)
+
+    def target_of(self, node: int) -> Any:
+        return self if node in (1, 2) else None
+
+    def write(self, marker: Marker) -> Any:
+        self.written.append(marker)
+        return self.answer(marker)
+
+    def _answer(self, marker: Marker) -> Answers:
+        return {partition: self.codes.get(partition, ErrorCode.NONE) for partition in marker.partitions}
+
+    def run(self) -> None:
+        """Do what was put off."""
+        while self.soon:
+            self.soon.pop(0)()
+
+    def retry(self) -> None:
+        self.clock.ms += RETRY_MS
+        self.coordinator.tick()
+        self.run()
+
+    def commit(self) -> Identity:
+        """Commit a transaction on all partitions; the markers are still to be written."""
+        producer = self.coordinator.init_producer_id("id", 60_000, None).producer  # type: ignore[union-attr]
+        assert self.coordinator.add_partitions("id", producer, PARTITIONS, 2) is ErrorCode.NONE
+        answer = self.coordinator.end("id", producer, True, 2)
+        assert isinstance(answer, Answer)
+        assert answer.code is ErrorCode.NONE
+        return answer.producer
+
+    @property
+    def state(self) -> Any:
+        return self.coordinator.find("id").state
+
+
+def test_the_end_is_answered_before_any_marker_is_written() -> None:
+    cluster = Cluster()
+    after = cluster.commit()
+    assert cluster.written == []
+    assert cluster.state is PREPARE_COMMIT
+    cluster.run()
+    (marker,) = cluster.written
+    assert marker == Marker(after.producer_id, after.epoch, 5, True, 2, tuple(PARTITIONS))
+    assert cluster.state is COMPLETE_COMMIT
+
+
+def test_markers_go_to_the_leader_of_each_partition() -> None:
+    cluster = Cluster()
+    cluster.leaders["t", 1] = 2
+    cluster.commit()
+    cluster.run()
+    assert [marker.partitions for marker in cluster.written] == [(("t", 0), ("u", 0)), (("t", 1),)]
+    assert cluster.state is COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+)
+def test_a_marker_that_is_refused_is_written_again_and_the_others_are_not(code: ErrorCode) -> None:
+    cluster = Cluster()
+    cluster.codes["t", 1] = code
+    cluster.commit()
+    cluster.run()
+    assert cluster.state is PREPARE_COMMIT
+    cluster.retry()
+    assert cluster.written[-1].partitions == (("t", 1),)
+    cluster.codes.clear()
+    cluster.retry()
+    assert cluster.state is COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("leader", [-1, 9])
+def test_a_partition_without_a_leader_is_waited_for(leader: int) -> None:
+    cluster = Cluster()
+    cluster.leaders["u", 0] = leader
+    cluster.commit()
+    cluster.run()
+    assert cluster.state is PREPARE_COMMIT
+    cluster.leaders["u", 0] = 1
+    cluster.retry()
+    assert cluster.state is COMPLETE_COMMIT
+
+
+def test_a_partition_that_is_gone_is_not_waited_for() -> None:
+    cluster = Cluster()
+    cluster.leaders["u", 0] = None
+    cluster.commit()
+    cluster.run()
+    assert cluster.state is COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
+def test_whoever_is_fenced_gives_up(code: ErrorCode) -> None:
+    cluster = Cluster()
+    cluster.codes["t", 0] = code
+    cluster.commit()
+    cluster.run()
+    rounds = len(cluster.written)
+    cluster.retry()
+    assert len(cluster.written) == rounds
+    assert cluster.state is PREPARE_COMMIT
+
+
+def test_a_round_that_breaks_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    good = cluster.answer
+
+    def broken(_marker: Marker) -> Answers:
+        raise RuntimeError("a bug")
+
+    cluster.answer = broken
+    cluster.commit()
+    cluster.run()
+    assert "could not be written" in caplog.text
+    cluster.answer = good
+    cluster.retry()
+    assert cluster.state is COMPLETE_COMMIT
+
+
+def test_answers_that_come_later() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        answers: list[asyncio.Future[Answers]] = []
+
+        def later(_marker: Marker) -> Awaitable[Answers]:
+            answers.append(asyncio.get_running_loop().create_future())
+            return answers[-1]
+
+        cluster.answer = later
+        cluster.commit()
+        cluster.run()
+        await asyncio.sleep(0)
+        assert cluster.state is PREPARE_COMMIT
+        answers[0].set_exception(RuntimeError("the connection broke"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        cluster.retry()
+        await asyncio.sleep(0)
+        answers[1].set_result(dict.fromkeys(PARTITIONS, ErrorCode.NONE))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert cluster.state is COMPLETE_COMMIT
+        cluster.coordinator.close()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_answered_or_marked_before_it_is_replicated() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        producer = cluster.coordinator.init_producer_id("id", 60_000, None).producer  # type: ignore[union-attr]
+        cluster.coordinator.add_partitions("id", producer, PARTITIONS, 2)
+        cluster.log.lag = True
+        answer = cluster.coordinator.end("id", producer, True, 2)
+        assert not isinstance(answer, Answer)
+        waiting = asyncio.ensure_future(answer)
+        await asyncio.sleep(0)
+        cluster.run()
+        assert not waiting.done()
+        assert cluster.written == []
+        busy = cluster.coordinator.end("id", producer, True, 2)
+        assert busy == Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+        cluster.log.commit()
+        assert (await waiting).code is ErrorCode.NONE
+        cluster.run()
+        assert cluster.state is COMPLETE_COMMIT
+        cluster.coordinator.close()
+
+    asyncio.run(scenario())
+
+
+def test_t12_another_broker_finishes_with_its_own_epoch() -> None:
+    first = Cluster()
+    first.coordinator._markers = MarkerWriter(lambda partition: first.leaders[partition], lambda _node: None)
+    first.commit()
+    first.run()
+    second = Cluster(first.log)
+    second.coordinator.resign(0)
+    second.coordinator.on_leadership(0, 6)
+    second.run()
+    assert {marker.coordinator_epoch for marker in second.written} == {6}
+    assert second.state is COMPLETE_COMMIT
+
+
+def test_a_closed_coordinator_answers_nobody() -> None:
+    cluster = Cluster()
+    cluster.commit()
+    cluster.coordinator.close()
+    cluster.run()
+    assert cluster.written == []
+    gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert cluster.coordinator.end("id", Identity(1, 0), True, 2) == Answer(gone)
+    assert cluster.coordinator.verify("id", Identity(1, 0), [("t", 0)]) == {("t", 0): gone}
+
+
+def test_thousands_that_are_due_after_a_crash_leave_the_loop_time_for_others() -> None:
+    first = Cluster()
+    first.coordinator._markers = MarkerWriter(lambda partition: first.leaders[partition], lambda _node: None)
+    names = [f"id-{number}" for number in range(2000)]
+    for name in names:
+        producer = first.coordinator.init_producer_id(name, 60_000, None).producer  # type: ignore[union-attr]
+        first.coordinator.add_partitions(name, producer, PARTITIONS, 2)
+        first.coordinator.end(name, producer, True, 2)
+
+    async def scenario() -> None:
+        second = Cluster(first.log)
+        while not second.soon:  # noqa: ASYNC110
+            await asyncio.sleep(0)  # the load, in slices as well
+        turns = 0
+        while second.soon:
+            second.soon.pop(0)()
+            turns += 1
+        assert turns > 1
+        assert len(second.written) == len(names)
+        assert {second.coordinator.find(name).state for name in names} == {COMPLETE_COMMIT}
+        second.coordinator.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

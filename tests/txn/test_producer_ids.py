@@ -1,0 +1,38 @@
+"""Producer ids are given once, whatever the logs hold already."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.txn.producer_ids import BLOCK, ProducerIds
+
+
+class Store:
+    def __init__(self) -> None:
+        self.next = 0
+
+    def reserve(self, count: int) -> int:
+        first, self.next = self.next, self.next + count
+        return first
+
+
+def test_t16_ids_are_given_once_over_restarts() -> None:
+    store = Store()
+    given = [ids.next() for ids in (ProducerIds(store.reserve) for _ in range(3)) for _ in range(BLOCK + 1)]
+    assert len(set(given)) == len(given)
+
+
+@pytest.mark.parametrize("used", [0, 5, BLOCK - 1, BLOCK, 10 * BLOCK + 7])
+@pytest.mark.parametrize("before", [0, 1, BLOCK])
+def test_t16_ids_that_a_log_has_are_not_given(used: int, before: int) -> None:
+    """A data directory of Apache Kafka that was taken over."""
+    store = Store()
+    ids = ProducerIds(store.reserve)
+    given = [ids.next() for _ in range(before)]
+    ids.avoid(used)
+    later = [ids.next() for _ in range(2 * BLOCK)]
+    assert min(later) > used or min(later) > max(given, default=-1) >= used
+    assert not set(later) & set(given)
+    assert len(set(later)) == len(later)
+    assert max(later) < store.next
+    assert min(ProducerIds(store.reserve).next() for _ in range(2)) > max(later)
