@@ -80,6 +80,8 @@ def load_log(
         # The mark of a clean stop was wrong: somebody else wrote to the file.
         loader.recover(loader.active().base_offset)
         log_end = loader.active().become_active()
+    if clean and log_end < recovery_point:
+        logger.warning("%s ends at %d, where a clean stop had left %d", directory, log_end, recovery_point)
     if log_end < log_start_offset:
         # The log lost more than what DeleteRecords had already given up: nothing of it may be shown again.
         loader.start_afresh(log_start_offset)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.cluster_state import ClusterState
-from kbroker.controller.features import BOOTSTRAP, TRANSACTION_VERSION, FeatureUpdate, updated
+from kbroker.controller.features import BOOTSTRAP, GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate, updated
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 from .test_controller import controller_in
@@ -51,8 +51,9 @@ def test_a_feature_that_is_not_there(level: int) -> None:
 def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
     directory = str(tmp_path)
     controller = controller_in(directory)
-    assert controller.state.features == BOOTSTRAP == {TRANSACTION_VERSION: 2}
+    assert controller.state.features == BOOTSTRAP == {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
     assert controller.state.features_epoch == 0
+    lowered = {**BOOTSTRAP, TRANSACTION_VERSION: 1}
     seen: list[ClusterState] = []
     controller.subscribe(lambda _old, new: seen.append(new))
     lower = FeatureUpdate(TRANSACTION_VERSION, 1, SAFE)
@@ -61,6 +62,6 @@ def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
         controller.update_features([lower, FeatureUpdate("no.such", 1, UP)], 1, validate_only=False)
     assert seen == []
     controller.update_features([lower], 1, validate_only=False)
-    assert [(state.features, state.features_epoch) for state in seen] == [({TRANSACTION_VERSION: 1}, 1)]
+    assert [(state.features, state.features_epoch) for state in seen] == [(lowered, 1)]
     again = controller_in(directory)
-    assert (again.state.features, again.state.features_epoch) == ({TRANSACTION_VERSION: 1}, 1)
+    assert (again.state.features, again.state.features_epoch) == (lowered, 1)

@@ -129,6 +129,16 @@ def test_s4_a_segment_that_ends_early_is_not_passed_over(tmp_path: Path) -> None
         log.offset_for_timestamp(NOW + 390)
 
 
+def test_a_log_that_lost_its_last_batches_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = filled(tmp_path / "topic-0")
+    log.close()
+    last = Path(log.active.path())
+    batches = list(iter_batches(last.read_bytes()))
+    last.write_bytes(last.read_bytes()[: batches[-1][0]])
+    assert reopened(log).log_end_offset == 78
+    assert "ends at 78, where a clean stop had left 80" in caplog.text
+
+
 def test_holes_are_what_compaction_leaves(tmp_path: Path) -> None:
     """Whatever the policy says now: a batch that lies between its neighbours is served."""
     log = filled(tmp_path / "topic-0", 8)
