@@ -11,12 +11,12 @@ import pytest
 
 from kbroker import coordination
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
+from kbroker.controller.features import BOOTSTRAP
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.coordinator import TOPIC, GroupCoordinator
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -82,7 +82,7 @@ class Node:
         self.writer = FakeWriter()
         self.clock = ManualClock()
         self.groups = GroupCoordinator(config or GroupConfig(), self.writer, self.clock)
-        state = ClusterState("c", brokers={1: BrokerEndpoint(1, "host", 9092)})
+        state = ClusterState("c", brokers={1: BrokerEndpoint(1, "host", 9092)}, features=BOOTSTRAP)
         state = state.with_topic(TopicState("t", T_ID, (PARTITION, PARTITION)))
         if topic:
             state = state.with_topic(TopicState(TOPIC, b"o" * 16, (PARTITION,) * 4))
@@ -449,14 +449,3 @@ def test_a_consumer_group_through_its_handlers() -> None:
     assert node.ask(ConsumerGroupHeartbeatRequest(group_id="g", member_id=""), 1).error_code == E.INVALID_REQUEST
     node.groups.close()
     assert node.ask(join, 1).error_code == E.COORDINATOR_NOT_AVAILABLE
-
-
-def test_the_feature_of_consumer_groups_is_finalized() -> None:
-    node = Node()
-    request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
-    for version in (3, 4):
-        answer = node.ask(request, version)
-        assert [(f.name, f.max_version_level) for f in answer.finalized_features] == [("group.version", 1)]
-        assert answer.finalized_features_epoch >= 0
-        supported = [(f.name, f.min_version, f.max_version) for f in answer.supported_features]
-        assert supported == ([("group.version", 0, 1)] if version == 4 else [])

@@ -36,6 +36,16 @@ def heartbeat(client: WireClient) -> ErrorCode:
     return ErrorCode(client.ask(request, 1).error_code)
 
 
+def test_the_feature_is_told_of_in_a_form_that_old_clients_can_read() -> None:
+    with Broker() as broker, WireClient(broker.bootstrap_servers) as client:
+        for version in (3, 4):
+            request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+            answer = client.ask(request, version)
+            assert {each.name: each.max_version_level for each in answer.finalized_features}["group.version"] == 1
+            ranges = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+            assert ranges.get("group.version") == ((0, 1) if version == 4 else None), "no level 0 before (KAFKA-17492)"
+
+
 def test_the_level_decides_whether_there_are_consumer_groups() -> None:
     with Broker() as broker, WireClient(broker.bootstrap_servers) as client:
         assert finalized(client)["group.version"] == 1
