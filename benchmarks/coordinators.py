@@ -100,8 +100,8 @@ def _fill(address: str, records: int) -> None:
     producer = Producer({"bootstrap.servers": address, "linger.ms": 5})
     for number in range(records):
         producer.produce(SOURCE, bytes(100), str(number))
-        if not number % 1000:
-            producer.poll(0)
+        if not number % 10_000:
+            producer.flush(WAIT_S)
     producer.flush(WAIT_S)
 
 

@@ -6,6 +6,7 @@ Version notes: v1 says of each member which protocol it speaks.
 
 from __future__ import annotations
 
+from kbroker.controller.features import GROUP_VERSION
 from kbroker.handlers.describe_groups import ALL_OPERATIONS
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -27,9 +28,10 @@ def consumer_group_describe(
     ctx: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """Describe consumer groups."""
-    if not ctx.services.groups.config.consumer_enabled:
+    groups = ctx.services.groups
+    if not groups.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    response = ctx.services.groups.describe_consumer_groups(request.group_ids)
+    response = groups.describe_consumer_groups(request.group_ids)
     if request.include_authorized_operations:
         for group in response.groups:
             if not group.error_code:

@@ -24,7 +24,9 @@ _CHECKED_BYTES = 1 << 20  # of what a search passes over; the time index brings 
 def offset_for_timestamp(log: PartitionLog, timestamp: int) -> tuple[int, int, int] | None:
     """Return (offset, timestamp, leader epoch) of the first record at or after `timestamp`, None without one."""
     start = log.log_start_offset
-    for index in range(len(log.segments)):
+    for index, segment in enumerate(log.segments):
+        if segment.max_timestamp < timestamp and not segment.damaged and (segment.end_proven or not segment.unproven):
+            continue  # most of a long log is passed over here
         for header, batch in _batches_at(log, index, timestamp, start):
             for record in _records(batch):
                 if record.timestamp >= timestamp and record.offset >= start:

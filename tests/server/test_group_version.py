@@ -8,6 +8,7 @@ from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
@@ -36,6 +37,10 @@ def heartbeat(client: WireClient) -> ErrorCode:
     return ErrorCode(client.ask(request, 1).error_code)
 
 
+def describe(client: WireClient) -> ErrorCode:
+    return ErrorCode(client.ask(ConsumerGroupDescribeRequest(group_ids=["g"]), 1).groups[0].error_code)
+
+
 def test_the_feature_is_told_of_in_a_form_that_old_clients_can_read() -> None:
     with Broker() as broker, WireClient(broker.bootstrap_servers) as client:
         for version in (3, 4):
@@ -52,6 +57,6 @@ def test_the_level_decides_whether_there_are_consumer_groups() -> None:
         assert heartbeat(client) != ErrorCode.UNSUPPORTED_VERSION
         set_level(client, 0, DOWNGRADE)
         assert "group.version" not in finalized(client)
-        assert heartbeat(client) == ErrorCode.UNSUPPORTED_VERSION
+        assert heartbeat(client) == describe(client) == ErrorCode.UNSUPPORTED_VERSION
         set_level(client, 1, UPGRADE)
         assert heartbeat(client) != ErrorCode.UNSUPPORTED_VERSION
