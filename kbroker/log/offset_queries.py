@@ -5,6 +5,7 @@ Owns that search over the segments of a log. Never changes what a log holds, tho
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -24,14 +25,30 @@ _CHECKED_BYTES = 1 << 20  # of what a search passes over; the time index brings 
 def offset_for_timestamp(log: PartitionLog, timestamp: int) -> tuple[int, int, int] | None:
     """Return (offset, timestamp, leader epoch) of the first record at or after `timestamp`, None without one."""
     start = log.log_start_offset
-    for index, segment in enumerate(log.segments):
-        if segment.max_timestamp < timestamp and not segment.damaged and (segment.end_proven or not segment.unproven):
-            continue  # most of a long log is passed over here
+    for index in range(_first_candidate(log, timestamp), len(log.segments)):
         for header, batch in _batches_at(log, index, timestamp, start):
             for record in _records(batch):
                 if record.timestamp >= timestamp and record.offset >= start:
                     return record.offset, record.timestamp, header.leader_epoch
     return None
+
+
+def _first_candidate(log: PartitionLog, timestamp: int) -> int:
+    """Return the index of the first segment that may hold `timestamp` or a later one.
+
+    What the closed segments say together is remembered for as long as they are the same, and their ends are proven.
+    """
+    closed = log.segments[:-1]
+    if log.newest_by_segment is None or log.newest_by_segment[0] != closed:
+        largest = -1
+        newest: list[int] = []
+        for segment in closed:
+            largest = max(largest, segment.max_timestamp)
+            if segment.damaged or (segment.unproven and not segment.end_proven):
+                return bisect_left(newest, timestamp)  # whoever comes to this one has to look
+            newest.append(largest)
+        log.newest_by_segment = (closed, newest)
+    return bisect_left(log.newest_by_segment[1], timestamp)
 
 
 def max_timestamp_offset(log: PartitionLog) -> tuple[int, int, int] | None:

@@ -69,6 +69,7 @@ class PartitionLog:
         "log_end_offset",
         "log_start_offset",
         "may_have_holes",
+        "newest_by_segment",
         "partition",
         "producers",
         "recovery_point",
@@ -120,6 +121,8 @@ class PartitionLog:
         )
         self.segments = loaded.segments
         self.leader_epochs = loaded.epochs
+        self.newest_by_segment: tuple[list[Segment], list[int]] | None = None
+        """Closed segments, and the largest timestamp up to each; see offset_queries.py."""
         self.epochs_proven = False
         """Whether the leader epochs have been held against the batches; see epoch_proof.py."""
         self.producers = loaded.producers
