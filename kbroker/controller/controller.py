@@ -8,7 +8,7 @@ Stored, on Apache Kafka 3.9's paths:
     /brokers/topics/<t>                      {"version": 3, "topic_id": "...", "partitions": {"0": [1]}}
     /brokers/topics/<t>/partitions/<p>/state {"version": 1, "leader": 1, "leader_epoch": 0, "isr": [1], ...}
     /config/{topics,brokers,groups}/<name>   {"version": 1, "config": {...}}
-    /feature                                 {"version": 2, "status": 1, "features": {"transaction.version": 2}}
+    /feature                                 {"version": 2, "status": 1, "features": {"group.version": 1, ...}}
     /kbroker/producer_ids                    {"next": 0}
 """
 

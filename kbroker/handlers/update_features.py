@@ -1,6 +1,6 @@
 """UpdateFeatures (key 57), versions 0-2: finalized feature levels are changed (KIP-584, `kafka-features.sh`).
 
-Behaviour: all updates or none; the rules stand in controller/features.py. There is one feature: transaction.version.
+Behaviour: all updates or none; the rules stand in controller/features.py. So does the table of features.
 Version notes: v0-1 answer for each feature as well; v0 knows no upgrade type and only upgrades, as in Kafka's
 controller.
 """

@@ -1,8 +1,8 @@
 """Subscribed patterns: RE2's syntax, resolved to topics by the coordinator.
 
 Owns when a group's patterns are resolved (when one is new, when topics were created, and every so often; at most every
-10 s) and the work itself, which goes on in slices behind the heartbeat that asked for it. RE2 has no backtracking: a
-member's pattern cannot hold the loop, as one for Python's `re` could.
+10 s) and the work itself, which goes on in slices behind the heartbeat that asked for it. RE2 has no backtracking, so
+that time is linear in a name's length; but slices count matches, and a pattern may be made to take long for each.
 """
 
 from __future__ import annotations
