@@ -19,6 +19,7 @@ VERBS = {
     "consume": "Print the records of topics.",
     "group": "List, describe, reset and delete consumer groups.",
     "log": "Check, dump, repair and adopt the files of a data directory.",
+    "pipeline": "Archive, replay and count what is in topics, on Apache Spark.",
 }
 HIDDEN = ("container",)
 """What only the image's entrypoint uses."""

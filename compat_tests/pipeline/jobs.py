@@ -1,0 +1,95 @@
+"""The pipeline's jobs as the tests run them: in the one Spark session, with folders that are removed afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compat_tests.spark.session import spark
+from kbroker.cli.client import Connection
+from kbroker.pipeline.archive import Archive, ArchiveOptions
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.optimize import Optimization
+from kbroker.pipeline.replay import Replay, ReplayOptions
+from kbroker.pipeline.spark import configure
+from kbroker.pipeline.store import Store
+from kbroker.pipeline.verify import Verification
+
+
+class Steps:
+    """Keeps what a job told of its progress."""
+
+    def __init__(self) -> None:
+        self.records: list[int] = []
+
+    def step(self, records: int, left: int, **facts: Any) -> None:
+        del left, facts
+        self.records.append(records)
+
+
+@dataclass
+class Jobs:
+    """Runs jobs against one cluster; files are below `folder`."""
+
+    bootstrap: str
+    folder: Path
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.session = configure(spark().newSession())
+        self.cluster = Cluster(Connection(self.bootstrap, {}))
+
+    def archive(self, topics: str, to: str, checkpoint: str = "checkpoint", **options: Any) -> list[int]:
+        """Archive what is there now; returns the records of each batch."""
+        steps = Steps()
+        chosen = ArchiveOptions(tuple(topics.split(",")), None, self.at(to), self.at(checkpoint), **options)
+        Archive(self.session, self.cluster, chosen, steps).run()
+        return steps.records
+
+    def verify(self, to: str, *topics: str) -> dict[str, Any]:
+        return Verification(self.session, self.cluster, self.at(to), topics).run().encode()
+
+    def optimize(self, to: str, target: int = 1 << 20) -> tuple[int, int]:
+        return Optimization(self.session, self.at(to), target).run()
+
+    def replay(self, to: str, topic: str, **options: Any) -> int:
+        """Replay into a topic; returns how many records were sent."""
+        sent: int = self.replaying(to, topic, **options)()
+        return sent
+
+    def replaying(self, to: str, topic: str, kind: type[Replay] = Replay, **options: Any) -> Any:
+        chosen = ReplayOptions(self.at(to), topic, **options)
+        job = kind(self.session, self.cluster, chosen, Steps(), self.said.append)
+
+        def run() -> int:
+            job.run()
+            return job.records
+
+        return run
+
+    def store(self, to: str) -> Store:
+        return Store(self.session, self.at(to))
+
+    def at(self, name: str) -> str:
+        return str(self.folder / name)
+
+
+@contextmanager
+def jobs(bootstrap: str) -> Iterator[Jobs]:
+    """Yield jobs whose files are removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="pipeline-") as folder:
+        yield Jobs(bootstrap, Path(folder))
+
+
+def refused(action: Any, *arguments: Any, **options: Any) -> str:
+    """Return the line with which a job refuses to go on."""
+    try:
+        action(*arguments, **options)
+    except PipelineError as err:
+        return str(err)
+    raise AssertionError("the job was not refused")

@@ -1,0 +1,269 @@
+"""Archives, verified, put together, and replayed, on both brokers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.dataset
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from compat_tests.harness.scenarios import Scenarios
+from compat_tests.pipeline.jobs import Jobs, jobs, refused
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.replay import HEADER, Replay
+
+scenarios = Scenarios("pipeline")
+DAY_MS = 86_400_000
+BASE_MS = int(time.time()) // 86_400 * DAY_MS - 2 * DAY_MS  # midnight, two days ago
+WAIT_S = 60
+
+
+def create(bootstrap: str, *topics: str, partitions: int = 2) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for future in admin.create_topics([NewTopic(t, num_partitions=partitions) for t in topics]).values():
+        future.result(30)
+
+
+def put(bootstrap: str, topic: str, first: int, count: int, partitions: int = 2) -> None:
+    """Produce records round robin, 20 seconds apart, of every shape: without key, value, headers; null and empty."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+    for i in range(first, first + count):
+        producer.produce(
+            topic,
+            value=None if i % 7 == 0 else b"" if i % 7 == 1 else f"value-{i}",
+            key=None if i % 3 == 0 else b"" if i % 3 == 1 else f"key-{i}",
+            partition=i % partitions,
+            timestamp=BASE_MS + i * 20_000,
+            headers=[("n", str(i).encode()), ("n", None), ("", b"")] if i % 2 else [],
+        )
+    assert producer.flush(30) == 0
+
+
+def put_transaction(bootstrap: str, topic: str, *, commit: bool) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{commit}", "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for partition in range(2):
+        producer.produce(topic, value=f"in a transaction, {commit}", partition=partition, timestamp=BASE_MS + DAY_MS)
+    producer.flush(30)
+    if commit:
+        producer.commit_transaction(30)
+    else:
+        producer.abort_transaction(30)
+
+
+def records(bootstrap: str, topic: str, partitions: int = 2, *, timestamps: bool = True) -> list[list[Any]]:
+    """Return a topic's records in order, partition after partition; without the header that a replay adds."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True, "log_level": 0}
+    consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    found: list[list[Any]] = [[] for _ in range(partitions)]
+    ended = 0
+    deadline = time.monotonic() + WAIT_S
+    while ended < partitions:
+        assert time.monotonic() < deadline
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error() is not None:
+            assert message.error().code() == KafkaError._PARTITION_EOF
+            ended += 1
+            continue
+        headers = [list(header) for header in message.headers() or () if header[0] != HEADER]
+        stamp = message.timestamp()[1] - BASE_MS if timestamps else None
+        found[message.partition()].append([text(message.key()), text(message.value()), stamp, str(headers)])
+    consumer.close()
+    return found
+
+
+def text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode()
+
+
+def sums(report: dict[str, Any]) -> list[list[Any]]:
+    """Return what a report says, with the topics' order."""
+    return [list(state.values())[1:] for state in report["partitions"]]
+
+
+@scenarios.add
+def archive_holds_each_record_once(bootstrap: str, unique: str) -> object:
+    topic = f"{unique}.2026"
+    create(bootstrap, topic)
+    put(bootstrap, topic, 0, 5000)
+    put_transaction(bootstrap, topic, commit=False)
+    put_transaction(bootstrap, topic, commit=True)
+    with jobs(bootstrap) as job:
+        first = job.archive(topic, "archive", batch_records=2000)
+        again = job.archive(topic, "archive", batch_records=2000)
+        put(bootstrap, topic, 5000, 100)
+        more = job.archive(topic, "archive")
+        report = job.verify("archive")
+        assert report["faults"] == []
+        seen = {
+            "batches": sum(first),
+            "several": len(first) > 2,
+            "again": again,
+            "more": more,
+            "report": sums(report),
+            "folders": sorted({path.split("/")[1] for path in job.store("archive").load().files}),
+            "by others": by_others(job.folder / "archive"),
+        }
+        before, after = job.optimize("archive")
+        assert job.verify("archive") == report
+        assert by_others(job.folder / "archive") == seen["by others"]
+        return {
+            **seen,
+            "optimized": before > after,
+            "files": after,
+            "entries": len(job.store("archive").load().entries),
+        }
+
+
+def by_others(archive: Path) -> object:
+    """Return what DuckDB and pyarrow make of an archive's folders, knowing nothing of its manifest."""
+    query = 'count(*), count(distinct (partition, "offset")), count(value), count(distinct date), min(topic)'
+    files = f"{archive}/topic=*/*/*.parquet"
+    with duckdb.connect() as database:
+        found = database.sql(f"select {query} from read_parquet('{files}', hive_partitioning=true)").fetchall()
+    table = pyarrow.dataset.dataset(str(archive), partitioning="hive").to_table()
+    return [[list(row) for row in found], table.num_rows, sorted(table.column_names)]
+
+
+@scenarios.add
+def archive_knows_what_was_deleted(bootstrap: str, unique: str) -> object:
+    topic = f"{unique}"
+    create(bootstrap, topic)
+    put(bootstrap, topic, 0, 200)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+    def delete(offset: int) -> None:
+        for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+            future.result(30)
+
+    with jobs(bootstrap) as job:
+        job.archive(topic, "archive")
+        delete(30)
+        report = job.verify("archive")
+        put(bootstrap, topic, 200, 100)
+        delete(120)
+        line = refused(job.archive, topic, "archive")
+        job.archive(topic, "archive", allow_gaps=True)
+        with_gap = job.verify("archive")
+        gaps = [
+            [g.partition.number, g.start, g.end] for each in job.store("archive").load().gaps.values() for g in each
+        ]
+        return [sums(report), report["faults"], line, sums(with_gap), with_gap["faults"], gaps]
+
+
+@scenarios.add
+def archive_refuses_what_would_leave_gaps(bootstrap: str, unique: str) -> object:
+    create(bootstrap, f"{unique}-a", f"{unique}-b")
+    put(bootstrap, f"{unique}-a", 0, 20)
+    put(bootstrap, f"{unique}-b", 0, 20)
+    with jobs(bootstrap) as job:
+        job.archive(f"{unique}-a", "archive")
+        lines = [
+            refused(job.archive, f"{unique}-none", "archive"),
+            refused(job.archive, f"{unique}-b", "archive"),
+            refused(job.archive, f"{unique}-a", "elsewhere"),
+            refused(job.archive, f"{unique}-a", "archive", partition_by="date,hour"),
+            refused(job.verify, "nothing"),
+        ]
+        put(bootstrap, f"{unique}-a", 20, 4)
+        other = job.archive(f"{unique}-a,{unique}-b", "archive", "other")
+        old = refused(job.archive, f"{unique}-a", "archive")
+        return [[without(line, job) for line in [*lines, old]], sum(other), sums(job.verify("archive"))]
+
+
+def without(line: str, job: Jobs) -> str:
+    return line.replace(str(job.folder), "FOLDER").replace(job.bootstrap, "BROKER")
+
+
+@scenarios.add
+def replay_keeps_order_and_shape(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique)
+    put(bootstrap, unique, 0, 3000)
+    put_transaction(bootstrap, unique, commit=False)
+    put(bootstrap, unique, 3000, 500)
+    with jobs(bootstrap) as job:
+        job.archive(unique, "archive", batch_records=1000)
+        sent = [
+            job.replay("archive", f"{unique}-copy", slice_records=1000),
+            job.replay("archive", f"{unique}-copy", slice_records=1000),
+            job.replay("archive", f"{unique}-kept", keep_timestamps=True),
+            job.replay("archive", f"{unique}-part", where="offset % 2 = 0 and key is not null"),
+            job.replay("archive", f"{unique}-fast", speed=20_000.0),
+        ]
+        assert records(bootstrap, f"{unique}-kept") == records(bootstrap, unique)
+        plain = records(bootstrap, unique, timestamps=False)
+        assert records(bootstrap, f"{unique}-copy", timestamps=False) == plain
+        assert records(bootstrap, f"{unique}-fast", timestamps=False) == plain
+        lines = [
+            refused(job.replay, "archive", f"{unique}-copy", where="offset > 1"),
+            refused(job.replay, "archive", f"{unique}-bad", where="no_such_column > 1").splitlines()[0][:40],
+            refused(job.replay, "archive", f"{unique}-bad", topics=("none",)),
+        ]
+        return [sent, [without(line, job) for line in [*lines, *job.said]], len(plain[0]), len(plain[1])]
+
+
+class Ending(Replay):
+    """Ends in the middle of its second slice, with part of it sent."""
+
+    writes = 0
+
+    def _write(self, frame: Any) -> None:
+        self.writes += 1
+        if self.writes < 2:
+            super()._write(frame)
+            return
+        super()._write(frame.where("offset % 3 = 0"))
+        raise PipelineError("the power went")
+
+
+@scenarios.add
+def replay_is_taken_up_again(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique)
+    put(bootstrap, unique, 0, 1200)
+    with jobs(bootstrap) as job:
+        job.archive(unique, "archive")
+        seen: list[object] = []
+        for exactly_once in (True, False):
+            target = f"{unique}-{exactly_once}"
+            options = {"slice_records": 400, "exactly_once": exactly_once}
+            seen.append(refused(job.replaying("archive", target, Ending, **options)))
+            seen.append(job.replay("archive", target, **options))
+            found = records(bootstrap, target, timestamps=False)
+            whole = records(bootstrap, unique, timestamps=False)
+            seen.append([len(each) for each in found])
+            if exactly_once:
+                assert [sorted(map(str, each)) for each in found] == [sorted(map(str, each)) for each in whole]
+        return [seen, [without(line, job) for line in job.said]]
+
+
+@scenarios.add
+def changes_are_finished_or_forgotten(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique)
+    put(bootstrap, unique, 0, 100)
+    with jobs(bootstrap) as job:
+        job.archive(unique, "archive")
+        store = job.store("archive")
+        before = store.load()
+        entry = before.entries[0]
+        # As a kill leaves it: one change that was committed and not moved, one that was never committed.
+        for path in before.files:
+            store.files.move(path, f"_staging/{entry.name}/{path}")
+            store.files.write(f"_staging/archive-none-000000001/{path}", "half a file")
+        faults = job.verify("archive")["faults"]
+        put(bootstrap, unique, 100, 10)
+        job.archive(unique, "archive")
+        report = job.verify("archive")
+        left = [found.name for found in store.files.listing("_staging")]
+        (job.folder / "archive" / next(iter(before.files))).unlink()
+        damaged = job.verify("archive")["faults"]
+        kinds = sorted({fault.rpartition(" is ")[2] for fault in faults})
+        return [kinds, sums(report), report["faults"], left, [each.rpartition(" is ")[2] for each in damaged]]

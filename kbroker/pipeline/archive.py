@@ -1,0 +1,272 @@
+"""`archive`: the records of topics into files, each offset once, whatever ends the job and when.
+
+Owns the stream and what one of its batches does. A batch is a range of offsets for each partition, which Spark writes
+into its checkpoint before it reads them, so that a batch that is done again has the same offsets. It counts when its
+entry is in the archive's manifest (store.py), which names the stream and the batch: done again, it is passed over.
+Records of aborted transactions are not read (`read_committed`). Never deletes anything upstream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kbroker.pipeline.checkpoint import Checkpoint, Offsets
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.manifest import Entry, Manifest, Partition, Range, Sums
+from kbroker.pipeline.progress import Progress
+from kbroker.pipeline.record_columns import partition_of, sums, sums_of, with_folders
+from kbroker.pipeline.spark import first_line
+from kbroker.pipeline.store import Store, counted, layout, now
+
+_EARLIEST: Final = -2  # in Spark's `startingOffsets`
+_SHORT_ID: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveOptions:
+    """What to archive, and where to."""
+
+    topics: tuple[str, ...]
+    pattern: str | None
+    to: str
+    checkpoint: str
+    every: str | None = None
+    """How often a batch begins ("1 minute"); None to end when all that is there now is archived."""
+    format: str = "parquet"
+    partition_by: str = "date"
+    allow_gaps: bool = False
+    batch_records: int = 1_000_000
+    """Offsets in one batch at most: what a kill may cost, and what a file may become."""
+    group: str = ""
+    """The consumer group that shows the progress; none if empty."""
+
+
+class Archive:
+    """One run of the job."""
+
+    def __init__(self, session: Any, cluster: Cluster, options: ArchiveOptions, progress: Progress) -> None:
+        self._session = session
+        self._cluster = cluster
+        self._options = options
+        self._progress = progress
+        self._store = Store(session, options.to)
+        self._checkpoint = Checkpoint(session, options.checkpoint)
+        self._topics: dict[str, int] = {}
+        self._failure: BaseException | None = None
+        self._done: dict[str, int] = {}
+        self._ends: Offsets = {}
+        self.records = 0
+        """Archived by this run."""
+
+    def run(self) -> None:
+        """Archive until all is, or until the stream is stopped; raises PipelineError."""
+        options = self._options
+        self._topics = self._cluster.chosen(options.topics, options.pattern)
+        manifest = self._store.load()
+        self._store.recover(manifest)
+        manifest = self._store.summarize(manifest, f"summary-{now().replace(':', '')}")
+        self._check(manifest)
+        self._done, self._ends = manifest.queries, manifest.ends()
+        query = self._start(manifest)
+        try:
+            query.awaitTermination()
+        except Exception as err:
+            raise self._explained(err) from err
+        finally:
+            query.stop()
+        if self._failure is not None:
+            raise self._explained(self._failure)
+
+    # -- before the start -----------------------------------------------------------------------------------
+
+    def _check(self, manifest: Manifest) -> None:
+        """Refuse what would leave a gap or write something twice."""
+        options = self._options
+        if (found := layout(manifest)) not in (None, options.partition_by):
+            raise PipelineError(f"{options.to} is partitioned by {found}, not by {options.partition_by}")
+        if faults := manifest.faults():
+            raise PipelineError(f"{options.to} is not whole: {faults[0]}")
+        ends = manifest.ends()
+        query = self._checkpoint.query()
+        if query is not None:
+            self._check_checkpoint(manifest, query, ends)
+        self._check_upstream(ends)
+
+    def _check_checkpoint(self, manifest: Manifest, query: str, ends: Offsets) -> None:
+        where, done = self._options.checkpoint, self._checkpoint.committed()
+        if self._checkpoint.planned() >= 0:
+            others = {p.topic for p in self._checkpoint.ends(self._checkpoint.planned())} - self._topics.keys()
+            if others:
+                raise PipelineError(f"the checkpoint {where} is one of topic {', '.join(sorted(others))}")
+        archived = manifest.queries.get(query, -1)
+        if archived < done:
+            raise PipelineError(f"the checkpoint {where} is of another archive than {self._options.to}, or newer")
+        if archived >= 0:
+            for partition, end in self._checkpoint.ends(archived).items():
+                if ends.get(partition, end) != end:
+                    raise PipelineError(
+                        f"the checkpoint {where} ends {partition} at {end}, but {self._options.to} was continued"
+                        f" with another one up to {ends[partition]}; take a new one"
+                    )
+        elif ends:
+            raise PipelineError(f"the checkpoint {where} is not the one of {self._options.to}; take a new one")
+
+    def _check_upstream(self, ends: Offsets) -> None:
+        for partition, (first, last) in sorted(self._cluster.bounds(self._topics).items()):
+            end = ends.get(partition, 0)
+            if end > last:
+                raise PipelineError(
+                    f"{partition} ends at {last}, but was archived up to {end}: the topic was made anew or cut off"
+                )
+            if end < first and not self._options.allow_gaps:
+                raise PipelineError(
+                    f"{partition}: offsets {end} to {first - 1} were deleted before they were archived;"
+                    " --allow-gaps goes on behind them and notes the gap"
+                )
+
+    # -- the stream -----------------------------------------------------------------------------------------
+
+    def _start(self, manifest: Manifest) -> Any:
+        options = self._options
+        reader = self._session.readStream.format("kafka").options(**self._cluster.spark_options())
+        if options.pattern is not None:
+            reader = reader.option("subscribePattern", options.pattern)
+        else:
+            reader = reader.option("subscribe", ",".join(self._topics))
+        frame = (
+            reader.option("startingOffsets", self._starting_offsets(manifest))
+            .option("includeHeaders", "true")
+            .option("failOnDataLoss", str(not options.allow_gaps).lower())
+            .option("maxOffsetsPerTrigger", str(options.batch_records))
+            .option("kafka.isolation.level", "read_committed")
+            .load()
+        )
+        trigger = {"availableNow": True} if options.every is None else {"processingTime": options.every}
+        writer = frame.writeStream.foreachBatch(self._on_batch).option("checkpointLocation", options.checkpoint)
+        try:
+            return writer.trigger(**trigger).start()
+        except Exception as err:
+            raise self._explained(err) from err
+
+    def _starting_offsets(self, manifest: Manifest) -> str:
+        """Return where a new stream begins: behind what is archived. Spark ignores it once there is a checkpoint."""
+        ends = manifest.ends()
+        places: dict[str, dict[str, int]] = {
+            topic: {str(number): ends.get(Partition(topic, number), _EARLIEST) for number in range(count)}
+            for topic, count in self._topics.items()
+        }
+        return json.dumps(places)
+
+    def _on_batch(self, frame: Any, batch: int) -> None:
+        try:
+            self._take_in(frame, batch)
+        except BaseException as err:
+            self._failure = err
+            raise
+
+    def _take_in(self, frame: Any, batch: int) -> None:
+        query = self._checkpoint.query()
+        if query is None:
+            raise PipelineError(f"the checkpoint {self._options.checkpoint} has vanished")
+        if batch <= self._done.get(query, -1):
+            return
+        name = f"archive-{query[:_SHORT_ID]}-{batch:09d}"
+        options = self._options
+        staged = self._store.stage(
+            name, with_folders(frame, options.partition_by), options.format, options.partition_by
+        )
+        ranges, by_file = self._ranges(name, staged, batch)
+        gaps = self._gaps(ranges) if options.allow_gaps else ()
+        entry = Entry(
+            name,
+            "archive",
+            now(),
+            tuple(each for each, _ in ranges),
+            gaps,
+            counted(self._store.staged(name), by_file),
+            queries={query: batch},
+        )
+        self._store.commit(entry)
+        self._done[query] = batch
+        self._tell(entry, batch)
+
+    def _ranges(self, name: str, staged: Any, batch: int) -> tuple[list[tuple[Range, int]], dict[str, int]]:
+        """Return (range, first offset in it) of each partition of a batch, and the records in each file."""
+        from pyspark.sql import functions as f
+
+        found: dict[Partition, tuple[Sums, int, int]] = {}
+        by_file: dict[str, int] = {}
+        for row in sums(staged.withColumn("file", f.col("_metadata.file_path")), "file", "topic", "partition"):
+            path = row["file"].rpartition(f"/{name}/")[2]
+            by_file[path] = by_file.get(path, 0) + row["records"]
+            total, first, last = found.get(partition_of(row), (Sums(), row["first"], row["last"]))
+            found[partition_of(row)] = (total + sums_of(row), min(first, row["first"]), max(last, row["last"]))
+        starts = self._checkpoint.starts(batch)
+        ranges = []
+        for partition, end in sorted(self._checkpoint.ends(batch).items()):
+            start = max(self._ends.get(partition, 0), starts.get(partition, 0))
+            if start == end:
+                continue
+            total, first, last = found.pop(partition, (Sums(), end, end - 1))
+            if first < start or last >= end:
+                raise PipelineError(f"{partition}: batch {batch} is {start} to {end - 1}, Spark read {first} to {last}")
+            ranges.append((Range(partition, start, end, total), first))
+        if found:
+            raise PipelineError(f"batch {batch} has records of {min(found)}, which is not in its plan")
+        return ranges, by_file
+
+    def _gaps(self, ranges: list[tuple[Range, int]]) -> tuple[Range, ...]:
+        """Return which offsets of a batch were deleted upstream before they could be read."""
+        bounds = self._cluster.bounds({each.partition.topic: self._topics[each.partition.topic] for each, _ in ranges})
+        return tuple(
+            Range(each.partition, each.start, min(first, each.end))
+            for each, first in ranges
+            if bounds[each.partition][0] > each.start and first > each.start
+        )
+
+    # -- afterwards -----------------------------------------------------------------------------------------
+
+    def _tell(self, entry: Entry, batch: int) -> None:
+        for each in entry.ranges:
+            self._ends[each.partition] = each.end
+        records = sum(each.sums.records for each in entry.ranges)
+        self.records += records
+        lag = self._lag()
+        self._progress.step(records, lag, batch=batch, gaps=len(entry.gaps))
+
+    def _lag(self) -> int:
+        """Return how many offsets are not archived yet, and let a group show it; 0 while the brokers do not answer."""
+        from kafka.errors import KafkaError
+
+        try:
+            bounds = self._cluster.bounds(self._topics)
+            if self._options.group:
+                self._cluster.show_progress(self._options.group, {p: self._ends[p] for p in bounds if p in self._ends})
+        except (KafkaError, OSError, PipelineError):
+            return 0
+        return sum(max(last - max(self._ends.get(p, 0), first), 0) for p, (first, last) in bounds.items())
+
+    def _explained(self, err: BaseException) -> PipelineError:
+        cause = self._failure or err
+        if isinstance(cause, PipelineError):
+            return cause
+        return PipelineError(_in_words(cause))
+
+
+def _in_words(err: BaseException) -> str:
+    text = str(err)
+    for sign, words in _SIGNS.items():
+        if sign in text:
+            return f"{words}: {first_line(err)}"
+    return first_line(err)
+
+
+_SIGNS: Final[Mapping[str, str]] = {
+    "data may have been lost": "offsets were deleted before they were archived (--allow-gaps goes on behind them)",
+    "KAFKA_DATA_LOSS": "offsets were deleted before they were archived (--allow-gaps goes on behind them)",
+    "TimeoutException": "the brokers do not answer",
+}

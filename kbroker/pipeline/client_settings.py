@@ -1,0 +1,76 @@
+"""One set of client settings, as each of the three Kafka clients at work here names them.
+
+Owns the translation from kafka-python's names, which users give with -X, into those of the Java client inside Spark's
+connector and of librdkafka. Never opens a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kbroker.pipeline.errors import PipelineError
+
+_JAVA_NAMES: Final = {
+    "ssl_cafile": "ssl.truststore.location",
+    "ssl_certfile": "ssl.keystore.location",
+    "ssl_password": "ssl.key.password",
+}
+_AS_THEY_ARE: Final = ("security_protocol", "sasl_mechanism", "client_id", "request_timeout_ms")
+_JAAS: Final = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_LIBRDKAFKA_NAMES: Final = {
+    "sasl_plain_username": "sasl.username",
+    "sasl_plain_password": "sasl.password",
+    "ssl_cafile": "ssl.ca.location",
+    "ssl_certfile": "ssl.certificate.location",
+    "ssl_keyfile": "ssl.key.location",
+    "ssl_password": "ssl.key.password",
+}
+
+
+def java_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return a Python client's settings of security by the Java client's names; raises PipelineError for others."""
+    found: dict[str, str] = {}
+    user, password = settings.get("sasl_plain_username"), settings.get("sasl_plain_password")
+    for name, value in settings.items():
+        if name in _AS_THEY_ARE:
+            found[name.replace("_", ".")] = str(value)
+        elif name in _JAVA_NAMES:
+            found[_JAVA_NAMES[name]] = str(value)
+            if name != "ssl_password":
+                found[_JAVA_NAMES[name].replace("location", "type")] = "PEM"
+        elif name == "ssl_check_hostname":
+            if not value:
+                found["ssl.endpoint.identification.algorithm"] = ""
+        elif name not in ("sasl_plain_username", "sasl_plain_password"):
+            raise _not_known(name)
+    if user is not None:
+        module = _JAAS.get(str(settings.get("sasl_mechanism")))
+        if module is None:
+            raise PipelineError(f"-X: sasl_mechanism must be one of {', '.join(_JAAS)} for a user and a password")
+        quoted = [str(text).replace("\\", "\\\\").replace('"', '\\"') for text in (user, password or "")]
+        found["sasl.jaas.config"] = f'{module} required username="{quoted[0]}" password="{quoted[1]}";'
+    return found
+
+
+def librdkafka_settings(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same for librdkafka; raises PipelineError for a setting that is not translated."""
+    found: dict[str, Any] = {"bootstrap.servers": bootstrap}
+    for name, value in settings.items():
+        if name in _AS_THEY_ARE:
+            found[name.replace("_", ".")] = value
+        elif name in _LIBRDKAFKA_NAMES:
+            found[_LIBRDKAFKA_NAMES[name]] = value
+        elif name == "ssl_check_hostname":
+            found["ssl.endpoint.identification.algorithm"] = "https" if value else "none"
+        else:
+            raise _not_known(name)
+    return found
+
+
+def _not_known(name: str) -> PipelineError:
+    return PipelineError(f"-X: {name} is no setting of security, and cannot be set for a job")

@@ -1,0 +1,203 @@
+"""What an archive says of itself: which offsets it holds, in which files, and what it knows to be missing.
+
+Owns the entries' form (one JSON document each) and what all of them together mean. Never touches files (store.py).
+
+    _manifest/<entry>.json
+    {"format": 1, "kind": "archive" | "optimize" | "summary", "at": ISO time,
+     "ranges": [{"topic", "partition", "start", "end", "records", "checksum"}...],      offsets [start, end)
+     "gaps":   [{"topic", "partition", "start", "end"}...],                             deleted before they were read
+     "files":  [{"path", "bytes", "records"}...], "removed": [paths],
+     "queries": {stream's id: last batch}, "includes": [entries that a summary stands for]}
+
+A range is what a batch had to take in. It may hold fewer records than offsets: markers of transactions, aborted records
+and what compaction removed have offsets and are not there. `checksum` is the sum of the records' hashes modulo 2^64
+(record_columns.py), so that ranges can be added up in any order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from kbroker.pipeline.errors import PipelineError
+
+FORMAT: Final = 1
+_CHECKSUM_BITS: Final = 64
+
+
+class Partition(NamedTuple):
+    """A topic's partition."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """How many records, and the sum of their hashes modulo 2^64."""
+
+    records: int = 0
+    checksum: int = 0
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.records + other.records, (self.checksum + other.checksum) % (1 << _CHECKSUM_BITS))
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [start, end) of a partition, and what was found in them."""
+
+    partition: Partition
+    start: int
+    end: int
+    sums: Sums = field(default_factory=Sums)
+
+    def encode(self) -> dict[str, Any]:
+        """Return the fields in JSON's types."""
+        place = {"topic": self.partition.topic, "partition": self.partition.number}
+        sums = {"records": self.sums.records, "checksum": f"{self.sums.checksum:016x}"}
+        return {**place, "start": self.start, "end": self.end, **sums}
+
+    @classmethod
+    def decode(cls, fields: Mapping[str, Any]) -> Range:
+        sums = Sums(fields["records"], int(fields["checksum"], 16))
+        return cls(Partition(fields["topic"], fields["partition"]), fields["start"], fields["end"], sums)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the archive; `path` from its root."""
+
+    path: str
+    bytes: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One change of the archive, which happened whole or not at all."""
+
+    name: str
+    kind: str
+    at: str
+    ranges: tuple[Range, ...] = ()
+    gaps: tuple[Range, ...] = ()
+    files: tuple[File, ...] = ()
+    removed: tuple[str, ...] = ()
+    queries: Mapping[str, int] = field(default_factory=dict)
+    includes: tuple[str, ...] = ()
+
+    def encode(self) -> str:
+        """Return the document."""
+        fields = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "at": self.at,
+            "ranges": [each.encode() for each in self.ranges],
+            "gaps": [each.encode() for each in self.gaps],
+            "files": [asdict(each) for each in self.files],
+            "removed": list(self.removed),
+            "queries": dict(self.queries),
+            "includes": list(self.includes),
+        }
+        return json.dumps(fields, indent=1) + "\n"
+
+    @classmethod
+    def decode(cls, name: str, text: str) -> Entry:
+        """Read a document; raises PipelineError for what is none."""
+        try:
+            fields = json.loads(text)
+            if fields["format"] != FORMAT:
+                raise PipelineError(f"manifest entry {name} has format {fields['format']}, which is too new for this")
+            return cls(
+                name,
+                fields["kind"],
+                fields["at"],
+                tuple(map(Range.decode, fields["ranges"])),
+                tuple(map(Range.decode, fields["gaps"])),
+                tuple(File(**each) for each in fields["files"]),
+                tuple(fields["removed"]),
+                fields["queries"],
+                tuple(fields["includes"]),
+            )
+        except (ValueError, KeyError, TypeError) as err:
+            raise PipelineError(f"manifest entry {name} is damaged: {err!r}") from err
+
+
+class Manifest:
+    """All entries together."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        everything = {entry.name: entry for entry in entries}
+        covered = {name for entry in everything.values() for name in entry.includes}
+        self.entries = [entry for name, entry in sorted(everything.items()) if name not in covered]
+        self.obsolete = sorted(covered & everything.keys())
+        """Entries that a summary stands for; they may go."""
+        files = {file.path: file for entry in self.entries for file in entry.files}
+        for entry in self.entries:
+            for path in entry.removed:
+                files.pop(path, None)
+        self.files: dict[str, File] = files
+        """What the archive consists of now."""
+        self.queries: dict[str, int] = {}
+        for entry in self.entries:
+            for query, batch in entry.queries.items():
+                self.queries[query] = max(batch, self.queries.get(query, -1))
+        self.ranges: dict[Partition, list[Range]] = _by_partition(each for e in self.entries for each in e.ranges)
+        self.gaps: dict[Partition, list[Range]] = _by_partition(each for e in self.entries for each in e.gaps)
+
+    def ends(self) -> dict[Partition, int]:
+        """Return up to which offset each partition is archived, exclusive."""
+        return {partition: ranges[-1].end for partition, ranges in self.ranges.items()}
+
+    def faults(self) -> list[str]:
+        """Return what is wrong between the ranges: offsets that none holds, or two do."""
+        found = []
+        for partition, ranges in sorted(self.ranges.items()):
+            for before, after in pairwise(ranges):
+                if after.start > before.end:
+                    found.append(f"{partition}: offsets {before.end} to {after.start - 1} are in no batch")
+                elif after.start < before.end:
+                    found.append(f"{partition}: offsets {after.start} to {before.end - 1} are in two batches")
+        return found
+
+    def summary(self, name: str, at: str) -> Entry:
+        """Return one entry that stands for all; neighbouring ranges become one."""
+        joined = [each for partition in sorted(self.ranges) for each in joined_ranges(self.ranges[partition])]
+        return Entry(
+            name,
+            "summary",
+            at,
+            tuple(joined),
+            tuple(each for partition in sorted(self.gaps) for each in joined_ranges(self.gaps[partition])),
+            tuple(self.files[path] for path in sorted(self.files)),
+            queries=dict(self.queries),
+            includes=tuple(sorted({entry.name for entry in self.entries} | set(self.obsolete))),
+        )
+
+
+def joined_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """Put neighbours together that leave nothing between them."""
+    joined: list[Range] = []
+    for each in ranges:
+        if joined and joined[-1].end == each.start:
+            last = joined.pop()
+            each = Range(last.partition, last.start, each.end, last.sums + each.sums)
+        joined.append(each)
+    return joined
+
+
+def _by_partition(ranges: Iterable[Range]) -> dict[Partition, list[Range]]:
+    found: defaultdict[Partition, list[Range]] = defaultdict(list)
+    for each in ranges:
+        found[each.partition].append(each)
+    for each_list in found.values():
+        each_list.sort(key=lambda each: (each.start, each.end))
+    return dict(found)

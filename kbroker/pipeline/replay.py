@@ -1,0 +1,273 @@
+"""`replay`: an archive's records back into a topic, in order per partition.
+
+Owns the run from slice to slice and what is sent. Spark's own sink writes; a partition's records are in one task and
+sorted by offset, and the producer is idempotent, so they arrive in order. A run that ends within a slice leaves some of
+it in the target. With `exactly_once` each record carries its place in the archive in a header, and the next run reads
+the headers behind where the target ended before that slice, and leaves out what is there. Without, the slice is sent
+again, which is said.
+
+Timestamps can only be kept by a producer of our own (`replay_writer.py`): Spark's sink has no column for them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.manifest import Manifest, Partition
+from kbroker.pipeline.progress import Progress
+from kbroker.pipeline.replay_plan import Bounds, Bucket, Slice, after, by_count, by_time
+from kbroker.pipeline.replay_state import ReplayState, StateFile
+from kbroker.pipeline.replay_writer import write_with_timestamps
+from kbroker.pipeline.spark import first_line
+from kbroker.pipeline.store import Store
+
+HEADER: Final = "kbroker.replay"
+"""Name of the header that holds `topic/partition/offset` of the archived record."""
+_STEP_S: Final = 2.0  # of a timed replay's slices: a Spark job takes a good part of a second
+_MOST_BUCKETS: Final = 100_000
+_SETTLED_S: Final = 1.0
+_DELIVERY_MS: Final = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """What to replay, and how."""
+
+    root: str
+    to_topic: str
+    topics: tuple[str, ...] = ()
+    since: str | None = None
+    until: str | None = None
+    where: str | None = None
+    speed: float | None = None
+    """How many times as fast as the records came; None for as fast as possible."""
+    keep_timestamps: bool = False
+    exactly_once: bool = False
+    restart: bool = False
+    slice_records: int = 1_000_000
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same when a replay is taken up again."""
+        names = ("topics", "since", "until", "where", "keep_timestamps", "exactly_once")
+        return {name: list(v) if isinstance(v := getattr(self, name), tuple) else v for name in names}
+
+
+class Replay:
+    """One run of the job; `say` takes lines for people."""
+
+    def __init__(
+        self, session: Any, cluster: Cluster, options: ReplayOptions, progress: Progress, say: Callable[[str], None]
+    ) -> None:
+        self._session = session
+        self._cluster = cluster
+        self._options = options
+        self._progress = progress
+        self._say = say
+        self._store = Store(session, options.root)
+        self._manifest = Manifest(())
+        self._file = StateFile(self._store.files, cluster.identity(), options.to_topic)
+        self.records = 0
+        """Sent by this run."""
+
+    def run(self) -> None:
+        """Send what is left to send; raises PipelineError."""
+        self._manifest = self._store.require()
+        bounds = self._bounds()
+        state = self._begin()
+        if state.finished:
+            self._say(f"{self._options.to_topic} has all of it already; --restart sends it again")
+            return
+        self._prepare_target(bounds)
+        if state.under_way:
+            self._take_up(state)
+        slices = after(self._slices(bounds), state.done)
+        left = sum(end - start for each in slices for start, end in each.bounds.values())
+        started = time.monotonic()
+        for each in slices:
+            time.sleep(max(started + each.due - time.monotonic(), 0))
+            sent = self._send(state, each.bounds)
+            left -= sum(end - start for start, end in each.bounds.values())
+            self._progress.step(sent, left)
+        state.finished = True
+        self._file.save(state)
+
+    # -- what there is ----------------------------------------------------------------------------------------
+
+    def _bounds(self) -> Bounds:
+        chosen = set(self._options.topics) or {p.topic for p in self._manifest.ranges}
+        if missing := chosen - {p.topic for p in self._manifest.ranges}:
+            raise PipelineError(f"{', '.join(sorted(missing))} is not in {self._options.root}")
+        return {p: (r[0].start, r[-1].end) for p, r in self._manifest.ranges.items() if p.topic in chosen}
+
+    def _records(self) -> Any:
+        """Return the records to send, with everything but the order."""
+        from pyspark.sql import functions as f
+
+        options = self._options
+        frame = self._store.frame(self._manifest)
+        try:
+            if options.topics:
+                frame = frame.where(f.col("topic").isin(*options.topics))
+            if options.since is not None:
+                frame = frame.where(f.col("timestamp") >= f.lit(options.since).cast("timestamp"))
+            if options.until is not None:
+                frame = frame.where(f.col("timestamp") < f.lit(options.until).cast("timestamp"))
+            return frame.where(options.where) if options.where is not None else frame
+        except Exception as err:
+            raise PipelineError(f"--where: {first_line(err)}") from err
+
+    def _slices(self, bounds: Bounds) -> list[Slice]:
+        if self._options.speed is None:
+            return by_count(bounds, self._options.slice_records)
+        from pyspark.sql import functions as f
+
+        total = sum(end - start for start, end in bounds.values())
+        width = max(total // _MOST_BUCKETS, 1)
+        rows = (
+            self._records()
+            .groupBy("topic", "partition", f.floor(f.col("offset") / width))
+            .agg(f.min("offset").alias("first"), f.unix_millis(f.max("timestamp")).alias("newest"))
+            .collect()
+        )
+        buckets = [Bucket(Partition(row["topic"], row["partition"]), row["first"], row["newest"]) for row in rows]
+        return by_time(bounds, buckets, self._options.speed, _STEP_S)
+
+    # -- begin and begin again ---------------------------------------------------------------------------------
+
+    def _begin(self) -> ReplayState:
+        identity = self._options.identity()
+        if self._options.restart:
+            self._file.forget()
+        state = self._file.load()
+        if state is None:
+            state = ReplayState(identity)
+        elif state.options != identity:
+            raise PipelineError(
+                f"a replay into {self._options.to_topic} was begun with other options; --restart begins anew"
+            )
+        return state
+
+    def _prepare_target(self, bounds: Bounds) -> None:
+        needed = max((p.number for p in bounds), default=0) + 1
+        number = self._cluster.ensure_topic(self._options.to_topic, needed)
+        if number < needed:
+            raise PipelineError(
+                f"{self._options.to_topic} has {number} partitions, {needed} are needed to keep the records' order"
+            )
+
+    def _take_up(self, state: ReplayState) -> None:
+        """Go on with a slice that was begun: what is in the target already is not sent again, if that is known."""
+        number = sum(end - start for start, end in state.under_way.values())
+        topic = self._options.to_topic
+        if not self._options.exactly_once:
+            self._say(f"the last run ended within {number:,} offsets: {topic} may have their records twice now")
+            return
+        self._say(f"the last run ended within {number:,} offsets: looking which of their records {topic} has")
+        self._settle()
+        self._send(state, dict(state.under_way), self._present(state))
+
+    def _settle(self) -> None:
+        """Wait until nothing more arrives in the target: requests of the last run may still be on their way."""
+        before = None
+        while before != (now := self._cluster.ends(self._options.to_topic)):
+            before = now
+            time.sleep(_SETTLED_S)
+
+    def _present(self, state: ReplayState) -> Any:
+        """Return the places in the archive (topic, partition, offset) of the records that the target has."""
+        from pyspark.sql import functions as f
+
+        topic = self._options.to_topic
+        ends = self._cluster.ends(topic)
+        starts = {str(p.number): state.target.get(p, 0) for p in ends}
+        frame = (
+            self._session.read.format("kafka")
+            .options(**self._cluster.spark_options())
+            .option("subscribe", topic)
+            .option("startingOffsets", json.dumps({topic: starts}))
+            .option("endingOffsets", json.dumps({topic: {str(p.number): end for p, end in ends.items()}}))
+            .option("includeHeaders", "true")
+            .load()
+        )
+        place = f.expr(f"filter(headers, h -> h.key = '{HEADER}')[0].value").cast("string")
+        parts = f.split(place, "/")
+        return (
+            frame.where(place.isNotNull())
+            .select(
+                parts[0].alias("topic"), parts[1].cast("int").alias("partition"), parts[2].cast("long").alias("offset")
+            )
+            .distinct()
+        )
+
+    # -- sending ----------------------------------------------------------------------------------------------
+
+    def _send(self, state: ReplayState, bounds: Bounds, present: Any = None) -> int:
+        """Send one slice; returns how many records."""
+        if present is None:
+            state.target = self._cluster.ends(self._options.to_topic)
+            state.under_way = bounds
+            self._file.save(state)
+        frame = _within(self._records(), bounds)
+        if present is not None:
+            frame = frame.join(present, ["topic", "partition", "offset"], "left_anti")
+        sent: int = frame.count()  # of the offsets' column; Spark's sink does not tell what it wrote
+        ordered = frame.repartition(len(bounds), "topic", "partition")
+        self._write(ordered.sortWithinPartitions("topic", "partition", "offset"))
+        self.records += sent
+        state.done |= {partition: end for partition, (_, end) in bounds.items()}
+        state.under_way = {}
+        self._file.save(state)
+        return sent
+
+    def _write(self, frame: Any) -> None:
+        from pyspark.sql import functions as f
+
+        if self._options.exactly_once:
+            place = f.concat_ws("/", "topic", "partition", "offset").cast("binary")
+            header = f.array(f.struct(f.lit(HEADER).alias("key"), place.alias("value")))
+            frame = frame.withColumn("headers", f.concat(f.coalesce("headers", f.array().cast(_HEADERS)), header))
+        try:
+            if self._options.keep_timestamps:
+                write_with_timestamps(frame, self._cluster.clients, self._options.to_topic)
+            else:
+                self._sink(frame.select("key", "value", "headers", "partition"))
+        except PipelineError:
+            raise
+        except Exception as err:
+            raise PipelineError(f"writing to {self._options.to_topic} failed: {first_line(err)}") from err
+
+    def _sink(self, frame: Any) -> None:
+        producer = {
+            "kafka.acks": "all",
+            "kafka.enable.idempotence": "true",
+            "kafka.delivery.timeout.ms": str(_DELIVERY_MS),
+            "kafka.linger.ms": "5",
+        }
+        options = {**producer, **self._cluster.spark_options(), "topic": self._options.to_topic}
+        frame.write.format("kafka").options(**options).save()
+
+
+_HEADERS: Final = "array<struct<key: string, value: binary>>"
+
+
+def _within(frame: Any, bounds: Bounds) -> Any:
+    """Return the records whose offsets lie in a partition's bounds."""
+    from pyspark.sql import functions as f
+
+    condition = f.lit(False)
+    by_topic: defaultdict[str, Bounds] = defaultdict(dict)
+    for partition, pair in bounds.items():
+        by_topic[partition.topic][partition] = pair
+    for topic, found in by_topic.items():
+        places = f.lit(False)
+        for partition, (start, end) in found.items():
+            places |= (f.col("partition") == partition.number) & (f.col("offset") >= start) & (f.col("offset") < end)
+        condition |= (f.col("topic") == topic) & places
+    return frame.where(condition)

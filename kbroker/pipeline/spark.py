@@ -1,0 +1,171 @@
+"""The SparkSession of a job: its options, the Kafka connector, and what its start says when it fails.
+
+Owns how Spark is started. What a user sets with `--conf` wins, except over what results depend on. Never runs a query.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kbroker.pipeline.errors import PipelineError
+
+# Spark writes a page of warnings about itself at its start; what a user must know comes as an exception anyway.
+_QUIET: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %m%n
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+logger.quiet.name = org.apache.spark.sql
+logger.quiet.level = off
+logger.tasks.name = org.apache.spark.scheduler
+logger.tasks.level = off
+logger.executor.name = org.apache.spark.executor
+logger.executor.level = off
+logger.kafka.name = org.apache.kafka
+logger.kafka.level = off
+logger.hadoop.name = org.apache.hadoop
+logger.hadoop.level = off
+"""
+_NEEDED: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the older type has no statistics
+    # A topic may be called 2026; it is a name all the same.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+}
+_LOCAL: Final = "local[*]"
+_LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """How to reach or start Spark: the options that every verb takes."""
+
+    master: str = _LOCAL
+    conf: Mapping[str, str] = field(default_factory=dict)
+    jars: tuple[str, ...] = ()
+    """The Kafka connector's jars; without any, Spark fetches what belongs to the installed pyspark."""
+    debug: bool = False
+    """Let Spark's own log through."""
+
+
+@contextmanager
+def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
+    """Yield a SparkSession that works in UTC, and stop it at the end; raises PipelineError when Spark cannot start."""
+    _require_java()
+    _require_files(options.jars)
+    try:
+        import pyspark
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise PipelineError("this needs Spark: pip install 'kbroker[spark]'") from None
+    with tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch:
+        settings = {**_settings(options, Path(scratch), pyspark.__version__), **options.conf}
+        builder = SparkSession.builder.master(options.master).appName(name)
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        try:
+            with _quiet_start(scratch_log := Path(scratch) / "spark.log", options.debug):
+                session = builder.getOrCreate()
+        except Exception as err:
+            said = _last_words(scratch_log) or first_line(err)
+            raise PipelineError(f"Spark does not start with --master {options.master}: {said}") from err
+        try:
+            yield configure(session)
+        finally:
+            session.stop()
+
+
+def configure(session: Any) -> Any:
+    """Set what the jobs' results depend on; returns the session."""
+    for key, value in _NEEDED.items():
+        session.conf.set(key, value)
+    return session
+
+
+@contextmanager
+def _quiet_start(log: Path, debug: bool) -> Iterator[None]:
+    """Let the JVM that is started meanwhile write to a file for its whole life what it would write to the terminal."""
+    if debug:
+        yield
+        return
+    terminal = os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(target)
+        os.close(terminal)
+
+
+def _last_words(log: Path) -> str | None:
+    """Return the last line of a JVM's log that tells of an exception."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    found = [line.strip() for line in lines if "Exception" in line or "Error" in line]
+    return found[-1] if found else None
+
+
+def _settings(options: SparkOptions, scratch: Path, version: str) -> dict[str, str]:
+    log = scratch / "log4j2.properties"
+    log.write_text(_QUIET)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+    }
+    if not options.debug:
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log}"
+    if options.jars:
+        settings["spark.jars"] = ",".join(options.jars)
+    else:
+        settings["spark.jars.packages"] = connector(version)
+    if options.master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        settings |= {
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.bindAddress": _LOOPBACK,
+            "spark.local.dir": str(scratch),
+            "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        }
+    return settings
+
+
+def connector(version: str) -> str:
+    """Return the coordinates of the Kafka connector that belongs to a version of pyspark."""
+    scala = "2.12" if version.startswith("3.") else "2.13"
+    return f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{version.partition('+')[0]}"
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
+        raise PipelineError("Spark needs Java (17 or newer), and there is no `java` here")
+
+
+def _require_files(jars: tuple[str, ...]) -> None:
+    for jar in jars:
+        if "://" not in jar and not Path(jar).is_file():
+            raise PipelineError(f"--jars: {jar} is not there")
+
+
+def first_line(err: BaseException) -> str:
+    """Return the first line of an error that says something: Spark's come with pages of stack."""
+    for line in str(err).splitlines():
+        text = line.strip().removeprefix(": ")
+        if text and not text.startswith(("at ", "An error occurred", "JVM stacktrace")):
+            return text
+    return type(err).__name__

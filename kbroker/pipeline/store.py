@@ -1,0 +1,141 @@
+"""An archive on disk: files that appear once what they hold is written down, and not before.
+
+Owns the order of a change, which makes it whole or nothing whenever the process ends:
+
+ 1. Spark writes the files below `_staging/<entry>/`, with the names that they will have;
+ 2. the entry is written to `_manifest/`: from here on the change has happened;
+ 3. files that the entry replaces are deleted, the new ones are moved to their places, the staging folder goes.
+
+Whoever opens the archive to write finishes 3 where it was left, and deletes what never came to 2. Readers that go by
+folders (pandas, DuckDB, pyarrow) pass over names that begin with `_`; between 2 and the end of 3 they see part of the
+change. Never decides what belongs into an archive.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.files import Files
+from kbroker.pipeline.manifest import Entry, File, Manifest
+from kbroker.pipeline.record_columns import COLUMNS, FOLDERS, SCHEMA
+
+MANIFEST: Final = "_manifest"
+STAGING: Final = "_staging"
+FORMATS: Final = ("parquet", "orc")
+_MANY_ENTRIES: Final = 500  # reading one takes milliseconds
+
+
+class Store:
+    """An archive's folder."""
+
+    def __init__(self, session: Any, root: str) -> None:
+        self.files = Files(session, root)
+        self._session = session
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def load(self) -> Manifest:
+        """Read the manifest; empty for a folder that is not there. Raises PipelineError when it is damaged."""
+        found = (each.name for each in self.files.listing(MANIFEST))
+        names = [name for name in found if name.endswith(".json") and not name.startswith(".")]
+        texts = ((name.removesuffix(".json"), self.files.read(f"{MANIFEST}/{name}")) for name in names)
+        return Manifest(Entry.decode(name, text) for name, text in texts)
+
+    def require(self) -> Manifest:
+        """Read the manifest of an archive that must be there; raises PipelineError."""
+        manifest = self.load()
+        if not manifest.entries:
+            raise PipelineError(f"{self.files.root} is no archive: it has no {MANIFEST}")
+        return manifest
+
+    def frame(self, manifest: Manifest, paths: Iterable[str] | None = None) -> Any:
+        """Return the archived records, all or those of some files, as a DataFrame with Spark's column names."""
+        by_format: defaultdict[str, list[str]] = defaultdict(list)
+        for path in sorted(manifest.files) if paths is None else paths:
+            by_format[path.rpartition(".")[2]].append(self.files.url(path))
+        partition_by = layout(manifest) or "date"
+        frames = [self._read(name, urls, partition_by) for name, urls in sorted(by_format.items())]
+        if not frames:
+            return self._session.createDataFrame([], f"{SCHEMA}, {FOLDERS[partition_by]}")
+        whole = frames[0]
+        for each in frames[1:]:
+            whole = whole.unionByName(each)
+        return whole
+
+    def _read(self, file_format: str, urls: list[str], partition_by: str, base: str = "") -> Any:
+        reader = self._session.read.schema(f"{SCHEMA}, {FOLDERS[partition_by]}").format(file_format)
+        return reader.option("basePath", self.files.url(base)).load(urls)
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def recover(self, manifest: Manifest) -> None:
+        """Finish the changes that were committed, and remove those that were not."""
+        by_name = {entry.name: entry for entry in manifest.entries}
+        for folder in self.files.listing(STAGING):
+            entry = by_name.get(folder.name)
+            if entry is not None:
+                self.place(entry)
+            else:
+                self.files.delete(f"{STAGING}/{folder.name}")
+        for name in manifest.obsolete:
+            self.files.delete(f"{MANIFEST}/{name}.json")
+
+    def stage(self, name: str, frame: Any, file_format: str, partition_by: str) -> Any:
+        """Write records for a change; returns them as they can be read back from the files."""
+        self.files.delete(f"{STAGING}/{name}")
+        url = self.files.url(f"{STAGING}/{name}")
+        frame.select(*COLUMNS, *partition_by.split(",")).write.format(file_format).partitionBy(
+            "topic", *partition_by.split(",")
+        ).save(url)
+        return self._read(file_format, [url], partition_by, f"{STAGING}/{name}")
+
+    def staged(self, name: str) -> dict[str, int]:
+        """Return the files of a change by the paths that they will have, with their sizes in bytes."""
+        folder = f"{STAGING}/{name}"
+        return {each.name.removeprefix(f"{folder}/"): each.size for each in self.files.walk(folder)}
+
+    def commit(self, entry: Entry) -> None:
+        """Let a change happen; raises PipelineError when another one of its name did."""
+        self.files.write(f"{MANIFEST}/{entry.name}.json", entry.encode())
+        self.place(entry)
+
+    def place(self, entry: Entry) -> None:
+        """Do what is left to be done of a change that has happened."""
+        folder = f"{STAGING}/{entry.name}"
+        for path in entry.removed:
+            self.files.delete(path)
+        for file in entry.files:
+            if self.files.exists(f"{folder}/{file.path}"):
+                self.files.move(f"{folder}/{file.path}", file.path)
+        self.files.delete(folder)
+
+    def summarize(self, manifest: Manifest, name: str, least: int = _MANY_ENTRIES) -> Manifest:
+        """Put the manifest's entries into one when they have become many; returns the manifest as it is then."""
+        if len(manifest.entries) < least:
+            return manifest
+        self.files.write(f"{MANIFEST}/{name}.json", manifest.summary(name, now()).encode())
+        manifest = self.load()
+        self.recover(manifest)
+        return manifest
+
+
+def layout(manifest: Manifest) -> str | None:
+    """Return by what an archive is partitioned, besides the topic; None while it is empty."""
+    path = next(iter(manifest.files), None)
+    if path is None:
+        return None
+    return ",".join(part.partition("=")[0] for part in path.split("/")[1:-1])
+
+
+def counted(paths: dict[str, int], records: dict[str, int]) -> tuple[File, ...]:
+    """Return files with their sizes and numbers of records."""
+    return tuple(File(path, size, records.get(path, 0)) for path, size in sorted(paths.items()))
+
+
+def now() -> str:
+    """Return the time, in UTC, for people who read a manifest."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
