@@ -15,8 +15,8 @@ from kbroker.log.cleaner.batch_filter import read_body
 from kbroker.log.cleaner.job import CleaningJob
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.reading import SegmentReader
-from kbroker.log.cleaner.record_runs import read_runs
 from kbroker.log.cleaner.transactions import AbortedRanges
+from kbroker.log.record_runs import read_runs
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import Final
 
-from kbroker.log.cleaner.record_runs import Part
+from kbroker.log.record_runs import Part
 
 _KEY_BYTES: Final = 33  # of a bytes object, without its content
 _ROUNDED: Final = 16  # what is allocated is a multiple of this

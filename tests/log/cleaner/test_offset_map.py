@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from kbroker.log.cleaner.offset_map import OffsetMap
-from kbroker.log.cleaner.record_runs import read_runs
+from kbroker.log.record_runs import read_runs
 from kbroker.protocol.records import HEADER_SIZE, build_batch
 from tests.log.builders import NOW
 
