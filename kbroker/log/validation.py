@@ -5,7 +5,8 @@ reach clients, and the rewriting that a topic's settings ask for. Never appends,
 sequences.
 
 A batch's header is always checked. Its records are only walked where a rule needs it: a compacted topic, another codec,
-timestamps out of range, a caller that asks for everything.
+timestamps out of range, a caller that asks for everything. For a compacted topic, where that is every batch, a look at
+many records at once (plain_records.py) mostly tells that walking them would find nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from crc32c import crc32c
 
 from kbroker.log.appends import CLIENT, AppendError, AppendOrigin, RecordErrors
 from kbroker.log.log_config import LogConfig
-from kbroker.protocol.compression import CODEC_NAMES, ZSTD, codec_of
+from kbroker.log.plain_records import read_plain
+from kbroker.protocol.compression import CODEC_NAMES, ZSTD, codec_of, decompress
 from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecodable
 from kbroker.protocol.records import (
     CODEC_MASK,
@@ -185,6 +187,8 @@ def walk(
     """Check every record; returns the batch, rewritten where the topic's settings or the header's errors ask for it."""
     if header.is_control:
         return records  # written by a coordinator of ours, stored as it is
+    if rules.compact and _is_plain(records, header, rules, now_ms):
+        return records
     try:
         found = list(read_records(records, max_bytes=rules.max_decompressed))
     except Malformed as error:
@@ -213,6 +217,22 @@ def walk(
         detail = f"batch of {len(rebuilt)} bytes in codec {CODEC_NAMES[target]} exceeds {rules.max_size}"
         raise AppendError(ErrorCode.MESSAGE_TOO_LARGE, detail=detail)
     return rebuilt
+
+
+def _is_plain(records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
+    """Whether a batch surely may stay as it is; False may mean anything."""
+    if header.timestamp_type or header.size != len(records) or rules.codec not in (-1, header.codec):
+        return False
+    try:
+        data = bytes(decompress(header.codec, records[HEADER_SIZE:], rules.max_decompressed))
+    except Malformed:
+        return False
+    plain = read_plain(data, header.record_count)
+    if plain is None or rules.log_append_time:
+        return plain is not None
+    smallest, largest = header.base_timestamp + plain.smallest_stamp, header.base_timestamp + plain.largest_stamp
+    in_range = now_ms - rules.before_max_ms <= smallest and largest <= now_ms + rules.after_max_ms
+    return in_range and smallest >= _NO_TIMESTAMP and largest == header.max_timestamp
 
 
 def stamp(records: memoryview | bytes, header: BatchHeader, now_ms: int) -> memoryview:

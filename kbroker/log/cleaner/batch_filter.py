@@ -17,8 +17,8 @@ from itertools import compress as select
 from typing import Final
 
 from kbroker.log.cleaner.offset_map import OffsetMap
-from kbroker.log.cleaner.record_runs import Part, read_runs, read_varint, zigzag
 from kbroker.log.cleaner.transactions import CleanedTransactions
+from kbroker.log.record_runs import Part, read_runs, read_varint, zigzag
 from kbroker.protocol.compression import compress, decompress
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import (

@@ -1,8 +1,9 @@
 """The last batch that holds each key, in the part of a log that has not been cleaned.
 
 Owns the table, its bound in memory, and how far into the log it reaches (Kafka's OffsetMap). Keys are kept as they are,
-not hashed, so that two keys are never taken for one. That the table names the batch, and not the record in it, saves an
-object a key; which record of the batch it is comes out when the batch is rewritten. Never reads a file.
+not hashed, so that two keys are never taken for one. Batches are added from the last to the first, so that the table is
+a set of the keys seen, and for each batch a list of those that no later batch holds; which record of the batch it is
+comes out when the batch is rewritten. Never reads a file.
 """
 
 from __future__ import annotations
@@ -12,57 +13,58 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import Final
 
-from kbroker.log.cleaner.record_runs import Part
+from kbroker.log.record_runs import Part
 
 _KEY_BYTES: Final = 33  # of a bytes object, without its content
-_NAMED_BYTES: Final = 16  # of a key's place in its batch's list
-_ENTRY_BYTES: Final = 30  # of the table, when it is full
+_ROUNDED: Final = 16  # what is allocated is a multiple of this
+_NAMED_BYTES: Final = 8  # of a key's place in its batch's list
+_BATCH_BYTES: Final = 168  # of a batch's list, without its keys, and of its place
+_SLOT_BYTES: Final = 16  # of the set
 _INVERTED: Final = bytes((1, 0)) + bytes(254)
 
 
 class OffsetMap:
     """Key -> base offset of its last batch, from `start` on and below `end`; about `max_bytes` of memory at most."""
 
-    def __init__(self, start: int, max_bytes: int) -> None:
+    def __init__(self, start: int, end: int, max_bytes: int) -> None:
         self.start = start
-        self.end = start
-        """Everything below this offset is in the table."""
-        self._last: dict[bytes, int] = {}
+        self.end = end
+        """Everything from the start up to this offset is in the table, once all of it was added."""
+        self._seen: set[bytes] = set()
         self._newest: dict[int, list[bytes]] = {}  # base offset -> the keys of which it holds the last record
         self._max_bytes = max_bytes
         self._kept_bytes = 0
-        self._empty = True
 
-    def has_room(self, count: int, largest_key: int) -> bool:
-        """Whether a batch of `count` records fits, whose largest key has so many bytes; the first one always does."""
-        if self._empty:
-            return True
-        table = sys.getsizeof(self._last)
-        if (len(self._last) + count) * _ENTRY_BYTES > table:
-            table *= 2  # it will grow
-        return table + self._kept_bytes + count * _size_of(largest_key) <= self._max_bytes
+    def add(self, data: bytes, runs: Sequence[Part], base_offset: int) -> bool:
+        """Take in the records of a batch that lies before all that were added; False, and nothing done, if it is full.
 
-    def add(self, data: bytes, runs: Sequence[Part], base_offset: int) -> None:
-        """Take in a batch's records; those below the map's start and those without a key are passed over."""
-        self._empty = False
+        Records below the map's start and those without a key are passed over. The first batch with keys always fits.
+        """
         with_keys = [run for run in runs if run.key_size >= 0]
         keys: Iterable[bytes] = chain.from_iterable(run.keys(data) for run in with_keys)
         if base_offset < self.start:
             skipped = self.start - base_offset
             keys = [key for run in with_keys for key in islice(run.keys(data), run.below(skipped), None)]
-        known = len(self._last)
-        self._last.update(dict.fromkeys(keys, base_offset))
-        if len(self._last) > known:
-            self._kept_bytes += (len(self._last) - known) * _size_of(max(run.key_size for run in with_keys))
+        new = set(keys) - self._seen
+        if not new:
+            return True
+        largest = max(run.key_size for run in with_keys)
+        kept_bytes = self._kept_bytes + _BATCH_BYTES
+        kept_bytes += min(_size_of(largest) * len(new), _size_of(_ROUNDED) * len(new) + len(data))
+        if self._seen and self._table_bytes(len(new)) + kept_bytes > self._max_bytes:
+            return False
+        self._kept_bytes = kept_bytes
+        self._newest[base_offset] = list(new)
+        self._seen.update(new)
+        return True
 
-    def finish(self) -> None:
-        """Prepare the answers; nothing may be added any more."""
-        newest = self._newest
-        for key, base_offset in self._last.items():
-            if base_offset in newest:
-                newest[base_offset].append(key)
-            else:
-                newest[base_offset] = [key]
+    def _table_bytes(self, count: int) -> int:
+        """Return how large the set is with so many more keys: it grows when three fifths of its slots are taken."""
+        total = len(self._seen) + count
+        slots = 1 << (sys.getsizeof(self._seen) // _SLOT_BYTES).bit_length() - 1  # a power of two, and a little more
+        if total * 5 >= (slots - 1) * 3:
+            slots = 1 << (2 * total).bit_length()
+        return slots * _SLOT_BYTES
 
     def is_superseded(self, base_offset: int) -> bool:
         """Whether a batch in the dirty part holds no last record of any key."""
@@ -82,7 +84,7 @@ class OffsetMap:
     def _not_newer(self, data: bytes, run: Part) -> bytes:
         if run.key_size < 0:
             return bytes(run.number)
-        return bytes(map(self._last.__contains__, run.keys(data))).translate(_INVERTED)
+        return bytes(map(self._seen.__contains__, run.keys(data))).translate(_INVERTED)
 
     def _last_in_batch(self, data: bytes, runs: Sequence[Part], base_offset: int) -> list[bytes]:
         newest = self._newest.get(base_offset, ())
@@ -111,4 +113,4 @@ class OffsetMap:
 
 
 def _size_of(key_size: int) -> int:
-    return (_KEY_BYTES + key_size + 15 & ~15) + _NAMED_BYTES
+    return (_KEY_BYTES + key_size + _ROUNDED - 1 & -_ROUNDED) + _NAMED_BYTES

@@ -1,6 +1,6 @@
 """One round of cleaning a log: read the dirty part, then write all segments anew without what is superseded.
 
-Owns the order of the work (Kafka's Cleaner.doClean) and the files it reads. Never replaces a segment: it leaves
+Owns the order of the work (Kafka's Cleaner.doClean) and which segments become one. Never replaces a segment: it leaves
 `.cleaned` files, group after group, and the broker swaps them in. A batch that is not what was written ends the round
 with Malformed: it is not for the cleaner to drop.
 """
@@ -13,21 +13,19 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from kbroker.log.cleaner.batch_filter import BatchFilter, LastBatch, check_batch, read_body
+from kbroker.log.cleaner.batch_filter import BatchFilter, LastBatch
 from kbroker.log.cleaner.cleaned_segment import CleanedSegment
+from kbroker.log.cleaner.dirty_part import read_dirty_part
 from kbroker.log.cleaner.job import CleaningJob
-from kbroker.log.cleaner.offset_map import OffsetMap
-from kbroker.log.cleaner.record_runs import read_runs
+from kbroker.log.cleaner.reading import SegmentReader
 from kbroker.log.cleaner.transactions import CleanedTransactions
-from kbroker.log.files import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, read_at
+from kbroker.log.files import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kbroker.log.index import MAX_RELATIVE_OFFSET
-from kbroker.protocol.errors import Malformed
-from kbroker.protocol.records import HEADER_SIZE, BatchHeader, parse_header
+from kbroker.protocol.records import BatchHeader
 
 _SEGMENTS_A_GROUP: Final = 64  # each costs the broker's loop a few renames at the swap
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _COUNT: Final = struct.Struct(">i")
-_SMALLEST_CHUNK: Final = 65536
 
 
 class CleanedGroup(NamedTuple):
@@ -45,18 +43,22 @@ class Cleaning:
         self._job = job
         self._directory_fd = directory_fd
         self._spend = spend
-        self._chunk = max(job.io_bytes // 2, _SMALLEST_CHUNK)
+        self._reader = SegmentReader(directory_fd, job.io_bytes, spend)
         self.end_offset = job.first_dirty
         """How far the log is clean once all groups are swapped in."""
         self.keyless = 0
-        self.bytes_read = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read so far, of logs and of indexes."""
+        return self._reader.bytes_read
 
     def run(self) -> Iterator[CleanedGroup]:
         """Do the work; raises OSError, Malformed, and what `spend` raises."""
         self._remove_leftovers()
-        offsets = self._read_dirty_part()
-        self.end_offset = offsets.end
         job = self._job
+        offsets = read_dirty_part(job, self._reader)
+        self.end_offset = offsets.end
         transactions = CleanedTransactions(job.aborted)
         producers = {producer_id: LastBatch(last, epoch) for producer_id, last, epoch in job.producers}
         rules = BatchFilter(
@@ -72,40 +74,6 @@ class Cleaning:
             if name.endswith(CLEANED_SUFFIX):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._directory_fd)
-
-    # -- first pass -------------------------------------------------------------------------------------------
-
-    def _read_dirty_part(self) -> OffsetMap:
-        job = self._job
-        offsets = OffsetMap(job.first_dirty, job.map_bytes)
-        transactions = CleanedTransactions(txn for txn in job.aborted if txn.last_offset >= job.first_dirty)
-        ends = [*(base for base, _ in job.segments), job.upper][1:]
-        for (base, size), end in zip(job.segments, ends, strict=True):
-            if end > job.first_dirty:
-                if not self._take_in(base, size, offsets, transactions):
-                    break
-                offsets.end = end
-        offsets.finish()
-        return offsets
-
-    def _take_in(self, base: int, size: int, offsets: OffsetMap, transactions: CleanedTransactions) -> bool:
-        """Add a segment to the table; False when the table is full."""
-        for _, header, batch in self._batches(base, size):
-            if header.last_offset < offsets.start:
-                continue
-            if header.is_control:
-                transactions.is_obsolete(header, batch)
-            elif not transactions.is_aborted(header) and header.record_count:
-                data = read_body(batch, header)
-                runs = read_runs(data, header.record_count)
-                if not offsets.has_room(header.record_count, max(run.key_size for run in runs)):
-                    offsets.end = header.base_offset
-                    return False
-                offsets.add(data, runs, header.base_offset)
-            offsets.end = header.last_offset + 1
-        return True
-
-    # -- second pass ------------------------------------------------------------------------------------------
 
     def _groups(self, end: int) -> Iterator[list[tuple[int, int]]]:
         """Yield neighbouring segments that together are no larger than one segment may be."""
@@ -144,7 +112,7 @@ class Cleaning:
         try:
             for base, size in group:
                 final = last_size if base == last_base else -1
-                for position, header, batch in self._batches(base, size):
+                for position, header, batch in self._reader.forward(base, size):
                     # The last offset of a group stays known: recovery tells from it what the group replaced.
                     kept = rules.apply(batch, header, position + header.size == final)
                     if kept is batch:
@@ -161,49 +129,6 @@ class Cleaning:
     def _spent(self, size: int) -> None:
         if size:
             self._spend(size)
-
-    # -- reading ----------------------------------------------------------------------------------------------
-
-    def _batches(self, base: int, size: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """Yield (position, header, bytes) of every batch of a segment, each checked; raises Malformed, OSError."""
-        fd = os.open(f"{base:020d}{LOG_SUFFIX}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory_fd)
-        try:
-            position = start = 0
-            chunk = memoryview(b"")
-            next_offset, epoch = base, -1
-            while position < size:
-                offset = position - start
-                if offset + HEADER_SIZE > len(chunk) or offset + _size_at(chunk, offset) > len(chunk):
-                    start, offset, chunk = position, 0, self._read(fd, position, size)
-                header = parse_header(chunk, offset)
-                end = offset + header.size
-                if end > len(chunk):
-                    raise Malformed(f"batch at position {position} of segment {base} is cut off")
-                batch = chunk[offset:end]
-                check_batch(batch, header)
-                if header.base_offset < next_offset or header.leader_epoch < epoch:
-                    raise Malformed(f"batch at position {position} of segment {base} does not follow on from the last")
-                next_offset, epoch = header.last_offset + 1, header.leader_epoch
-                yield position, header, batch
-                position += header.size
-        finally:
-            os.close(fd)
-
-    def _read(self, fd: int, position: int, size: int) -> memoryview:
-        """Read a chunk, or one whole batch where that is larger."""
-        data = read_at(fd, min(self._chunk, size - position), position)
-        needed = _size_at(data, 0) if len(data) >= HEADER_SIZE else HEADER_SIZE
-        if needed > size - position:
-            raise Malformed(f"batch at position {position} of {size} bytes is cut off")
-        if needed > len(data):
-            data = read_at(fd, needed, position)
-        self.bytes_read += len(data)
-        self._spend(len(data))
-        return memoryview(data)
-
-
-def _size_at(chunk: bytes | memoryview, offset: int) -> int:
-    return int.from_bytes(chunk[offset + 8 : offset + 12]) + 12
 
 
 def _timestamp_of(header: BatchHeader) -> int:

@@ -6,10 +6,30 @@ transaction's records (Kafka's CleanedTransactionMetadata). Never decides about 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 
 from kbroker.log.txn_index import AbortedTxn
 from kbroker.protocol.records import BatchHeader, read_marker
+
+
+class AbortedRanges:
+    """Where each producer's aborted transactions lie, whatever the order in which batches are asked about."""
+
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        self._ranges: dict[int, tuple[list[int], list[int]]] = {}  # producer -> first offsets, last offsets
+        for txn in sorted(aborted, key=lambda txn: txn.first_offset):
+            firsts, lasts = self._ranges.setdefault(txn.producer_id, ([], []))
+            firsts.append(txn.first_offset)
+            lasts.append(txn.last_offset)
+
+    def hold(self, header: BatchHeader) -> bool:
+        """Whether the records of a data batch were aborted."""
+        if not header.is_transactional or header.producer_id not in self._ranges:
+            return False
+        firsts, lasts = self._ranges[header.producer_id]
+        index = bisect_right(firsts, header.last_offset) - 1
+        return index >= 0 and header.base_offset <= lasts[index]
 
 
 class CleanedTransactions:

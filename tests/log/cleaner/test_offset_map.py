@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from kbroker.log.cleaner.offset_map import OffsetMap
-from kbroker.log.cleaner.record_runs import read_runs
+from kbroker.log.record_runs import read_runs
 from kbroker.protocol.records import HEADER_SIZE, build_batch
 from tests.log.builders import NOW
 
@@ -16,9 +16,9 @@ def body(*keys: bytes) -> bytes:
     return build_batch([(NOW, key, b"v" * (index % 3), ()) for index, key in enumerate(keys)])[HEADER_SIZE:]
 
 
-def add(offsets: OffsetMap, base_offset: int, *keys: bytes) -> None:
+def add(offsets: OffsetMap, base_offset: int, *keys: bytes) -> bool:
     data = body(*keys)
-    offsets.add(data, read_runs(data, len(keys)), base_offset)
+    return offsets.add(data, read_runs(data, len(keys)), base_offset)
 
 
 def kept(offsets: OffsetMap, base_offset: int, *keys: bytes) -> list[int]:
@@ -26,37 +26,50 @@ def kept(offsets: OffsetMap, base_offset: int, *keys: bytes) -> list[int]:
     return list(b"".join(offsets.keep(data, read_runs(data, len(keys)), base_offset)))
 
 
+@pytest.mark.parametrize("per_batch", [1, 10, 100])
 @pytest.mark.parametrize("key_size", [4, 10, 40, 300])
-def test_the_table_takes_no_more_memory_than_it_may(key_size: int) -> None:
-    limit = 4 << 20
-    offsets = OffsetMap(0, limit)
-    tracemalloc.start()
+def test_the_table_takes_no_more_memory_than_it_may(key_size: int, per_batch: int) -> None:
+    limit = 1 << 20
+    base = 9990  # the most that four digits can tell apart
+    offsets = OffsetMap(0, base + per_batch, limit)
     batches = 0
-    while offsets.has_room(10, key_size):
-        add(offsets, batches * 10, *[b"%0*d" % (key_size, batches * 10 + index) for index in range(10)])
+    tracemalloc.start()
+    while base >= 0 and add(offsets, base, *[b"%0*d" % (key_size, base + index) for index in range(per_batch)]):
+        base -= per_batch
         batches += 1
-        if key_size == 4 and batches == 999:
-            break
-    offsets.finish()
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert batches > 400
-    assert used < limit * 1.25  # the lists of `finish`, and what tracing counts
+    assert base >= 0, "the table never was full"
+    assert limit * 0.5 < used < limit * 1.05  # a set that would grow is counted as large as it would be then
+
+
+def test_a_batch_that_does_not_fit_changes_nothing() -> None:
+    offsets = OffsetMap(0, 30, 5000)
+    assert add(offsets, 20, *[b"%d" % key for key in range(10)])
+    assert not add(offsets, 10, *[b"%d" % key for key in range(5, 500)])
+    assert add(offsets, 10, b"9", b"0")
+    assert offsets.is_superseded(10)
+    assert kept(offsets, 20, *[b"%d" % key for key in range(10)]) == [1] * 10
 
 
 def test_the_first_batch_always_has_room() -> None:
-    offsets = OffsetMap(0, 1)
-    assert offsets.has_room(1000, 1000)
-    add(offsets, 0, b"a")
-    assert not offsets.has_room(1, 1)
+    offsets = OffsetMap(0, 20, 1)
+    assert add(offsets, 10, *[b"%d" % key for key in range(10)])
+    assert not add(offsets, 9, b"a")
+    assert add(offsets, 8, b"7")  # nothing new
+
+
+def test_a_large_key_is_not_counted_for_its_neighbours() -> None:
+    offsets = OffsetMap(0, 200, 1 << 20)
+    assert add(offsets, 100, b"first")
+    assert add(offsets, 0, b"x" * 100_000, *[b"%d" % key for key in range(99)])
 
 
 def test_a_batch_with_repeated_keys_keeps_the_last_of_each() -> None:
-    offsets = OffsetMap(0, 1 << 20)
+    offsets = OffsetMap(0, 6, 1 << 20)
     keys = [b"a", b"b", b"a", b"a", b"c"]
-    add(offsets, 0, *keys)
-    add(offsets, 5, b"c")
-    offsets.finish()
+    assert add(offsets, 5, b"c")
+    assert add(offsets, 0, *keys)
     assert kept(offsets, 0, *keys) == [0, 1, 0, 1, 0]
     assert kept(offsets, 5, b"c") == [1]
     assert offsets.is_superseded(3)
@@ -64,13 +77,11 @@ def test_a_batch_with_repeated_keys_keeps_the_last_of_each() -> None:
 
 
 def test_a_batch_across_the_start_of_the_dirty_part() -> None:
-    offsets = OffsetMap(3, 1 << 20)
+    offsets = OffsetMap(3, 6, 1 << 20)
     keys = [b"a", b"b", b"c", b"a", b"d"]
-    add(offsets, 0, *keys)
-    add(offsets, 5, b"d")
-    offsets.finish()
+    assert add(offsets, 5, b"d")
+    assert add(offsets, 0, *keys)
     assert kept(offsets, 0, *keys) == [0, 1, 1, 1, 0]
-    clean = OffsetMap(100, 1 << 20)
-    add(clean, 100, b"b")
-    clean.finish()
+    clean = OffsetMap(100, 101, 1 << 20)
+    assert add(clean, 100, b"b")
     assert kept(clean, 0, *keys) == [1, 0, 1, 1, 1]

@@ -23,6 +23,8 @@ _WORTH_A_RUN: Final = 8  # records; fewer are read one by one
 _NEXT_LOOK: Final = 32  # records to read one by one before looking for a run again
 _FEW: Final = 6  # runs of a batch whose shape is worth keeping
 _MOST_SHAPES: Final = 256
+_MOST_SHAPED: Final = 4096  # records of a batch whose shape is worth its memory
+_LOOK_ON: Final = 16  # how many times further to look as long as records are alike
 _LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 where a varint goes on behind the byte
 _NULL: Final = bytes(byte == 1 for byte in range(256))  # 1 where a size byte says null
 _U64: Final = 2**64 - 1
@@ -80,11 +82,35 @@ class Run(NamedTuple):
             columns = [bytes(compress(column, keep)) for column in columns]
         return max(zigzag(stamp) for stamp in set(zip(*columns, strict=True)))
 
+    def in_order(self, delta: int) -> bool:
+        """Whether the offset deltas count up from `delta`."""
+        return self.delta == delta
+
+    def stamps(self, data: bytes) -> Iterable[int]:
+        """Return each timestamp delta that there is, once or more."""
+        start = self.position + self.stamp_at
+        columns = [data[start + index : self.end : self.stride] for index in range(self.stamp_size)]
+        return map(zigzag, set(zip(*columns, strict=True)))
+
+    def well_formed(self, data: bytes) -> bool:
+        """Whether value and headers of each record end where it ends, and are laid out alike; raises Malformed."""
+        start, stride, end = self.position, self.stride, self.end
+        if self.number == 1:
+            return fields_at(data, start + self.key_at + max(self.key_size, 0), end) is not None
+        fields = fields_at(data, start + self.key_at + max(self.key_size, 0), start + stride)
+        if fields is None:
+            return False
+        for place in fields:
+            column = data[place:end:stride]
+            if column.count(column[0]) != self.number:
+                return False
+        return True
+
 
 class Scattered:
     """Neighbouring records of any sizes, all with keys; what a Run tells, told from lists."""
 
-    __slots__ = ("_deltas", "_ends", "_keys", "_nulls", "_stamps", "end", "key_size", "number", "position")
+    __slots__ = ("_deltas", "_ends", "_keys", "_nulls", "_stamps", "_values", "end", "key_size", "number", "position")
 
     def __init__(self, position: int) -> None:
         self.position = self.end = position
@@ -96,15 +122,16 @@ class Scattered:
         self._deltas: list[int] = []
         self._stamps: list[int] = []
         self._nulls = bytearray()
+        self._values: list[int] = []
 
     def read(self, data: bytes, most: int) -> None:
         """Take in up to `most` more records, fewer before one without a key; raises Malformed, IndexError."""
         position = self.end
         for _ in range(most):
             size, place = data[position], position + 1
-            if size > 0x7F:
+            if size > 0x7F or size & 1:
                 size, place = read_varint(data, position)
-            elif not size & 1:
+            else:
                 size >>= 1
             end = place + size
             stamp_at = place = place + 1
@@ -124,6 +151,7 @@ class Scattered:
             if size <= 0 or place - stamp_at > 9 or delta < 0 or not value_at < end <= len(data):
                 raise Malformed(f"record of {size} bytes does not hold its fields")
             self._keys.append(data[key_at:value_at])
+            self._values.append(value_at)
             self._nulls.append(data[value_at] == 1)
             self._ends.append(end)
             self._deltas.append(delta)
@@ -160,6 +188,29 @@ class Scattered:
         """Return the largest timestamp delta of the records to keep, of which there is one at least."""
         del data
         return max(compress(self._stamps, keep))
+
+    def in_order(self, delta: int) -> bool:
+        """Whether the offset deltas count up from `delta`."""
+        return self._deltas == list(range(delta, delta + self.number))
+
+    def stamps(self, data: bytes) -> Iterable[int]:
+        """Return each timestamp delta that there is, once or more."""
+        del data
+        return self._stamps
+
+    def well_formed(self, data: bytes) -> bool:
+        """Whether value and headers of each record end where it ends; raises Malformed, IndexError."""
+        for place, end in zip(self._values, self._ends, strict=True):
+            size = data[place]
+            # Nearly all: a value of less than 64 bytes, or else of less than 8 KiB, and no headers.
+            if size < 0x80:
+                plain = size == (end - place - 2) * 2
+            else:
+                more = data[place + 1]
+                plain = more < 0x80 and (size & 0x7F | more << 7) == (end - place - 3) * 2
+            if not (plain and not data[end - 1]) and fields_at(data, place, end) is None:
+                return False
+        return True
 
 
 Part = Run | Scattered
@@ -212,7 +263,7 @@ def read_runs(data: bytes, count: int) -> Sequence[Part]:
         return shape.runs
     parts = _divide(data, count)
     runs = [part for part in parts if isinstance(part, Run)]
-    if len(runs) == len(parts) <= _FEW:
+    if len(runs) == len(parts) <= _FEW and count <= _MOST_SHAPED:
         if len(_shapes) >= _MOST_SHAPES:
             _shapes.clear()
         _shapes[len(data), count] = _Shape(data, runs)
@@ -280,6 +331,33 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
             raise Malformed("number of more than 5 bytes in a record")
 
 
+def fields_at(data: bytes, place: int, end: int) -> list[int] | None:
+    """Return the place of each byte of a record, from its value's size on, that says how it is laid out.
+
+    None where value and headers do not end at `end`, or a header has no name. Raises Malformed or IndexError.
+    """
+    places: list[int] = []
+    place = _pass_field(data, place, places)
+    count, after = read_varint(data, place)
+    places += range(place, after)
+    place = after
+    if not 0 <= count <= end - place:
+        return None
+    for _ in range(count):
+        if data[place] & 1 or place >= end:
+            return None
+        place = _pass_field(data, place, places)
+        place = _pass_field(data, place, places)
+    return places if place == end else None
+
+
+def _pass_field(data: bytes, place: int, places: list[int]) -> int:
+    """Note the places of a field's size; returns where the next field begins."""
+    size, content = read_varint(data, place)
+    places += range(place, content)
+    return content + max(size, 0)
+
+
 def _extend(data: bytes, run: Run, left: int) -> Run:
     """Return the run with all neighbours that are like its first record."""
     size_at = run.stamp_at + run.stamp_size  # of the offset delta
@@ -287,9 +365,12 @@ def _extend(data: bytes, run: Run, left: int) -> Run:
     if not size or data[run.position + size_at + size - 1] > 0x7F:
         return run
     most = min(left, (len(data) - run.position) // run.stride, _DELTA_LIMITS[size - 1] - run.delta)
-    alike = _alike(data, run, min(most, _FIRST_LOOK), size_at, size)
-    if alike == _FIRST_LOOK < most:
-        alike = _alike(data, run, most, size_at, size)
+    # Step by step: a look at all that is left for each run of a few records would take a time that grows by its square.
+    look = min(most, _FIRST_LOOK)
+    alike = _alike(data, run, look, size_at, size)
+    while alike == look < most:
+        look = min(most, look * _LOOK_ON)
+        alike = _alike(data, run, look, size_at, size)
     return run._replace(number=max(alike, 1))
 
 

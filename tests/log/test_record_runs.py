@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kbroker.log.cleaner.record_runs import read_runs
+from kbroker.log import record_runs
+from kbroker.log.record_runs import Run, read_runs
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import HEADER_SIZE, build_batch, read_records
 from tests.log.builders import NOW
@@ -47,6 +48,28 @@ def test_a_thousand_records_of_one_layout_are_few_runs() -> None:
     new = [(NOW, b"%05d" % index, b"v" * 80, ()) for index in range(10_000)]
     runs = read_runs(build_batch(new)[HEADER_SIZE:], 10_000)
     assert [run.number for run in runs] == [64, 8192 - 64, 10_000 - 8192]
+
+
+def test_looking_for_neighbours_costs_no_square_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that end just behind what is looked at first."""
+    looked = []
+    alike = record_runs._alike
+
+    def counted(data: bytes, run: Run, count: int, *places: int) -> int:
+        looked.append(count)
+        return alike(data, run, count, *places)
+
+    monkeypatch.setattr(record_runs, "_alike", counted)
+    new = ([(NOW, b"k", b"", ())] * 65 + [(NOW, b"k", b"longer", ())]) * 100
+    assert sum(run.number for run in read_runs(build_batch(new)[HEADER_SIZE:], len(new))) == len(new)
+    assert sum(looked) < 20 * len(new)
+
+
+def test_a_batch_of_very_many_records_is_not_remembered() -> None:
+    record_runs._shapes.clear()
+    for count in (4000, 8000):
+        read_runs(build_batch([(NOW, b"%05d" % index, b"v", ()) for index in range(count)])[HEADER_SIZE:], count)
+    assert [count for _, count in record_runs._shapes] == [4000]
 
 
 @given(st.data())

@@ -1,0 +1,156 @@
+"""The short cut for plain records changes nothing of what the checks of a produced batch say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest.mock import patch
+
+import pytest
+from hypothesis import event, example, given, settings
+from hypothesis import strategies as st
+
+from kbroker.log import validation
+from kbroker.log.appends import CLIENT, COORDINATOR, AppendError, AppendOrigin
+from kbroker.log.log_config import LogConfig
+from kbroker.log.plain_records import read_plain
+from kbroker.log.validation import BatchRules, walk
+from kbroker.protocol.records import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, build_batch, parse_header
+from tests.log.builders import NOW
+
+CONFIGS = [
+    LogConfig(cleanup_policy=("compact",)),
+    LogConfig(cleanup_policy=("compact", "delete"), compression_type="gzip"),
+    LogConfig(cleanup_policy=("compact",), message_timestamp_type="LogAppendTime"),
+    LogConfig(cleanup_policy=("compact",), message_timestamp_before_max_ms=100, message_timestamp_after_max_ms=1000),
+    LogConfig(),
+]
+
+keys = st.integers(0, 99).map(lambda n: b"%03d" % n) | st.binary(max_size=200) | st.just(b"k")
+values = st.none() | st.binary(max_size=3) | st.sampled_from([63, 64, 100, 8191, 8192]).map(lambda n: b"v" * n)
+headers = st.lists(st.tuples(st.sampled_from(["", "h", "long" * 20]), st.none() | st.binary(max_size=70)), max_size=2)
+times = st.sampled_from([0, 0, 0, 1, 63, 64, 99, 1000, 1001, -100, -101, 2**40, -NOW - 1, -NOW - 2, -(2**62)])
+number = st.sampled_from([1, 1, 1, 2, 7, 8, 9, 63, 64, 65, 150, 300])
+groups = st.lists(st.tuples(times, keys, values, headers, number), min_size=1, max_size=6)
+mutations = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3)
+# Places in the header: offset delta, base and largest timestamp, count; and the timestamp type in the attributes.
+fields = st.lists(
+    st.tuples(st.sampled_from([5, 6, 7, 8, 12]), st.sampled_from([-1, 1, 8, 2**31 - 1])), max_size=1
+)  # fmt: skip
+
+
+def outcome(records: bytes, rules: BatchRules, origin: AppendOrigin) -> tuple[object, ...]:
+    """Return what becomes of a batch, to the last word of an error."""
+    try:
+        return ("stored", bytes(walk(memoryview(records), parse_header(records), rules, NOW, origin)))
+    except AppendError as error:
+        return ("refused", error.code, error.message, error.detail, error.record_errors)
+
+
+def compare(records: bytes, config: LogConfig, origin: AppendOrigin = CLIENT) -> tuple[object, ...]:
+    rules = BatchRules("topic-0", config)
+    found = outcome(records, rules, origin)
+    with patch.object(validation, "_is_plain", lambda *_: False):
+        assert found == outcome(records, rules, origin)
+    return found
+
+
+def with_body(header: BatchHeader, body: bytes, changes: list[tuple[int, int]]) -> bytes:
+    """Return a batch with other records, and with some fields of its header changed; the CRC is not looked at here."""
+    numbers = [*header]
+    numbers[1] = HEADER_SIZE - LOG_OVERHEAD + len(body)
+    for place, change in changes:
+        numbers[place] += change
+    try:
+        return HEADER.pack(*numbers) + body
+    except Exception:  # noqa: BLE001 - a number that does not fit in its field
+        return HEADER.pack(*header[:1], numbers[1], *header[2:]) + body
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    groups, st.booleans(), mutations, fields, st.sampled_from([0, 0, 1, 4]), st.sampled_from(CONFIGS),
+    st.sampled_from([CLIENT, COORDINATOR]),
+)  # fmt: skip
+@example([(0, b"k", b"v", [], 150)], False, [], [], 0, CONFIGS[0], CLIENT)
+@example([(0, b"k", b"v", [], 150), (1, b"k", None, [], 1)], True, [], [], 0, CONFIGS[0], CLIENT)
+@example([(-101, b"k", b"v", [], 9), (0, b"k", b"", [], 1)], False, [], [], 0, CONFIGS[3], CLIENT)
+@example([(0, b"k", b"v", [], 9), (1001, b"k", b"", [], 1)], False, [], [], 0, CONFIGS[3], CLIENT)
+def test_the_outcome_is_that_of_reading_record_by_record(
+    groups: list[tuple[int, bytes, bytes | None, list[tuple[str, bytes | None]], int]],
+    keyless: bool,
+    mutations: list[tuple[int, int]],
+    fields: list[tuple[int, int]],
+    codec: int,
+    config: LogConfig,
+    origin: AppendOrigin,
+) -> None:
+    new = [(NOW + time, key, value, tuple(h)) for time, key, value, h, times_over in groups for _ in range(times_over)]
+    if keyless:
+        new[len(new) // 2] = (NOW, None, b"v", ())
+    if mutations:
+        codec = 0
+    batch = build_batch(new, codec=codec)
+    body = bytearray(batch[HEADER_SIZE:])
+    for place, byte in mutations:
+        body[place % len(body)] = byte
+    found = compare(with_body(parse_header(batch), bytes(body), fields), config, origin)
+    event(f"{found[0]} {found[1] if found[0] == 'refused' else ''}")
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from([1, 2, 8, 70]),
+    st.booleans(),
+    st.sampled_from([(), (("h", b""),)]),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=2),
+    st.none() | st.integers(0, 3),
+)
+def test_no_byte_of_a_record_makes_a_difference(
+    count: int,
+    alike: bool,
+    record_headers: tuple[tuple[str, bytes], ...],
+    mutations: list[tuple[int, int]],
+    last: int | None,
+) -> None:
+    """Small records, so that a change mostly hits what says how they are laid out."""
+    batch = build_batch([(NOW, b"k", b"v" * (alike or index % 3), record_headers) for index in range(count)])
+    body = bytearray(batch[HEADER_SIZE:])
+    for place, byte in mutations:
+        body[place % len(body)] = byte
+    if last is not None:
+        body[-1] = last
+    compare(with_body(parse_header(batch), bytes(body), []), CONFIGS[0])
+
+
+def test_a_record_of_negative_size_is_refused() -> None:
+    """It used to be taken for one of as many bytes as its size byte said, among records of different sizes."""
+    batch = bytearray(build_batch([(NOW, b"k" * (index % 3), b"v" * 3, ()) for index in range(9)]))
+    place = HEADER_SIZE + sum(batch[HEADER_SIZE] // 2 + 1 + key_size for key_size in range(3))
+    size = batch[place] // 2
+    assert size % 2 == 1
+    batch[place] = size  # which is the number -5
+    assert compare(bytes(batch), CONFIGS[0])[0] == "refused"
+
+
+def irregular(index: int) -> bytes:
+    return b"v" * (index * 7 % 300)
+
+
+@pytest.mark.parametrize(
+    ("value", "record_headers"),
+    [
+        (lambda _: b"v" * 80, ()),
+        (irregular, ()),
+        (irregular, (("h", b"x"),)),
+        (lambda _: None, ()),
+        (lambda _: b"", ()),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 5, 150])
+def test_what_producers_send_is_plain(
+    value: Callable[[int], bytes | None], record_headers: tuple[tuple[str, bytes]], count: int
+) -> None:
+    new = [(NOW + index, b"%05d" % index, value(index), record_headers) for index in range(count)]
+    plain = read_plain(build_batch(new)[HEADER_SIZE:], count)
+    assert plain is not None
+    assert (plain.smallest_stamp, plain.largest_stamp) == (0, count - 1)
