@@ -127,6 +127,7 @@ class Membership:
                 group.to(DEAD, now_ms)
                 for member in group.members.values():
                     answer_join(member, JoinGroupResponse(error_code=answerable(code)), out)
+                    answer_sync(member, SyncGroupResponse(error_code=answerable(code)), out)
             return out
 
         persist(join.out, lambda: empty_group_metadata(group), after)

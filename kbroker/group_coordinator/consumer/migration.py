@@ -23,7 +23,7 @@ from kbroker.group_coordinator.consumer.heartbeat import Heartbeats, forget_time
 from kbroker.group_coordinator.consumer.member import ClassicSide, ConsumerMember, with_epochs
 from kbroker.group_coordinator.consumer.topics import Topics
 from kbroker.group_coordinator.group import DEAD, EMPTY, STABLE, ClassicGroup, Member
-from kbroker.group_coordinator.rebalance import Rebalances, answer_join, answer_sync, schedule_session
+from kbroker.group_coordinator.rebalance import Rebalances, schedule_session
 from kbroker.group_coordinator.records import group_metadata, group_tombstone
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.join_group import JoinGroupResponse
@@ -32,6 +32,7 @@ from kbroker.protocol.messages.sync_group import SyncGroupResponse
 log = logging.getLogger(__name__)
 
 _CLASSIC_TIMERS = ("join", "sync")
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 class Migration:
@@ -75,8 +76,7 @@ class Migration:
             return ConsumerGroup(group_id)
         if group.state is EMPTY and create:
             out.records.append(group_tombstone(group_id))
-            out.when_written(lambda done, _now: _forget_classic_timers(group, done))
-            log.info("group %s: empty, becomes a consumer group", group_id)
+            self._leave_behind(group, out)
             return ConsumerGroup(group_id)
         if not create or group.state is DEAD:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
@@ -85,7 +85,11 @@ class Migration:
     # -- classic -> consumer
 
     def _upgrade(self, group: ClassicGroup, out: Outcome) -> ConsumerGroup:
-        """Make a consumer group of a classic one with members; raises GROUP_ID_NOT_FOUND where that may not be."""
+        """Make a consumer group of a classic one with members; raises GROUP_ID_NOT_FOUND where that may not be.
+
+        The classic group is as it was until what is decided here has been tried, as the heartbeat behind it may still
+        be refused.
+        """
         start = f"Cannot upgrade classic group {group.group_id} to consumer group because"
         if not self._config.consumer_migration_policy.upgrades:
             raise _refused(f"{start} online upgrade is disabled.")
@@ -97,19 +101,36 @@ class Migration:
             upgraded = self._consumer_group_of(group, start)
         except (Malformed, ValueError):
             raise _refused(f"{start} the embedded consumer protocol is malformed.") from None
+        code = ErrorCode.REBALANCE_IN_PROGRESS
         for member in group.members.values():
-            code = ErrorCode.REBALANCE_IN_PROGRESS
-            answer_join(member, JoinGroupResponse(member_id=member.member_id, error_code=code), out)
-            answer_sync(member, SyncGroupResponse(error_code=code), out)
-        out.when_written(lambda done, _now: _forget_classic_timers(group, done))
+            if member.awaiting_join is not None:
+                answer = JoinGroupResponse(member_id=member.member_id, error_code=code)
+                out.replies.append((member.awaiting_join, answer))
+            if member.awaiting_sync is not None:
+                out.replies.append((member.awaiting_sync, SyncGroupResponse(error_code=code)))
+        self._leave_behind(group, out)
         out.records.append(group_tombstone(group.group_id))
         out.records += _records_of(upgraded)
         assert self.heartbeats is not None
         for held in upgraded.members.values():
             timeout = held.classic.session_timeout_ms if held.classic is not None else None
             self.heartbeats.schedule_session(group.group_id, held.member_id, out, timeout)
-        log.info("group %s: becomes a consumer group with %d members", group.group_id, len(group.members))
         return upgraded
+
+    def _leave_behind(self, group: ClassicGroup, out: Outcome) -> None:
+        """Let a classic group go that becomes a consumer group, once that has been tried.
+
+        Its parked requests are answered by then, whether it was written or not; if it was, the group needs no timers.
+        """
+
+        def settle(done: Outcome, _now: int) -> None:
+            for member in group.members.values():
+                member.awaiting_join = member.awaiting_sync = None
+            if group.group_id not in self._classic:
+                _forget_classic_timers(group, done)
+                log.info("group %s: becomes a consumer group, with %d members", group.group_id, len(group.members))
+
+        out.when_written(settle, settle)
 
     def _consumer_group_of(self, group: ClassicGroup, start: str) -> ConsumerGroup:
         upgraded = ConsumerGroup(group.group_id)
@@ -168,7 +189,8 @@ class Migration:
         if size > self._config.max_size:
             log.info("group %s: stays a consumer group, as it is larger than group.max.size", group.group_id)
             return False
-        return True
+        # A size that the log refused is tried again when there is reason to think that it fits.
+        return not group.too_many_for_classic or size <= group.too_many_for_classic // 2
 
     def classic_group_of(
         self, group: ConsumerGroup, members: dict[str, ConsumerMember], held_as: dict[str, str], now_ms: int
@@ -206,14 +228,24 @@ class Migration:
         out.records.append(converted)
         gone = list(group.members)
 
-        def settle(done: Outcome, now: int) -> None:
-            forget_timers(group.group_id, gone, done)
-            held = self._classic.get(group.group_id)
-            if held is not None:
-                self._settle_in(held, members, reason, done, now)
+        before = out.after
 
-        out.when_written(settle)
-        log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
+        def after(code: ErrorCode, now: int) -> Outcome:
+            done = Outcome() if before is None else before(code, now)
+            held = self._classic.get(group.group_id)
+            if held is not None:  # also where it is in the log, but was not committed in time
+                log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
+                forget_timers(group.group_id, gone, done)
+                self._settle_in(held, members, reason, done, now)
+            elif code in _TOO_LARGE:
+                group.too_many_for_classic = len(members)
+                log.warning(
+                    "group %s: stays a consumer group, as a record of %d classic members is too large for the log",
+                    group.group_id, len(members),
+                )  # fmt: skip
+            return done
+
+        out.after = after
 
     def _settle_in(
         self, group: ClassicGroup, members: dict[str, ConsumerMember], reason: str | None, out: Outcome, now_ms: int
