@@ -217,6 +217,50 @@ def test_what_cannot_be_upgraded() -> None:
     assert "custom assignor" in str(c.enter_consumer("new", "t").error_message)
 
 
+def assignment(c: ConsumerContext, *indexes: int, topic: str = "t") -> bytes:
+    """Return an assignment as a leader that may be wrong writes it."""
+    name = topic.encode()
+    body = len(indexes).to_bytes(4, "big") + b"".join(index.to_bytes(4, "big", signed=True) for index in indexes)
+    return b"\0\1\0\0\0\1" + len(name).to_bytes(2, "big") + name + body + b"\xff\xff\xff\xff"
+
+
+def test_a_partition_that_two_classic_members_have_keeps_the_group_from_an_upgrade() -> None:
+    c = context()
+    old = classic(c)
+    second, _ = c.enter(protocols={"range": subscription()})
+    c.join(old, protocols={"range": subscription()})
+    waiting = c.sync(second, 2)
+    c.sync(old, 2, {old: assignment(c, 0, 1, 2), second: assignment(c, 2, 3)})
+    assert waiting.answer.error_code == E.NONE
+    refused = c.enter_consumer("new", "t")
+    assert refused.error_code == E.GROUP_ID_NOT_FOUND
+    assert "more than one member" in str(refused.error_message)
+    assert (c.group().state, c.heartbeat(old, 2), c.heartbeat(second, 2)) == (STABLE, E.NONE, E.NONE)
+    assert "g" not in c.shard.consumer_groups
+
+
+def test_partitions_that_do_not_exist_are_nobodys_after_an_upgrade() -> None:
+    c = context()
+    old = classic(c)
+    second, _ = c.enter(protocols={"range": subscription()})
+    c.join(old, protocols={"range": subscription()})
+    c.sync(second, 2)
+    c.sync(old, 2, {old: assignment(c, 0, 1, 5, -1), second: assignment(c, 2, 3, 5, 2**31 - 1)})
+    new = Consumer(c, "new", "t")
+    new.beat()
+    group = c.consumer_group()
+    t = c.create("t", 8)
+    for _ in range(8):
+        for member_id in (old, second):
+            epoch = group.members[member_id].member_epoch
+            owned = {(topic, index) for topic, held in group.members[member_id].assigned.items() for index in held}
+            epoch = c.join(member_id, protocols={"range": subscription(owned)}).answer.generation_id
+            c.sync(member_id, epoch)
+        converge([new], rounds=1)
+    owners = sorted(index for member in group.members.values() for index in member.assigned[t])
+    assert owners == list(range(8))
+
+
 def test_a_consumer_member_may_come_before_the_first_generation() -> None:
     c = context()
     old, parked = c.enter(protocols={"range": subscription()})

@@ -136,6 +136,7 @@ class Migration:
         upgraded = ConsumerGroup(group.group_id)
         upgraded.epoch = upgraded.assignment_epoch = generation = group.generation
         protocol = group.protocol_name or group.select_protocol()  # its first generation may not have begun
+        owned: set[tuple[bytes, int]] = set()
         for member in group.members.values():
             partitions, has_user_data = read_assignment(member.assignment, self._topics)
             if has_user_data:
@@ -143,6 +144,10 @@ class Migration:
                     f"{start} an unsupported custom assignor is in use. Please refer to the documentation or switch "
                     "to a default assignor before re-attempting the upgrade."
                 )
+            held = {(topic_id, index) for topic_id, indexes in partitions.items() for index in indexes}
+            if not owned.isdisjoint(held):
+                raise _refused(f"{start} its leader has assigned a partition to more than one member.")
+            owned |= held
             subscription = read_subscription(member.metadata(protocol))
             upgraded.target[member.member_id] = partitions
             upgraded.put_member(
