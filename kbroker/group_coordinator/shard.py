@@ -7,7 +7,8 @@ listing, deleting, expiring. Pure: no I/O, nothing asynchronous; the runtime (kb
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Parked, Schedule
@@ -50,9 +51,18 @@ _EXPIRE = ("expire",)
 
 
 class GroupShard:
-    """The groups of one partition: classic ones in `groups`, those of KIP-848 in `consumer_groups`."""
+    """The groups of one partition: classic ones in `groups`, those of KIP-848 in `consumer_groups`.
 
-    def __init__(self, config: GroupConfig, topics: Topics | None = None, settings: Settings | None = None) -> None:
+    `seconds` is a stopwatch, by which long work is cut into slices.
+    """
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        topics: Topics | None = None,
+        settings: Settings | None = None,
+        seconds: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._config = config
         self._topics = topics = topics or Topics(ClusterState(""))
         settings = settings or Settings(config, topics)
@@ -62,7 +72,7 @@ class GroupShard:
         self._rebalances = Rebalances(config)
         self._membership = Membership(self.groups, config, self._rebalances)
         migration = Migration(self.groups, self.consumer_groups, config, self._rebalances, topics)
-        self._regexes = Regexes(self.consumer_groups.get, topics, settings)
+        self._regexes = Regexes(self.consumer_groups.get, topics, settings, seconds)
         self._heartbeats = Heartbeats(
             migration.find, migration.open_group, migration.downgrade, self._regexes, topics, settings
         )

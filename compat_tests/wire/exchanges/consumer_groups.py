@@ -324,3 +324,26 @@ def consumer_group_classic_static(wire: Wire) -> None:
     again = sync(group, back.generation_id, back.member_id, group_instance_id="i")
     wire.ask("syncs", again, 3, old)
     wire.ask("the consumer is gone", beat(group, "a", 2, instance_id="i"), 1)
+
+
+@sequence
+def repeated_group_ids(wire: Wire) -> None:
+    """Requests that name a group twice: answered once or twice?"""
+    consumer, classic, none, topic = wire.name, f"{wire.name}-classic", f"{wire.name}-none", wire.topic(partitions=2)
+    for group in (consumer, classic, none):
+        wire.coordinator(group)
+    wire.quiet(enter(consumer, "a", topic), 1)
+    wire.quiet(commit(classic, [(topic, 0, 1), (topic, 1, 2)]), 9)
+    for v in versions(ConsumerGroupDescribeRequest):
+        wire.ask("describe consumer groups", ConsumerGroupDescribeRequest([consumer, consumer, none, none, ""] * 2), v)
+    for v in versions(DescribeGroupsRequest):
+        wire.ask("describe groups", DescribeGroupsRequest([classic, classic, classic]), v)
+    wire.ask("describe no group", DescribeGroupsRequest([none, none]), 6)
+    whole = OffsetFetchRequestGroup(group_id=classic, topics=None)
+    one = OffsetFetchRequestGroup(
+        group_id=classic, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0, 0])] * 2
+    )
+    for v in (8, 9):
+        wire.ask("fetch all twice", OffsetFetchRequest(groups=[whole, whole]), v)
+        wire.ask("fetch a partition four times, twice", OffsetFetchRequest(groups=[one, one]), v)
+    wire.ask("delete", DeleteGroupsRequest([classic, classic]), 2)
