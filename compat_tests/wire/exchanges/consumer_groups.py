@@ -347,3 +347,29 @@ def repeated_group_ids(wire: Wire) -> None:
         wire.ask("fetch all twice", OffsetFetchRequest(groups=[whole, whole]), v)
         wire.ask("fetch a partition four times, twice", OffsetFetchRequest(groups=[one, one]), v)
     wire.ask("delete", DeleteGroupsRequest([classic, classic]), 2)
+
+
+@sequence
+def consumer_group_of_odd_assignments(wire: Wire) -> None:
+    """Classic groups whose leader assigned what it must not, when a consumer member comes to them."""
+    group, topic = wire.name, wire.topic(partitions=2)
+    old, second = wire.client("old"), wire.client("second")
+    wire.coordinator(group)
+    member = old.ask(classic_join(group, topic), 5).member_id
+    generation = old.ask(classic_join(group, topic, member), 5).generation_id
+    done = old.ask(sync(group, generation, member, {member: assignment(topic, [0, 1, 7])}), 3)
+    assert done.error_code == ErrorCode.NONE, done
+    wire.ask("a partition that does not exist", enter(group, "a", topic), 1)
+
+    group = f"{wire.name}-twice"
+    leader = classic_member(wire, group, topic, old).member_id
+    other = second.ask(classic_join(group, topic), 5).member_id
+    second.start(classic_join(group, topic, other), 5)
+    wire.until(lambda: old.ask(HeartbeatRequest(group, 1, leader), 4).error_code != ErrorCode.NONE, "a rebalance")
+    old.ask(classic_join(group, topic, leader), 5)
+    generation = second.finish().generation_id
+    both = {leader: assignment(topic, [0, 1]), other: assignment(topic, [1])}
+    done = old.ask(sync(group, generation, leader, both), 3)
+    assert done.error_code == ErrorCode.NONE, done
+    wire.ask("a partition that two have", enter(group, "a", topic), 1)
+    wire.ask("describe the classic group", DescribeGroupsRequest([group]), 6)
