@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
 ERROR_MESSAGE_SINCE = 6
 _EXPIRE = ("expire",)
+EXPIRE_SLICE_SECONDS = 0.005
+_FAILED_TIMER_MS = 10_000
+"""When a timer is tried again whose handler failed, which is a bug: not so often that the log says nothing else."""
 
 
 class GroupShard:
@@ -79,6 +82,8 @@ class GroupShard:
         migration.heartbeats = self._heartbeats
         self._classic_members = ClassicMembers(self._heartbeats, migration, topics, settings)
         self._unknown_types: set[int] = set()
+        self._seconds = seconds
+        self._unexpired: list[str] = []  # groups that a look for expired offsets has yet to come to
 
     # -- replay
 
@@ -163,7 +168,17 @@ class GroupShard:
         return out
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
-        """Route a timer to what it ends."""
+        """Route a timer to what it ends; one whose handler fails is not lost, as nobody would set it again."""
+        try:
+            found = self._on_timer(key, now_ms)
+        except Exception:
+            log.exception("timer %r failed, and is tried again", key)
+            return Outcome(timers=[Schedule(key, _FAILED_TIMER_MS)])
+        if found is None:
+            raise ValueError(f"no timer {key!r}")
+        return found
+
+    def _on_timer(self, key: Hashable, now_ms: int) -> Outcome | None:
         out = Outcome()
         match key:
             case ("session", str(group_id), str(member_id)):
@@ -187,7 +202,7 @@ class GroupShard:
                 if consumer_group is not None:
                     return self._heartbeats.on_timer(consumer_group, kind, member_id, now_ms)
             case _:
-                raise ValueError(f"no timer {key!r}")
+                return None
         return out
 
     def _alive(self, group_id: str) -> ClassicGroup | None:
@@ -212,14 +227,22 @@ class GroupShard:
             return join.out
         group_id = group.group_id
         del self.consumer_groups[group_id]
-        out = self._membership.join(join)
+        try:
+            out = self._membership.join(join)
+        except Exception:
+            self.groups.pop(group_id, None)
+            self.consumer_groups[group_id] = group
+            raise
         out.records[:0] = consumer_records.group_tombstones(group)
+        before = out.after
 
-        def restore_it(_out: Outcome, _now_ms: int) -> None:
-            if group_id not in self.groups:
+        def after(code: ErrorCode, now_ms: int) -> Outcome:
+            done = Outcome() if before is None else before(code, now_ms)
+            if code is not ErrorCode.NONE and group_id not in self.groups:
                 self.consumer_groups[group_id] = group
+            return done
 
-        out.when_written(lambda _out, _now_ms: None, restore_it)
+        out.after = after
         return out
 
     def sync(self, request: SyncGroupRequest, parked: Parked, now_ms: int) -> Outcome:
@@ -343,17 +366,25 @@ class GroupShard:
         return Outcome(records=self.offsets.on_topics_deleted(deleted), atomic=False)
 
     def expire(self, now_ms: int) -> Outcome:
-        """Delete expired offsets, and groups that have neither members nor offsets."""
+        """Delete expired offsets, and groups that have neither members nor offsets: a slice of the groups at a time."""
         out = Outcome(atomic=False)
-        groups: list[ClassicGroup | ConsumerGroup] = [*self.groups.values(), *self.consumer_groups.values()]
-        for group in groups:
-            tombstones, none_left = self.offsets.expired(group, now_ms)
-            out.records += tombstones
-            if none_left and group.is_empty:
-                out.records += _tombstones(group)
+        if not self._unexpired:
+            self._unexpired = [*self.groups, *self.consumer_groups]
+        until = self._seconds() + EXPIRE_SLICE_SECONDS
+        while self._unexpired:
+            group_id = self._unexpired.pop()
+            group = self.groups.get(group_id) or self.consumer_groups.get(group_id)
+            if group is not None:
+                tombstones, none_left = self.offsets.expired(group, now_ms)
+                out.records += tombstones
+                if none_left and group.is_empty:
+                    out.records += _tombstones(group)
+            if self._seconds() >= until:
+                break
         if out.records:
             log.info("%d tombstones of expired offsets and groups", len(out.records))
-        out.timers.append(Schedule(_EXPIRE, self._config.offsets_retention_check_interval_ms))
+        delay = 0 if self._unexpired else self._config.offsets_retention_check_interval_ms
+        out.timers.append(Schedule(_EXPIRE, delay))
         return out
 
 

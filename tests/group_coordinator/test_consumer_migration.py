@@ -10,6 +10,7 @@ from kbroker.group_coordinator.config import GroupConfig, MigrationPolicy
 from kbroker.group_coordinator.consumer.embedded import read_assignment, write_assignment
 from kbroker.group_coordinator.consumer.group import ConsumerGroupState
 from kbroker.group_coordinator.group import COMPLETING, PREPARING, STABLE
+from kbroker.group_coordinator.membership import Membership
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, Owned, converge
 
@@ -98,6 +99,21 @@ def test_when_its_last_consumer_member_leaves_the_group_is_classic_again() -> No
     assert (answer.generation_id, answer.leader) == (3, old)
     assert c.sync(old, 3, {old: whole(c)}).answer.error_code == E.NONE
     assert c.restarted().group().state is STABLE
+
+
+def test_g1_what_a_classic_member_has_not_given_up_stays_its_own_there_and_back() -> None:
+    c = context()
+    old = classic(c)
+    new = Consumer(c, "new", "t")
+    new.beat()
+    t = c.topics.id_of("t") or b""
+    assert len(c.consumer_group().target[old][t]) == 2
+    assert new.leave().error_code == E.NONE
+    assert "g" in c.shard.groups
+    again = Consumer(c, "again", "t")
+    again.beat()
+    assert again.told == set(), "the old member, which has heard of nothing, has all"
+    assert len(c.consumer_group().members[old].assigned[t]) == 4
 
 
 def test_a_session_that_ends_turns_the_group_back_as_well() -> None:
@@ -454,8 +470,8 @@ def test_a_new_group_that_is_not_committed_answers_who_waits_for_an_assignment()
     follower = next(m for m in ids if m != c.group().leader_id)
     waiting = c.sync(follower, 1)
     c.catch_up(E.REQUEST_TIMED_OUT)
-    assert "g" not in c.shard.groups
     assert waiting.answer.error_code == E.COORDINATOR_NOT_AVAILABLE
+    assert not c.group().members
 
 
 def test_a_group_that_is_too_large_for_one_record_stays_a_consumer_group() -> None:
@@ -472,3 +488,46 @@ def test_a_group_that_is_too_large_for_one_record_stays_a_consumer_group() -> No
     c.advance(500)
     assert c.consumer_group().members.keys() == set(ids)
     assert not [key for key in c.timers if "new" in str(key)]
+
+
+@pytest.mark.parametrize("code", [E.REQUEST_TIMED_OUT, E.NOT_ENOUGH_REPLICAS])
+def test_an_empty_group_keeps_its_offsets_whatever_becomes_of_its_new_member(code: ErrorCode) -> None:
+    c = context()
+    c.commit(3)
+    a = Consumer(c, "a", "t")
+    a.beat()
+    a.leave()
+    if code is E.REQUEST_TIMED_OUT:
+        c.lag = True
+        c.join(protocols={"range": subscription()})
+        c.catch_up(code)
+        c.lag = False
+    else:
+        c.fail_with = code
+        c.join(protocols={"range": subscription()})
+        c.fail_with = E.NONE
+    assert c.fetch()[0] == 3
+    again = c.restarted()
+    assert (c.shard.groups.keys(), c.shard.consumer_groups.keys()) == (
+        again.shard.groups.keys(),
+        again.shard.consumer_groups.keys(),
+    )
+    assert Consumer(c, "b", "t").beat().error_code == E.NONE
+    assert c.restarted().consumer_group().members.keys() == {"b"}
+
+
+def test_an_empty_group_stays_when_the_join_to_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = context()
+    a = Consumer(c, "a", "t")
+    a.beat()
+    a.leave()
+
+    def broken(*_args: object) -> None:
+        raise RuntimeError("this is tried on purpose")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Membership, "_persist_new", broken)
+        with pytest.raises(RuntimeError):
+            c.join(protocols={"range": subscription()})
+    assert "g" not in c.shard.groups
+    assert c.consumer_group().state is ConsumerGroupState.EMPTY

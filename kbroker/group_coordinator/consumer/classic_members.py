@@ -139,7 +139,7 @@ class ClassicMembers:
         members[updated.member_id] = updated
         held_as = {updated.member_id: held.member_id}
         try:
-            converted = self._migration.classic_group_of(group, members, held_as, now_ms)
+            converted = self._migration.classic_group_of(group, members, held_as, now_ms, rebalances=rebalances)
         except (Malformed, ValueError) as err:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND) from err
         out.records += records.group_tombstones(group, renamed=(held.member_id, updated.member_id))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from kbroker.coordination_outcome import Cancel, CoordinatorRecord, Outcome
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer import records
+from kbroker.group_coordinator.consumer.assignor import copied, frozen
 from kbroker.group_coordinator.consumer.embedded import (
     read_assignment,
     read_subscription,
@@ -20,7 +21,13 @@ from kbroker.group_coordinator.consumer.embedded import (
 )
 from kbroker.group_coordinator.consumer.group import CONSUMER, NOTHING, ConsumerGroup
 from kbroker.group_coordinator.consumer.heartbeat import Heartbeats, forget_timers
-from kbroker.group_coordinator.consumer.member import ClassicSide, ConsumerMember, with_epochs
+from kbroker.group_coordinator.consumer.member import (
+    ClassicSide,
+    ConsumerMember,
+    Partitions,
+    with_epochs,
+    without_epochs,
+)
 from kbroker.group_coordinator.consumer.topics import Topics
 from kbroker.group_coordinator.group import DEAD, EMPTY, STABLE, ClassicGroup, Member
 from kbroker.group_coordinator.rebalance import Rebalances, schedule_session
@@ -178,7 +185,7 @@ class Migration:
         leaving = {member.member_id for member in gone}
         members = {m.member_id: m for m in group.members.values() if m.member_id not in leaving}
         try:
-            converted = self.classic_group_of(group, members, {}, now_ms)
+            converted = self.classic_group_of(group, members, {}, now_ms, rebalances=True)
         except (Malformed, ValueError) as err:
             log.warning("group %s: stays a consumer group, as a member cannot be read: %s", group.group_id, err)
             return False
@@ -198,9 +205,18 @@ class Migration:
         return not group.too_many_for_classic or size <= group.too_many_for_classic // 2
 
     def classic_group_of(
-        self, group: ConsumerGroup, members: dict[str, ConsumerMember], held_as: dict[str, str], now_ms: int
+        self,
+        group: ConsumerGroup,
+        members: dict[str, ConsumerMember],
+        held_as: dict[str, str],
+        now_ms: int,
+        *,
+        rebalances: bool,
     ) -> CoordinatorRecord:
         """Return the record of a classic group of these members, each with its target as its assignment.
+
+        If the group rebalances at once, nobody is given that any more, and the record says what each has: it may be
+        made a consumer group again before anybody has given anything up.
 
         `held_as`: the id under which the group has the target of a member whose id is new. Raises Malformed where what
         a member said of itself cannot be read.
@@ -213,9 +229,12 @@ class Migration:
         classic.state = STABLE
         assignments = {}
         for member_id, classic_member in classic.members.items():
-            target = group.target.get(held_as.get(member_id, member_id), NOTHING)
+            if rebalances:
+                partitions = _all_of(members[member_id])
+            else:
+                partitions = group.target.get(held_as.get(member_id, member_id), NOTHING)
             version = version_of(classic_member.metadata(protocol))
-            assignments[member_id] = write_assignment(target, version, self._topics)
+            assignments[member_id] = write_assignment(partitions, version, self._topics)
         return group_metadata(classic, assignments)
 
     def become_classic(
@@ -264,6 +283,14 @@ class Migration:
         group.subscribed_topics = group.compute_subscribed_topics()
         if reason is not None and group.state is STABLE:
             self._rebalances.prepare(group, reason, out, now_ms)
+
+
+def _all_of(member: ConsumerMember) -> Partitions:
+    """Return what a member has, with what it has not given up yet."""
+    held = copied(without_epochs(member.assigned))
+    for topic_id, indexes in member.pending_revocation.items():
+        held.setdefault(topic_id, set()).update(indexes)
+    return frozen(held)
 
 
 def _classic_member(member: ConsumerMember) -> Member:
