@@ -183,6 +183,7 @@ def test_g5_a_classic_member_that_does_not_go_on_is_removed(phase: str) -> None:
         new.settle()
         c.advance(1_100)
     assert c.consumer_group().members.keys() == {"new"}
+    assert not c.consumer_group().joining
 
 
 def test_g10_a_classic_member_is_told_of_a_rebalance_and_kept() -> None:
