@@ -66,7 +66,7 @@ class Change(Enum):
 
 def compile_regex(pattern: str) -> Callable[[str], Any]:
     """Return what matches whole topic names; raises INVALID_REGULAR_EXPRESSION, also for one that would cost much."""
-    if len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
+    if len(pattern) > MAX_PATTERN_BYTES or len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
         raise _invalid(f"{pattern[:100]}...", f"longer than {MAX_PATTERN_BYTES} bytes")
     if pattern.count("\\p") + pattern.count("\\P") > MAX_UNICODE_CLASSES:
         raise _invalid(pattern, f"more than {MAX_UNICODE_CLASSES} Unicode classes")
