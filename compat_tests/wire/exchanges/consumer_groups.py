@@ -373,3 +373,22 @@ def consumer_group_of_odd_assignments(wire: Wire) -> None:
     assert done.error_code == ErrorCode.NONE, done
     wire.ask("a partition that two have", enter(group, "a", topic), 1)
     wire.ask("describe the classic group", DescribeGroupsRequest([group]), 6)
+
+
+@sequence
+def consumer_group_refused_conversion(wire: Wire) -> None:
+    """A consumer member that is refused comes to a classic group in which a JoinGroup waits."""
+    group, topic = wire.name, wire.topic(partitions=2)
+    old, second = wire.client("old"), wire.client("second")
+    leader = classic_member(wire, group, topic, old).member_id
+    other = second.ask(classic_join(group, topic), 5).member_id
+    second.start(classic_join(group, topic, other), 5)
+    wire.until(lambda: old.ask(HeartbeatRequest(group, 1, leader), 4).error_code != ErrorCode.NONE, "a rebalance")
+    bad = enter(group, "a", subscribed_topic_names=None, subscribed_topic_regex="(")
+    wire.ask("a pattern that is none", bad, 1)
+    wire.ask("still a classic group", ConsumerGroupDescribeRequest([group]), 1)
+    old.start(classic_join(group, topic, leader), 5)
+    answer = wire.finish("the member that waited", second, 5)
+    if answer.error_code != ErrorCode.NONE:
+        second.ask(classic_join(group, topic, other), 5)
+    assert old.finish().generation_id == 2
