@@ -50,6 +50,14 @@ def test_groups_that_are_named_again_are_answered_again_within_a_bound(monkeypat
         assert [group.error_code for group in answer] == [E.NONE, E.NONE, E.GROUP_ID_NOT_FOUND, last]
         assert answer[0] == answer[1]
     assert described == ["new", "h"] * 2, "each is looked at once"
+    described.clear()
+    describe_classic = GroupShard.describe
+
+    def noted_classic(shard: GroupShard, group_id: str, version: int) -> Any:
+        described.append(group_id)
+        return describe_classic(shard, group_id, version)
+
+    monkeypatch.setattr(GroupShard, "describe", noted_classic)
     for version in (0, 6):
         monkeypatch.setattr(repeated, "MAX_REPEATED_BYTES", 1_000)
         answer = node.ask(of_classic, version).groups
@@ -58,6 +66,7 @@ def test_groups_that_are_named_again_are_answered_again_within_a_bound(monkeypat
         answer = node.ask(of_classic, version).groups
         assert [group.group_id for group in answer] == of_classic.groups
         assert answer[3].error_code == E.INVALID_REQUEST
+    assert described == ["g", "h"] * 4
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
