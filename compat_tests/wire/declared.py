@@ -47,4 +47,25 @@ DECLARED: tuple[Declared, ...] = (
         for how in ("too short", "too long", "negative")
         for codec in ("gzip", "zstd")
     ),
+    Declared(
+        "consumer-group-of-odd-assignments",
+        "a partition that does not exist",
+        "",
+        "Kafka 4.3.0 keeps partitions that do not exist when it converts a classic group, and its assignor fails on "
+        "them (UNKNOWN_SERVER_ERROR) whenever a consumer member comes; kbroker drops them",
+    ),
+    Declared(
+        "consumer-group-of-odd-assignments",
+        "a partition that two have",
+        "",
+        "Kafka 4.3.0 fails with an IllegalStateException (UNKNOWN_SERVER_ERROR) when it converts a classic group in "
+        "which two members have a partition; kbroker answers GROUP_ID_NOT_FOUND, as for all that cannot be converted",
+    ),
+    Declared(
+        "consumer-group-refused-conversion",
+        "the member that waited",
+        "",
+        "Kafka 4.3.0 answers JoinGroups that wait in a classic group REBALANCE_IN_PROGRESS when a consumer member is "
+        "about to convert it, also where it is then refused; in kbroker they wait on, as nothing has happened",
+    ),
 )

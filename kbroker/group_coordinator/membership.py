@@ -117,16 +117,19 @@ class Membership:
         return out
 
     def _persist_new(self, group: ClassicGroup, join: Join) -> None:
-        """Write the new group; without its record it is not to exist."""
+        """Write the new group; without its record it is not to exist, and where that was late, not with members."""
 
         def after(code: ErrorCode, now_ms: int) -> Outcome:
             out = Outcome()
             if code is not ErrorCode.NONE and self._groups.get(group.group_id) is group:
                 log.warning("group %s: it was not written and is dropped: %s", group.group_id, code.name)
                 del self._groups[group.group_id]
+                if code is ErrorCode.REQUEST_TIMED_OUT:  # it is in the log, and so may be offsets of it
+                    self._groups[group.group_id] = ClassicGroup(group.group_id, now_ms)
                 group.to(DEAD, now_ms)
                 for member in group.members.values():
                     answer_join(member, JoinGroupResponse(error_code=answerable(code)), out)
+                    answer_sync(member, SyncGroupResponse(error_code=answerable(code)), out)
             return out
 
         persist(join.out, lambda: empty_group_metadata(group), after)

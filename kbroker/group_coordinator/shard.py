@@ -7,7 +7,8 @@ listing, deleting, expiring. Pure: no I/O, nothing asynchronous; the runtime (kb
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Parked, Schedule
@@ -47,12 +48,24 @@ log = logging.getLogger(__name__)
 CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
 ERROR_MESSAGE_SINCE = 6
 _EXPIRE = ("expire",)
+EXPIRE_SLICE_SECONDS = 0.005
+_FAILED_TIMER_MS = 10_000
+"""When a timer is tried again whose handler failed, which is a bug: not so often that the log says nothing else."""
 
 
 class GroupShard:
-    """The groups of one partition: classic ones in `groups`, those of KIP-848 in `consumer_groups`."""
+    """The groups of one partition: classic ones in `groups`, those of KIP-848 in `consumer_groups`.
 
-    def __init__(self, config: GroupConfig, topics: Topics | None = None, settings: Settings | None = None) -> None:
+    `seconds` is a stopwatch, by which long work is cut into slices.
+    """
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        topics: Topics | None = None,
+        settings: Settings | None = None,
+        seconds: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._config = config
         self._topics = topics = topics or Topics(ClusterState(""))
         settings = settings or Settings(config, topics)
@@ -62,13 +75,15 @@ class GroupShard:
         self._rebalances = Rebalances(config)
         self._membership = Membership(self.groups, config, self._rebalances)
         migration = Migration(self.groups, self.consumer_groups, config, self._rebalances, topics)
-        self._regexes = Regexes(self.consumer_groups.get, topics, settings)
+        self._regexes = Regexes(self.consumer_groups.get, topics, settings, seconds)
         self._heartbeats = Heartbeats(
             migration.find, migration.open_group, migration.downgrade, self._regexes, topics, settings
         )
         migration.heartbeats = self._heartbeats
         self._classic_members = ClassicMembers(self._heartbeats, migration, topics, settings)
         self._unknown_types: set[int] = set()
+        self._seconds = seconds
+        self._unexpired: list[str] = []  # groups that a look for expired offsets has yet to come to
 
     # -- replay
 
@@ -153,7 +168,17 @@ class GroupShard:
         return out
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
-        """Route a timer to what it ends."""
+        """Route a timer to what it ends; one whose handler fails is not lost, as nobody would set it again."""
+        try:
+            found = self._on_timer(key, now_ms)
+        except Exception:
+            log.exception("timer %r failed, and is tried again", key)
+            return Outcome(timers=[Schedule(key, _FAILED_TIMER_MS)])
+        if found is None:
+            raise ValueError(f"no timer {key!r}")
+        return found
+
+    def _on_timer(self, key: Hashable, now_ms: int) -> Outcome | None:
         out = Outcome()
         match key:
             case ("session", str(group_id), str(member_id)):
@@ -177,7 +202,7 @@ class GroupShard:
                 if consumer_group is not None:
                     return self._heartbeats.on_timer(consumer_group, kind, member_id, now_ms)
             case _:
-                raise ValueError(f"no timer {key!r}")
+                return None
         return out
 
     def _alive(self, group_id: str) -> ClassicGroup | None:
@@ -202,14 +227,22 @@ class GroupShard:
             return join.out
         group_id = group.group_id
         del self.consumer_groups[group_id]
-        out = self._membership.join(join)
+        try:
+            out = self._membership.join(join)
+        except Exception:
+            self.groups.pop(group_id, None)
+            self.consumer_groups[group_id] = group
+            raise
         out.records[:0] = consumer_records.group_tombstones(group)
+        before = out.after
 
-        def restore_it(_out: Outcome, _now_ms: int) -> None:
-            if group_id not in self.groups:
+        def after(code: ErrorCode, now_ms: int) -> Outcome:
+            done = Outcome() if before is None else before(code, now_ms)
+            if code is not ErrorCode.NONE and group_id not in self.groups:
                 self.consumer_groups[group_id] = group
+            return done
 
-        out.when_written(lambda _out, _now_ms: None, restore_it)
+        out.after = after
         return out
 
     def sync(self, request: SyncGroupRequest, parked: Parked, now_ms: int) -> Outcome:
@@ -333,17 +366,25 @@ class GroupShard:
         return Outcome(records=self.offsets.on_topics_deleted(deleted), atomic=False)
 
     def expire(self, now_ms: int) -> Outcome:
-        """Delete expired offsets, and groups that have neither members nor offsets."""
+        """Delete expired offsets, and groups that have neither members nor offsets: a slice of the groups at a time."""
         out = Outcome(atomic=False)
-        groups: list[ClassicGroup | ConsumerGroup] = [*self.groups.values(), *self.consumer_groups.values()]
-        for group in groups:
-            tombstones, none_left = self.offsets.expired(group, now_ms)
-            out.records += tombstones
-            if none_left and group.is_empty:
-                out.records += _tombstones(group)
+        if not self._unexpired:
+            self._unexpired = [*self.groups, *self.consumer_groups]
+        until = self._seconds() + EXPIRE_SLICE_SECONDS
+        while self._unexpired:
+            group_id = self._unexpired.pop()
+            group = self.groups.get(group_id) or self.consumer_groups.get(group_id)
+            if group is not None:
+                tombstones, none_left = self.offsets.expired(group, now_ms)
+                out.records += tombstones
+                if none_left and group.is_empty:
+                    out.records += _tombstones(group)
+            if self._seconds() >= until:
+                break
         if out.records:
             log.info("%d tombstones of expired offsets and groups", len(out.records))
-        out.timers.append(Schedule(_EXPIRE, self._config.offsets_retention_check_interval_ms))
+        delay = 0 if self._unexpired else self._config.offsets_retention_check_interval_ms
+        out.timers.append(Schedule(_EXPIRE, delay))
         return out
 
 

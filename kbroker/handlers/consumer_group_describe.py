@@ -1,6 +1,7 @@
 """ConsumerGroupDescribe (key 69), versions 0-1.
 
 Behaviour: state, epochs, members and assignments of consumer groups (KIP-848); any other group is GROUP_ID_NOT_FOUND.
+A group that is named again is answered again, within a bound (repeated.py).
 Version notes: v1 says of each member which protocol it speaks.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 from kbroker.controller.features import GROUP_VERSION
 from kbroker.handlers.describe_groups import ALL_OPERATIONS
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.repeated import REFUSAL, as_often
+from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -31,9 +34,17 @@ def consumer_group_describe(
     groups = ctx.services.groups
     if not groups.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    response = groups.describe_consumer_groups(request.group_ids)
+    version = ctx.version
+    names = list(dict.fromkeys(request.group_ids))
+    response = groups.describe_consumer_groups(names)
     if request.include_authorized_operations:
         for group in response.groups:
             if not group.error_code:
                 group.authorized_operations = ALL_OPERATIONS
+    response.groups = as_often(
+        request.group_ids,
+        dict(zip(names, response.groups, strict=True)),
+        lambda group: len(encode(ConsumerGroupDescribeResponse(groups=[group]), version)),
+        lambda name: DescribedGroup(group_id=name, error_code=ErrorCode.INVALID_REQUEST, error_message=REFUSAL),
+    )
     return response

@@ -2,6 +2,7 @@
 
 Behaviour: a group's positions, -1 where there is none; an unknown group or topic has none, which is no error. v2 null
 topics ask for all, v7 require_stable makes positions that an open transaction may change UNSTABLE_OFFSET_COMMIT.
+What is asked for again is answered again, within a bound (repeated.py).
 Version notes: v8 asks for several groups and moves everything, errors included, into `groups` (KIP-709); v9 member id
 and epoch concern only groups of KIP-848; v10 names topics by id (UNKNOWN_TOPIC_ID).
 """
@@ -13,6 +14,8 @@ from collections.abc import Awaitable, Sequence
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination_outcome import then
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.repeated import MAX_REPEATED_BYTES, as_often
+from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -49,17 +52,50 @@ def offset_fetch(
             ]
         group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
         return then(_fetch(ctx, group, request.require_stable), _of_one)
-    answers = [_fetch(ctx, group, request.require_stable) for group in request.groups]
+    version = ctx.version
+    asked = [
+        (number if group.topics is not None else -1, group.group_id, group.member_id, group.member_epoch)
+        for number, group in enumerate(request.groups)
+    ]
+    groups = dict(zip(asked, request.groups, strict=True))
+    answers = [_fetch(ctx, group, request.require_stable) for group in groups.values()]
+
+    def finish(found: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
+        _bound_metadata(found)
+        answered = as_often(
+            asked,
+            dict(zip(groups, found, strict=True)),
+            lambda group: len(encode(OffsetFetchResponse(groups=[group]), version)),
+            lambda key: OffsetFetchResponseGroup(group_id=key[1], error_code=ErrorCode.INVALID_REQUEST),
+        )
+        return OffsetFetchResponse(groups=answered)
+
     if all(isinstance(answer, OffsetFetchResponseGroup) for answer in answers):
-        return OffsetFetchResponse(groups=[a for a in answers if isinstance(a, OffsetFetchResponseGroup)])
-    return _gather(answers)
+        return finish([a for a in answers if isinstance(a, OffsetFetchResponseGroup)])
+    return then(_gather(answers), finish)
 
 
 async def _gather(
     answers: Sequence[OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]],
-) -> OffsetFetchResponse:
-    groups = [a if isinstance(a, OffsetFetchResponseGroup) else await a for a in answers]
-    return OffsetFetchResponse(groups=groups)
+) -> list[OffsetFetchResponseGroup]:
+    return [a if isinstance(a, OffsetFetchResponseGroup) else await a for a in answers]
+
+
+def _bound_metadata(groups: list[OffsetFetchResponseGroup]) -> None:
+    """Refuse partitions that are named over and over, once what was committed with them would take too much."""
+    found = [(group, topic, p) for group in groups for topic in group.topics for p in topic.partitions if p.metadata]
+    if sum(len(partition.metadata or "") for _, _, partition in found) <= MAX_REPEATED_BYTES:
+        return
+    left = MAX_REPEATED_BYTES
+    seen: set[tuple[str, str, int]] = set()
+    for group, topic, partition in found:
+        key = (group.group_id, topic.name, partition.partition_index)
+        if key in seen:
+            left -= len(partition.metadata or "")
+            if left < 0:
+                partition.committed_offset, partition.metadata = -1, ""
+                partition.error_code = ErrorCode.INVALID_REQUEST
+        seen.add(key)
 
 
 def _fetch(
@@ -113,6 +149,7 @@ def _with_ids(response: OffsetFetchResponseGroup, state: ClusterState) -> Offset
 
 def _of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
     """Return the answer of the versions that ask for one group."""
+    _bound_metadata([group])
     return OffsetFetchResponse(
         error_code=group.error_code,
         topics=[

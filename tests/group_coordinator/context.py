@@ -53,11 +53,16 @@ class Context:
         self.fail_with = ErrorCode.NONE
         self.lag = False
         self.appended: list[Outcome] = []  # what the high watermark has not passed yet
-        self.shard = GroupShard(self.config, self.topics)
+        self.worked_s = self.step_s = 0.0  # what the stopwatch says, and how long each step of long work takes
+        self.shard = GroupShard(self.config, self.topics, seconds=self.stopwatch)
         for record in log or []:
             self.shard.replay(len(self.log), -1, *record)
             self.log.append(record)
         self.apply(self.shard.on_loaded(self.now))
+
+    def stopwatch(self) -> float:
+        self.worked_s += self.step_s
+        return self.worked_s
 
     def restarted(self) -> Self:
         """Return a context whose shard has loaded the log of this one."""

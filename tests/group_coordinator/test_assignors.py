@@ -87,6 +87,18 @@ def test_every_partition_goes_once_to_somebody_who_wants_it(
     check(second, assign(second))
 
 
+@given(groups(), st.data())
+@settings(max_examples=300, deadline=None)
+def test_targets_that_make_no_sense_end_with_the_next_one(
+    group: tuple[dict[str, frozenset[bytes]], dict[bytes, int]], data: st.DataObject
+) -> None:
+    subscriptions, counts = group
+    some = st.dictionaries(st.sampled_from(sorted(counts)), st.frozensets(st.integers(-2, 14), max_size=14))
+    held: Assignment = {name: data.draw(some, f"what {name} has") for name in subscriptions}
+    spec = spec_of(subscriptions, counts, held)
+    check(spec, uniform(spec))
+
+
 @given(groups())
 @settings(max_examples=300, deadline=None)
 def test_uniform_is_balanced_and_stays_as_it_is(group: tuple[dict[str, frozenset[bytes]], dict[bytes, int]]) -> None:

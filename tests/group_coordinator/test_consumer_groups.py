@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.group import ConsumerGroupState
+from kbroker.group_coordinator.consumer import heartbeat
+from kbroker.group_coordinator.consumer.group import ConsumerGroupState, SubscriptionCounts, is_homogeneous
 from kbroker.group_coordinator.consumer.member import UNRELEASED, UNREVOKED
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import EAGER, Consumer, ConsumerContext, assigned, converge
@@ -291,6 +292,25 @@ def test_topics_that_appear_grow_and_go() -> None:
     converge([a])
     assert a.owned == {(u, 0), (again, 0)}
     assert c.consumer_group().state is ConsumerGroupState.STABLE
+
+
+def test_a_heartbeat_that_changes_nothing_looks_at_no_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = context()
+    a = Consumer(c, "a", "t")
+    converge([a])
+    looks: list[int] = []
+
+    def noted(regexes: dict[str, int], counts: SubscriptionCounts, members: int) -> bool:
+        looks.append(len(counts.by_name))
+        return is_homogeneous(regexes, counts, members)
+
+    monkeypatch.setattr(heartbeat, "is_homogeneous", noted)
+    a.beat()
+    assert not looks
+    c.create("t", 6)
+    converge([a])
+    assert looks == [1]
+    assert len(a.owned) == 6
 
 
 def test_a_rack_that_changes_makes_the_epoch_grow() -> None:

@@ -10,6 +10,7 @@ from kbroker.group_coordinator.config import GroupConfig, MigrationPolicy
 from kbroker.group_coordinator.consumer.embedded import read_assignment, write_assignment
 from kbroker.group_coordinator.consumer.group import ConsumerGroupState
 from kbroker.group_coordinator.group import COMPLETING, PREPARING, STABLE
+from kbroker.group_coordinator.membership import Membership
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, Owned, converge
 
@@ -100,6 +101,21 @@ def test_when_its_last_consumer_member_leaves_the_group_is_classic_again() -> No
     assert c.restarted().group().state is STABLE
 
 
+def test_g1_what_a_classic_member_has_not_given_up_stays_its_own_there_and_back() -> None:
+    c = context()
+    old = classic(c)
+    new = Consumer(c, "new", "t")
+    new.beat()
+    t = c.topics.id_of("t") or b""
+    assert len(c.consumer_group().target[old][t]) == 2
+    assert new.leave().error_code == E.NONE
+    assert "g" in c.shard.groups
+    again = Consumer(c, "again", "t")
+    again.beat()
+    assert again.told == set(), "the old member, which has heard of nothing, has all"
+    assert len(c.consumer_group().members[old].assigned[t]) == 4
+
+
 def test_a_session_that_ends_turns_the_group_back_as_well() -> None:
     c = context()
     old = classic(c)
@@ -167,6 +183,7 @@ def test_g5_a_classic_member_that_does_not_go_on_is_removed(phase: str) -> None:
         new.settle()
         c.advance(1_100)
     assert c.consumer_group().members.keys() == {"new"}
+    assert not c.consumer_group().joining
 
 
 def test_g10_a_classic_member_is_told_of_a_rebalance_and_kept() -> None:
@@ -215,6 +232,50 @@ def test_what_cannot_be_upgraded() -> None:
     c.advance(10_000)
     c.sync(member_id, 1, {member_id: whole(c)[:-4] + b"\0\0\0\1x"})
     assert "custom assignor" in str(c.enter_consumer("new", "t").error_message)
+
+
+def assignment(c: ConsumerContext, *indexes: int, topic: str = "t") -> bytes:
+    """Return an assignment as a leader that may be wrong writes it."""
+    name = topic.encode()
+    body = len(indexes).to_bytes(4, "big") + b"".join(index.to_bytes(4, "big", signed=True) for index in indexes)
+    return b"\0\1\0\0\0\1" + len(name).to_bytes(2, "big") + name + body + b"\xff\xff\xff\xff"
+
+
+def test_a_partition_that_two_classic_members_have_keeps_the_group_from_an_upgrade() -> None:
+    c = context()
+    old = classic(c)
+    second, _ = c.enter(protocols={"range": subscription()})
+    c.join(old, protocols={"range": subscription()})
+    waiting = c.sync(second, 2)
+    c.sync(old, 2, {old: assignment(c, 0, 1, 2), second: assignment(c, 2, 3)})
+    assert waiting.answer.error_code == E.NONE
+    refused = c.enter_consumer("new", "t")
+    assert refused.error_code == E.GROUP_ID_NOT_FOUND
+    assert "more than one member" in str(refused.error_message)
+    assert (c.group().state, c.heartbeat(old, 2), c.heartbeat(second, 2)) == (STABLE, E.NONE, E.NONE)
+    assert "g" not in c.shard.consumer_groups
+
+
+def test_partitions_that_do_not_exist_are_nobodys_after_an_upgrade() -> None:
+    c = context()
+    old = classic(c)
+    second, _ = c.enter(protocols={"range": subscription()})
+    c.join(old, protocols={"range": subscription()})
+    c.sync(second, 2)
+    c.sync(old, 2, {old: assignment(c, 0, 1, 5, -1), second: assignment(c, 2, 3, 5, 2**31 - 1)})
+    new = Consumer(c, "new", "t")
+    new.beat()
+    group = c.consumer_group()
+    t = c.create("t", 8)
+    for _ in range(8):
+        for member_id in (old, second):
+            epoch = group.members[member_id].member_epoch
+            owned = {(topic, index) for topic, held in group.members[member_id].assigned.items() for index in held}
+            epoch = c.join(member_id, protocols={"range": subscription(owned)}).answer.generation_id
+            c.sync(member_id, epoch)
+        converge([new], rounds=1)
+    owners = sorted(index for member in group.members.values() for index in member.assigned[t])
+    assert owners == list(range(8))
 
 
 def test_a_consumer_member_may_come_before_the_first_generation() -> None:
@@ -291,5 +352,47 @@ def test_an_empty_group_whose_new_member_is_not_written_stays() -> None:
     c.fail_with = E.NOT_ENOUGH_REPLICAS
     c.join(protocols={"range": subscription()})
     c.fail_with = E.NONE
+    assert "g" not in c.shard.groups
+    assert c.consumer_group().state is ConsumerGroupState.EMPTY
+
+
+@pytest.mark.parametrize("refusal", ["pattern", "room"])
+@pytest.mark.parametrize("phase", ["join", "sync"])
+def test_a_consumer_member_that_is_refused_leaves_the_classic_group_as_it_was(refusal: str, phase: str) -> None:
+    c = context(consumer_max_size=3 if refusal == "pattern" else 2)
+    old = classic(c)
+    second, parked = c.enter(protocols={"range": subscription()})
+    if phase == "sync":
+        c.join(old, protocols={"range": subscription()})
+        parked = c.sync(second, 2)
+    if refusal == "pattern":
+        answer = c.enter_consumer("new", "t", subscribed_topic_regex="t[")
+        assert answer.error_code == E.INVALID_REGULAR_EXPRESSION
+    else:
+        assert c.enter_consumer("new", "t").error_code == E.GROUP_MAX_SIZE_REACHED
+    assert parked.answer is None
+    assert "g" not in c.shard.consumer_groups
+    if phase == "join":
+        c.join(old, protocols={"range": subscription()})
+        assert (parked.answer.error_code, parked.answer.generation_id) == (E.NONE, 2)
+    else:
+        assert c.group().leader_id == old
+        c.sync(old, 2, {})
+        assert parked.answer.error_code == E.NONE
+
+
+def test_an_empty_group_stays_when_the_join_to_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = context()
+    a = Consumer(c, "a", "t")
+    a.beat()
+    a.leave()
+
+    def broken(*_args: object) -> None:
+        raise RuntimeError("this is tried on purpose")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Membership, "_persist_new", broken)
+        with pytest.raises(RuntimeError):
+            c.join(protocols={"range": subscription()})
     assert "g" not in c.shard.groups
     assert c.consumer_group().state is ConsumerGroupState.EMPTY

@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer import regexes
+from kbroker.group_coordinator.consumer.heartbeat import Heartbeats
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import EAGER, Consumer, ConsumerContext, converge
 
@@ -122,18 +123,98 @@ def test_a_bad_pattern_changes_nothing() -> None:
     assert c.consumer_group().members["a"].regex == "t.*"
 
 
-def test_the_work_is_done_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regexes, "SLICE_MATCHES", 10)
+def slices(c: ConsumerContext, *groups: str) -> int:
+    """Let patterns be resolved as the loop does it, the groups in turn; return how many slices that took."""
+    steps = 0
+    while any(("regex", group) in c.timers for group in groups):
+        for group in groups:
+            if c.timers.pop(("regex", group), None) is not None:
+                c.apply(c.shard.on_timer(("regex", group), c.now))
+                steps += 1
+    return steps
+
+
+@pytest.mark.parametrize(("share", "expected"), [(8, 5), (1, 37), (0.001, 37)])
+def test_the_work_is_cut_by_time(share: float, expected: int) -> None:
     c = context(**{f"t{number}": 1 for number in range(35)})
     a = member(c, "a", "t.*5")
     a.beat()
-    steps = 0
-    while ("regex", "g") in c.timers:
-        del c.timers["regex", "g"]
-        c.apply(c.shard.on_timer(("regex", "g"), c.now))
-        steps += 1
-    assert steps == 4
+    c.step_s = regexes.SLICE_SECONDS / share  # a match, and compiling, may take any time
+    assert slices(c, "g") == expected
     assert c.consumer_group().resolved["t.*5"].topics == {"t5", "t15", "t25"}
+
+
+def test_groups_share_the_time() -> None:
+    c = context(**{f"t{number}": 1 for number in range(31)})
+    c.enter_consumer("a", subscribed_topic_regex="t.*")
+    c.enter_consumer("b", subscribed_topic_regex="t.*", group="h")
+    c.step_s = regexes.SLICE_SECONDS / 8
+    assert slices(c, "g", "h") == 2 * 32 / 4 + 1, "four steps each, the first one's last more, as it is alone then"
+    assert c.consumer_group("h").resolved["t.*"].topics == c.topics.state.topics.keys()
+
+
+ORDINARY = [
+    ".*", "orders-.*", "(?i)logs[._-](eu|us)-[0-9]{1,4}", r"[\pL\pN._-]+", "[^_].*", ".{0,249}", r"\p{Greek}+",
+    "|".join(f"some-team.some-topic-{number}" for number in range(250)), "(((a?){10}){10}){9}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", ORDINARY, ids=lambda pattern: pattern[:20])
+def test_ordinary_patterns_are_taken(pattern: str) -> None:
+    regexes.compile_regex(pattern)("some-team.some-topic-7")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        (r"[\pL\pN]{250}", "pattern too large"),
+        (r"\pL{100}", "pattern too large"),
+        (r"(?i)\W{500}\W{500}", "pattern too large"),
+        (r"\pL" * 65, "Unicode classes"),
+        (r"[\p{Greek}\P{Latin}]" * 40, "Unicode classes"),
+        ("".join(f"(?P<n{number}>a?)" for number in range(33)), "named groups"),
+        ("a?" * 5_000, "longer than"),
+        ("(" * 5_000 + ")" * 5_000, "longer than"),
+        ("\u20ac" * 3_000, "longer than"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_patterns_that_would_cost_much_are_refused(pattern: str, why: str) -> None:
+    c = context(t1=1)
+    answer = c.enter_consumer("a", subscribed_topic_regex=pattern)
+    assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert why in str(answer.error_message)
+    assert len(str(answer.error_message)) < 1_000
+    assert not c.timers.keys() - {("expire",)}
+
+
+def test_patterns_look_for_no_groups_but_named_ones() -> None:
+    match = regexes.compile_regex("(t)(?P<number>[0-9]+)")("t1")
+    assert match
+    assert match.groups() == ("1",), "RE2 looks for those with names all the same, so their number is bounded"
+
+
+def test_a_look_that_was_refused_or_failed_does_not_keep_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = context(t1=1)
+    a = member(c, "a", "t.*")
+    converge([a])
+    c.create("t2", 1)
+    c.advance(REFRESH_MS + 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Heartbeats, "reconcile", broken)
+        with pytest.raises(RuntimeError):
+            a.beat()
+    a.beat()
+    with monkeypatch.context() as patch:
+        patch.setattr(regexes, "compile_regex", broken)
+        c.advance(0)
+    assert c.consumer_group().resolved["t.*"].topics == {"t1"}
+    converge([a])
+    assert len(a.owned) == 2
+
+
+def broken(*_args: object, **_options: object) -> None:
+    raise RuntimeError("this is tried on purpose")
 
 
 def test_a_pattern_that_makes_backtracking_explode_is_matched_at_once() -> None:

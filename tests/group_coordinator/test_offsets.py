@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from kbroker.group_coordinator import records
+from kbroker.group_coordinator import records, shard
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.group import CONSUMER
+from kbroker.group_coordinator.group import CONSUMER, ClassicGroup
+from kbroker.group_coordinator.offsets import Offsets
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.messages.offset_delete import (
@@ -299,3 +302,41 @@ def test_describe_and_list() -> None:
     assert listed(types=("Classic",)) == ["g", "simple"]
     assert listed(types=("consumer", "share")) == []
     assert c.shard.list([], [])[1].group_type == "classic"
+
+
+def test_expiry_is_cut_by_time_and_goes_on_behind_a_group_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = Context(GroupConfig(offsets_retention_ms=1_000, offsets_retention_check_interval_ms=60_000))
+    for number in range(10):
+        c.commit(5, group=f"g{number}")
+    expired = Offsets.expired
+
+    def failing(offsets: Offsets, group: ClassicGroup, now_ms: int) -> Any:
+        if group.group_id == "g5":
+            raise RuntimeError("this is tried on purpose")
+        return expired(offsets, group, now_ms)
+
+    def slice_of_work() -> int:
+        del c.timers[("expire",)]
+        before = len(c.shard.groups)
+        c.apply(c.shard.on_timer(("expire",), c.now))
+        return before - len(c.shard.groups)
+
+    c.now += 2_000
+    monkeypatch.setattr(shard, "EXPIRE_SLICE_SECONDS", 1.0)
+    c.step_s = 0.5
+    with monkeypatch.context() as patch:
+        patch.setattr(Offsets, "expired", failing)
+        assert [slice_of_work() for _ in range(6)] == [2, 2, 0, 2, 2, 1]
+    assert c.shard.groups.keys() == {"g5"}
+    c.advance(60_000)
+    assert not c.shard.groups
+
+
+def test_offsets_of_a_new_group_that_was_committed_late_are_seen() -> None:
+    c = Context()
+    c.lag = True
+    member_id, _ = c.enter()
+    assert c.commit(7, member_id=member_id, generation=0) == NONE
+    c.catch_up(ErrorCode.REQUEST_TIMED_OUT)
+    assert c.fetch() == (7, NONE)
+    assert c.restarted().fetch() == (7, NONE)

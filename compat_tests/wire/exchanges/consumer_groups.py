@@ -324,3 +324,71 @@ def consumer_group_classic_static(wire: Wire) -> None:
     again = sync(group, back.generation_id, back.member_id, group_instance_id="i")
     wire.ask("syncs", again, 3, old)
     wire.ask("the consumer is gone", beat(group, "a", 2, instance_id="i"), 1)
+
+
+@sequence
+def repeated_group_ids(wire: Wire) -> None:
+    """Requests that name a group twice: answered once or twice?"""
+    consumer, classic, none, topic = wire.name, f"{wire.name}-classic", f"{wire.name}-none", wire.topic(partitions=2)
+    for group in (consumer, classic, none):
+        wire.coordinator(group)
+    wire.quiet(enter(consumer, "a", topic), 1)
+    wire.quiet(commit(classic, [(topic, 0, 1), (topic, 1, 2)]), 9)
+    for v in versions(ConsumerGroupDescribeRequest):
+        wire.ask("describe consumer groups", ConsumerGroupDescribeRequest([consumer, consumer, none, none, ""] * 2), v)
+    for v in versions(DescribeGroupsRequest):
+        wire.ask("describe groups", DescribeGroupsRequest([classic, classic, classic]), v)
+    wire.ask("describe no group", DescribeGroupsRequest([none, none]), 6)
+    whole = OffsetFetchRequestGroup(group_id=classic, topics=None)
+    one = OffsetFetchRequestGroup(
+        group_id=classic, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0, 0])] * 2
+    )
+    for v in (8, 9):
+        wire.ask("fetch all twice", OffsetFetchRequest(groups=[whole, whole]), v)
+        wire.ask("fetch a partition four times, twice", OffsetFetchRequest(groups=[one, one]), v)
+    wire.ask("delete", DeleteGroupsRequest([classic, classic]), 2)
+
+
+@sequence
+def consumer_group_of_odd_assignments(wire: Wire) -> None:
+    """Classic groups whose leader assigned what it must not, when a consumer member comes to them."""
+    group, topic = wire.name, wire.topic(partitions=2)
+    old, second = wire.client("old"), wire.client("second")
+    wire.coordinator(group)
+    member = old.ask(classic_join(group, topic), 5).member_id
+    generation = old.ask(classic_join(group, topic, member), 5).generation_id
+    done = old.ask(sync(group, generation, member, {member: assignment(topic, [0, 1, 7])}), 3)
+    assert done.error_code == ErrorCode.NONE, done
+    wire.ask("a partition that does not exist", enter(group, "a", topic), 1)
+
+    group = f"{wire.name}-twice"
+    leader = classic_member(wire, group, topic, old).member_id
+    other = second.ask(classic_join(group, topic), 5).member_id
+    second.start(classic_join(group, topic, other), 5)
+    wire.until(lambda: old.ask(HeartbeatRequest(group, 1, leader), 4).error_code != ErrorCode.NONE, "a rebalance")
+    old.ask(classic_join(group, topic, leader), 5)
+    generation = second.finish().generation_id
+    both = {leader: assignment(topic, [0, 1]), other: assignment(topic, [1])}
+    done = old.ask(sync(group, generation, leader, both), 3)
+    assert done.error_code == ErrorCode.NONE, done
+    wire.ask("a partition that two have", enter(group, "a", topic), 1)
+    wire.ask("describe the classic group", DescribeGroupsRequest([group]), 6)
+
+
+@sequence
+def consumer_group_refused_conversion(wire: Wire) -> None:
+    """A consumer member that is refused comes to a classic group in which a JoinGroup waits."""
+    group, topic = wire.name, wire.topic(partitions=2)
+    old, second = wire.client("old"), wire.client("second")
+    leader = classic_member(wire, group, topic, old).member_id
+    other = second.ask(classic_join(group, topic), 5).member_id
+    second.start(classic_join(group, topic, other), 5)
+    wire.until(lambda: old.ask(HeartbeatRequest(group, 1, leader), 4).error_code != ErrorCode.NONE, "a rebalance")
+    bad = enter(group, "a", subscribed_topic_names=None, subscribed_topic_regex="(")
+    wire.ask("a pattern that is none", bad, 1)
+    wire.ask("still a classic group", ConsumerGroupDescribeRequest([group]), 1)
+    old.start(classic_join(group, topic, leader), 5)
+    answer = wire.finish("the member that waited", second, 5)
+    if answer.error_code != ErrorCode.NONE:
+        second.ask(classic_join(group, topic, other), 5)
+    assert old.finish().generation_id == 2

@@ -139,7 +139,7 @@ class ClassicMembers:
         members[updated.member_id] = updated
         held_as = {updated.member_id: held.member_id}
         try:
-            converted = self._migration.classic_group_of(group, members, held_as, now_ms)
+            converted = self._migration.classic_group_of(group, members, held_as, now_ms, rebalances=rebalances)
         except (Malformed, ValueError) as err:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND) from err
         out.records += records.group_tombstones(group, renamed=(held.member_id, updated.member_id))
@@ -159,16 +159,23 @@ class ClassicMembers:
             protocol_name=member.classic.protocols[0][0],
         )
 
-        def answer(done: Outcome, _now_ms: int) -> None:
+        def time_it(done: Outcome, _now_ms: int) -> None:
             group.joining.discard(member.member_id)
             done.timers.append(Cancel(("consumer join", group.group_id, member.member_id)))
             if not is_classic:
                 self._heartbeats.schedule_session(group.group_id, member.member_id, done, session_ms)
                 key = ("consumer sync", group.group_id, member.member_id)
                 done.timers.append(Schedule(key, join.rebalance_timeout_ms))
+
+        def answer(done: Outcome, now_ms: int) -> None:
+            time_it(done, now_ms)
             done.replies.append((join.parked, response))
 
-        out.when_written(answer)
+        def fail(done: Outcome, now_ms: int) -> None:
+            if group.members.get(member.member_id) == member:  # it is in the log, though not committed in time
+                time_it(done, now_ms)
+
+        out.when_written(answer, fail)
 
     # -- SyncGroup
 

@@ -52,12 +52,15 @@ def read_subscription(data: bytes) -> Subscription:
 
 
 def read_assignment(data: bytes, topics: Topics) -> tuple[Partitions, bool]:
-    """Read an assignment: partitions of topics that exist, and whether there is user data; raises Malformed."""
+    """Read an assignment: those of its partitions that exist, and whether there is user data; raises Malformed.
+
+    The leader of a classic group may have made it of anything.
+    """
     if not data:
         return {}, False
     found = decoder(ConsumerProtocolAssignment, version_of(data))(data[2:])
     partitions = {
-        topic_id: frozenset(each.partitions)
+        topic_id: frozenset([index for index in each.partitions if 0 <= index < topics.count_of(topic_id)])
         for each in found.assigned_partitions
         if (topic_id := topics.id_of(each.topic)) is not None
     }

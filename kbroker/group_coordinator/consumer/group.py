@@ -94,7 +94,7 @@ class ConsumerGroup:
         "_partition_epochs", "assignment_epoch", "assignment_timestamp", "assignors", "classic_members",
         "classic_protocols", "counts", "epoch", "group_id", "has_partition_metadata_record", "joining", "members",
         "metadata_hash", "refresh_deadline", "refresh_epoch", "regex_version", "regexes", "resolved", "revoking",
-        "seen_version", "static_members", "target",
+        "seen_version", "static_members", "target", "too_many_for_classic",
     )  # fmt: skip
 
     def __init__(self, group_id: str) -> None:
@@ -121,6 +121,7 @@ class ConsumerGroup:
         self.regex_version = 0  # of Topics' creations, when the patterns were last resolved
         self.revoking: dict[str, int] = {}  # members whose revocation is timed, and their epochs then
         self.joining: set[str] = set()  # classic members whose next JoinGroup is timed
+        self.too_many_for_classic = 0  # of how many members the log would not take a classic group's record
 
     # -- what is asked
 
@@ -226,6 +227,8 @@ class ConsumerGroup:
         self._count_member(old, -1)
         self._release(old.assigned, old.member_epoch)
         self._release(old.pending_revocation, old.member_epoch)
+        self.revoking.pop(member_id, None)
+        self.joining.discard(member_id)
         if old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
             del self.static_members[old.instance_id]
 

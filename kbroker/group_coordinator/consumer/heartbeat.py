@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from kbroker.coordination_outcome import Cancel, Outcome, Schedule
 from kbroker.group_coordinator.consumer import records
@@ -23,6 +24,7 @@ from kbroker.group_coordinator.consumer.member import (
     UNREVOKED,
     ConsumerMember,
     Epochs,
+    MemberState,
     Partitions,
 )
 from kbroker.group_coordinator.consumer.reconciliation import Owned, reconcile
@@ -153,11 +155,15 @@ class Heartbeats:
         now_ms: int,
         *,
         bump: bool,
-    ) -> tuple[int, bool]:
-        """Let the group's epoch grow if it must, or if its topics have changed; return it and how homogeneous it is."""
+    ) -> tuple[int, Callable[[], bool]]:
+        """Let the group's epoch grow if it must, or if its topics have changed.
+
+        Returns it, and what tells whether all members subscribe to the same topics: only a new target asks, and it
+        takes a look at every topic.
+        """
         topics = self._topics
         if not bump and not group.topics_are_stale(now_ms, topics.version):
-            return group.epoch, is_homogeneous(group.regexes, group.counts, len(group.members))
+            return group.epoch, partial(is_homogeneous, group.regexes, group.counts, len(group.members))
         counts = group.counts.copy()
         counts.count_member(member, -1)
         counts.count_member(updated, 1)
@@ -181,7 +187,7 @@ class Heartbeats:
         group.seen_version = topics.version
         if group.has_partition_metadata_record:
             out.records.append(records.partition_metadata_tombstone(group.group_id))
-        return epoch, is_homogeneous(regexes, counts, size)
+        return epoch, partial(is_homogeneous, regexes, counts, size)
 
     def _target(
         self,
@@ -192,7 +198,7 @@ class Heartbeats:
         out: Outcome,
         now_ms: int,
         *,
-        homogeneous: bool,
+        homogeneous: Callable[[], bool],
     ) -> tuple[int, Partitions]:
         """Return the target to move `updated` to: a new one where that is due and the last one is old enough."""
         interval = self._settings.assignment_interval_ms(group.group_id)
@@ -204,7 +210,7 @@ class Heartbeats:
         if assignor is None or assignor not in self._settings.config.consumer_assignors:
             assignor = self._settings.config.consumer_assignors[0]
         target_records, target = next_target(
-            group, epoch, assignor, self._topics, updated, now_ms, homogeneous=homogeneous
+            group, epoch, assignor, self._topics, updated, now_ms, homogeneous=homogeneous()
         )
         out.records += target_records
         log.info("group %s: assignment %d by %s", group.group_id, epoch, assignor)
@@ -234,8 +240,29 @@ class Heartbeats:
         if updated != member:
             out.records.append(records.current_assignment(group.group_id, updated))
             if updated.classic is None:
-                out.when_written(lambda done, _now: _time_revocation(group, updated, done))
+                self._time_revocation(group.group_id, updated, out)
         return updated
+
+    def _time_revocation(self, group_id: str, member: ConsumerMember, out: Outcome) -> None:
+        """Give a member that must give something up its rebalance timeout for that; one that has done so needs none.
+
+        It counts from when the member is known to be so far, which it is also where the log was late to commit it.
+        """
+
+        def settle(done: Outcome, _now: int) -> None:
+            group = self._held(group_id)
+            held = None if group is None else group.members.get(member.member_id)
+            if group is None or held is None or _progress(held) != _progress(member):
+                return
+            key = ("revoke", group_id, member.member_id)
+            if member.state is UNREVOKED:
+                done.timers.append(Schedule(key, member.rebalance_timeout_ms))
+                group.revoking[member.member_id] = member.member_epoch
+            else:
+                done.timers.append(Cancel(key))
+                group.revoking.pop(member.member_id, None)
+
+        out.when_written(settle, settle)
 
     # -- who is it
 
@@ -327,7 +354,13 @@ class Heartbeats:
             counts.count_member(member, -1)
             if member.regex:
                 leaving[member.regex] = leaving.get(member.regex, 0) + 1
-        out.when_written(lambda done, _now: forget_timers(group_id, [m.member_id for m in members], done))
+
+        def forget(done: Outcome, _now: int) -> None:
+            known = self._held(group_id)
+            left = () if known is None else known.members
+            forget_timers(group_id, [m.member_id for m in members if m.member_id not in left], done)
+
+        out.when_written(forget, forget)
         for regex, count in leaving.items():
             if group.regexes.get(regex) == count:
                 out.records.append(records.resolved_regex(group_id, regex, None))
@@ -359,9 +392,21 @@ class Heartbeats:
             return out
         log.info("group %s: member %s is removed: %s", group.group_id, member_id, _REASONS[kind])
         self.remove(group, [member], out, now_ms)
-        again = Schedule((kind, group.group_id, member_id), _RETRY_MS)
-        out.when_written(lambda _out, _now: None, lambda done, _now: done.timers.append(again))
+
+        def try_again(done: Outcome, _now: int) -> None:
+            held = self._held(group.group_id)
+            if held is not None and held.members.get(member_id) is member:
+                done.timers.append(Schedule((kind, group.group_id, member_id), _RETRY_MS))
+
+        out.when_written(lambda _out, _now: None, try_again)
         return out
+
+    def _held(self, group_id: str) -> ConsumerGroup | None:
+        """Return the group as it is by now: what a decision was about may have been replaced by what it wrote."""
+        try:
+            return self._find(group_id)
+        except ApiError:
+            return None
 
 
 _REASONS = {
@@ -373,15 +418,9 @@ _REASONS = {
 TIMER_KINDS = frozenset(_REASONS)
 
 
-def _time_revocation(group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
-    """Give a member that must give something up its rebalance timeout for that; one that has done so needs none."""
-    key = ("revoke", group.group_id, member.member_id)
-    if member.state is UNREVOKED:
-        out.timers.append(Schedule(key, member.rebalance_timeout_ms))
-        group.revoking[member.member_id] = member.member_epoch
-    else:
-        out.timers.append(Cancel(key))
-        group.revoking.pop(member.member_id, None)
+def _progress(member: ConsumerMember) -> tuple[MemberState, int, Epochs]:
+    """Return what of a member says how far it is with what it must give up."""
+    return member.state, member.member_epoch, member.pending_revocation
 
 
 def forget_timers(group_id: str, member_ids: Iterable[str], out: Outcome) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from kbroker.coordination_outcome import Cancel, CoordinatorRecord, Outcome
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer import records
+from kbroker.group_coordinator.consumer.assignor import copied, frozen
 from kbroker.group_coordinator.consumer.embedded import (
     read_assignment,
     read_subscription,
@@ -20,10 +21,16 @@ from kbroker.group_coordinator.consumer.embedded import (
 )
 from kbroker.group_coordinator.consumer.group import CONSUMER, NOTHING, ConsumerGroup
 from kbroker.group_coordinator.consumer.heartbeat import Heartbeats, forget_timers
-from kbroker.group_coordinator.consumer.member import ClassicSide, ConsumerMember, with_epochs
+from kbroker.group_coordinator.consumer.member import (
+    ClassicSide,
+    ConsumerMember,
+    Partitions,
+    with_epochs,
+    without_epochs,
+)
 from kbroker.group_coordinator.consumer.topics import Topics
 from kbroker.group_coordinator.group import DEAD, EMPTY, STABLE, ClassicGroup, Member
-from kbroker.group_coordinator.rebalance import Rebalances, answer_join, answer_sync, schedule_session
+from kbroker.group_coordinator.rebalance import Rebalances, schedule_session
 from kbroker.group_coordinator.records import group_metadata, group_tombstone
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.join_group import JoinGroupResponse
@@ -32,6 +39,7 @@ from kbroker.protocol.messages.sync_group import SyncGroupResponse
 log = logging.getLogger(__name__)
 
 _CLASSIC_TIMERS = ("join", "sync")
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 class Migration:
@@ -75,8 +83,7 @@ class Migration:
             return ConsumerGroup(group_id)
         if group.state is EMPTY and create:
             out.records.append(group_tombstone(group_id))
-            out.when_written(lambda done, _now: _forget_classic_timers(group, done))
-            log.info("group %s: empty, becomes a consumer group", group_id)
+            self._leave_behind(group, out)
             return ConsumerGroup(group_id)
         if not create or group.state is DEAD:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
@@ -85,7 +92,11 @@ class Migration:
     # -- classic -> consumer
 
     def _upgrade(self, group: ClassicGroup, out: Outcome) -> ConsumerGroup:
-        """Make a consumer group of a classic one with members; raises GROUP_ID_NOT_FOUND where that may not be."""
+        """Make a consumer group of a classic one with members; raises GROUP_ID_NOT_FOUND where that may not be.
+
+        The classic group is as it was until what is decided here has been tried, as the heartbeat behind it may still
+        be refused.
+        """
         start = f"Cannot upgrade classic group {group.group_id} to consumer group because"
         if not self._config.consumer_migration_policy.upgrades:
             raise _refused(f"{start} online upgrade is disabled.")
@@ -97,24 +108,42 @@ class Migration:
             upgraded = self._consumer_group_of(group, start)
         except (Malformed, ValueError):
             raise _refused(f"{start} the embedded consumer protocol is malformed.") from None
+        code = ErrorCode.REBALANCE_IN_PROGRESS
         for member in group.members.values():
-            code = ErrorCode.REBALANCE_IN_PROGRESS
-            answer_join(member, JoinGroupResponse(member_id=member.member_id, error_code=code), out)
-            answer_sync(member, SyncGroupResponse(error_code=code), out)
-        out.when_written(lambda done, _now: _forget_classic_timers(group, done))
+            if member.awaiting_join is not None:
+                answer = JoinGroupResponse(member_id=member.member_id, error_code=code)
+                out.replies.append((member.awaiting_join, answer))
+            if member.awaiting_sync is not None:
+                out.replies.append((member.awaiting_sync, SyncGroupResponse(error_code=code)))
+        self._leave_behind(group, out)
         out.records.append(group_tombstone(group.group_id))
         out.records += _records_of(upgraded)
         assert self.heartbeats is not None
         for held in upgraded.members.values():
             timeout = held.classic.session_timeout_ms if held.classic is not None else None
             self.heartbeats.schedule_session(group.group_id, held.member_id, out, timeout)
-        log.info("group %s: becomes a consumer group with %d members", group.group_id, len(group.members))
         return upgraded
+
+    def _leave_behind(self, group: ClassicGroup, out: Outcome) -> None:
+        """Let a classic group go that becomes a consumer group, once that has been tried.
+
+        Its parked requests are answered by then, whether it was written or not; if it was, the group needs no timers.
+        """
+
+        def settle(done: Outcome, _now: int) -> None:
+            for member in group.members.values():
+                member.awaiting_join = member.awaiting_sync = None
+            if group.group_id not in self._classic:
+                _forget_classic_timers(group, done)
+                log.info("group %s: becomes a consumer group, with %d members", group.group_id, len(group.members))
+
+        out.when_written(settle, settle)
 
     def _consumer_group_of(self, group: ClassicGroup, start: str) -> ConsumerGroup:
         upgraded = ConsumerGroup(group.group_id)
         upgraded.epoch = upgraded.assignment_epoch = generation = group.generation
         protocol = group.protocol_name or group.select_protocol()  # its first generation may not have begun
+        owned: set[tuple[bytes, int]] = set()
         for member in group.members.values():
             partitions, has_user_data = read_assignment(member.assignment, self._topics)
             if has_user_data:
@@ -122,6 +151,10 @@ class Migration:
                     f"{start} an unsupported custom assignor is in use. Please refer to the documentation or switch "
                     "to a default assignor before re-attempting the upgrade."
                 )
+            held = {(topic_id, index) for topic_id, indexes in partitions.items() for index in indexes}
+            if not owned.isdisjoint(held):
+                raise _refused(f"{start} its leader has assigned a partition to more than one member.")
+            owned |= held
             subscription = read_subscription(member.metadata(protocol))
             upgraded.target[member.member_id] = partitions
             upgraded.put_member(
@@ -152,7 +185,7 @@ class Migration:
         leaving = {member.member_id for member in gone}
         members = {m.member_id: m for m in group.members.values() if m.member_id not in leaving}
         try:
-            converted = self.classic_group_of(group, members, {}, now_ms)
+            converted = self.classic_group_of(group, members, {}, now_ms, rebalances=True)
         except (Malformed, ValueError) as err:
             log.warning("group %s: stays a consumer group, as a member cannot be read: %s", group.group_id, err)
             return False
@@ -168,12 +201,22 @@ class Migration:
         if size > self._config.max_size:
             log.info("group %s: stays a consumer group, as it is larger than group.max.size", group.group_id)
             return False
-        return True
+        # A size that the log refused is tried again when there is reason to think that it fits.
+        return not group.too_many_for_classic or size <= group.too_many_for_classic // 2
 
     def classic_group_of(
-        self, group: ConsumerGroup, members: dict[str, ConsumerMember], held_as: dict[str, str], now_ms: int
+        self,
+        group: ConsumerGroup,
+        members: dict[str, ConsumerMember],
+        held_as: dict[str, str],
+        now_ms: int,
+        *,
+        rebalances: bool,
     ) -> CoordinatorRecord:
         """Return the record of a classic group of these members, each with its target as its assignment.
+
+        If the group rebalances at once, nobody is given that any more, and the record says what each has: it may be
+        made a consumer group again before anybody has given anything up.
 
         `held_as`: the id under which the group has the target of a member whose id is new. Raises Malformed where what
         a member said of itself cannot be read.
@@ -186,9 +229,12 @@ class Migration:
         classic.state = STABLE
         assignments = {}
         for member_id, classic_member in classic.members.items():
-            target = group.target.get(held_as.get(member_id, member_id), NOTHING)
+            if rebalances:
+                partitions = _all_of(members[member_id])
+            else:
+                partitions = group.target.get(held_as.get(member_id, member_id), NOTHING)
             version = version_of(classic_member.metadata(protocol))
-            assignments[member_id] = write_assignment(target, version, self._topics)
+            assignments[member_id] = write_assignment(partitions, version, self._topics)
         return group_metadata(classic, assignments)
 
     def become_classic(
@@ -206,14 +252,24 @@ class Migration:
         out.records.append(converted)
         gone = list(group.members)
 
-        def settle(done: Outcome, now: int) -> None:
-            forget_timers(group.group_id, gone, done)
-            held = self._classic.get(group.group_id)
-            if held is not None:
-                self._settle_in(held, members, reason, done, now)
+        before = out.after
 
-        out.when_written(settle)
-        log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
+        def after(code: ErrorCode, now: int) -> Outcome:
+            done = Outcome() if before is None else before(code, now)
+            held = self._classic.get(group.group_id)
+            if held is not None:  # also where it is in the log, but was not committed in time
+                log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
+                forget_timers(group.group_id, gone, done)
+                self._settle_in(held, members, reason, done, now)
+            elif code in _TOO_LARGE:
+                group.too_many_for_classic = len(members)
+                log.warning(
+                    "group %s: stays a consumer group, as a record of %d classic members is too large for the log",
+                    group.group_id, len(members),
+                )  # fmt: skip
+            return done
+
+        out.after = after
 
     def _settle_in(
         self, group: ClassicGroup, members: dict[str, ConsumerMember], reason: str | None, out: Outcome, now_ms: int
@@ -227,6 +283,14 @@ class Migration:
         group.subscribed_topics = group.compute_subscribed_topics()
         if reason is not None and group.state is STABLE:
             self._rebalances.prepare(group, reason, out, now_ms)
+
+
+def _all_of(member: ConsumerMember) -> Partitions:
+    """Return what a member has, with what it has not given up yet."""
+    held = copied(without_epochs(member.assigned))
+    for topic_id, indexes in member.pending_revocation.items():
+        held.setdefault(topic_id, set()).update(indexes)
+    return frozen(held)
 
 
 def _classic_member(member: ConsumerMember) -> Member:

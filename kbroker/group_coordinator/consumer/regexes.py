@@ -1,16 +1,20 @@
 """Subscribed patterns: RE2's syntax, resolved to topics by the coordinator.
 
 Owns when a group's patterns are resolved (when one is new, when topics were created, and every so often; at most every
-10 s) and the work itself, which goes on in slices behind the heartbeat that asked for it. RE2 has no backtracking, so
-that time is linear in a name's length; but slices count matches, and a pattern may be made to take long for each.
+10 s) and the work itself, which goes on in slices of time behind the heartbeat that asked for it.
+
+A pattern may come from anybody, so what it can cost is bounded. RE2 has no backtracking: the time of a match is linear
+in a name's length. Its memory is bounded, which bounds how much it does for each character, and it looks for no groups,
+or few. A match takes some ms at most, and what a slice overruns its time by is one match. A pattern is compiled when a
+heartbeat brings it, to tell whether it is one: its length, and the classes of Unicode in it, which are expanded before
+the memory counts, are bounded so that this takes some tens of ms at most.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
-from itertools import islice
 from typing import Any
 
 import re2
@@ -26,8 +30,13 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 log = logging.getLogger(__name__)
 
 MIN_REFRESH_INTERVAL_MS = 10_000
-SLICE_MATCHES = 4_000
-"""Matches tried before the loop may breathe: a few ms."""
+SLICE_SECONDS = 0.005
+"""How long all patterns of a shard together may be matched before the loop may breathe."""
+MAX_PATTERN_BYTES = 8 << 10
+MAX_UNICODE_CLASSES = 64
+MAX_NAMED_GROUPS = 32
+MAX_MEMORY_BYTES = 256 << 10
+"""What RE2 may use for a pattern, compiled and in a match."""
 
 _WORDINGS = {
     "missing )": "missing closing )",
@@ -43,6 +52,8 @@ _WORDINGS = {
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
+_OPTIONS.never_capture = True
+_OPTIONS.max_mem = MAX_MEMORY_BYTES
 
 
 class Change(Enum):
@@ -54,56 +65,77 @@ class Change(Enum):
 
 
 def compile_regex(pattern: str) -> Callable[[str], Any]:
-    """Return what matches whole topic names; raises INVALID_REGULAR_EXPRESSION."""
+    """Return what matches whole topic names; raises INVALID_REGULAR_EXPRESSION, also for one that would cost much."""
+    if len(pattern) > MAX_PATTERN_BYTES or len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
+        raise _invalid(f"{pattern[:100]}...", f"longer than {MAX_PATTERN_BYTES} bytes")
+    if pattern.count("\\p") + pattern.count("\\P") > MAX_UNICODE_CLASSES:
+        raise _invalid(pattern, f"more than {MAX_UNICODE_CLASSES} Unicode classes")
     try:
         compiled = re2.compile(pattern, _OPTIONS)
     except (re2.error, UnicodeEncodeError) as err:
         reason = err.args[0] if err.args else ""
         text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
         text = text.partition(": ")[0]
-        raise ApiError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {_WORDINGS.get(text, text)}.",
-        ) from None
+        raise _invalid(pattern, _WORDINGS.get(text, text)) from None
+    if compiled.groups > MAX_NAMED_GROUPS:
+        raise _invalid(pattern, f"more than {MAX_NAMED_GROUPS} named groups")
     match: Callable[[str], Any] = compiled.fullmatch
     return match
+
+
+def _invalid(pattern: str, why: str) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {why}.",
+    )
 
 
 class _Job:
     """One look at all topics for a group's patterns."""
 
     def __init__(self, patterns: list[str], topics: Topics, now_ms: int) -> None:
-        self.found: dict[str, set[str]] = {}
+        self.found: dict[str, set[str]] = {pattern: set() for pattern in patterns}
         self.version = topics.state.version
         self.created_version = topics.created_version
         self.started_ms = now_ms
-        matchers = []
-        for pattern in patterns:
-            self.found[pattern] = set()
-            try:
-                matchers.append((compile_regex(pattern), self.found[pattern]))
-            except ApiError as err:  # it was checked when a member brought it: by another version of RE2, then
-                log.error("a subscribed pattern is passed over: %s", err)
-        names = list(topics.state.topics)
-        self._steps = ((match, name, found) for name in names for match, found in matchers)
+        self._steps = self._work(list(topics.state.topics))
 
-    def run(self) -> bool:
-        """Work a slice off; return whether that was all."""
-        count = 0
-        for match, name, found in islice(self._steps, SLICE_MATCHES):
-            count += 1
-            if match(name):
-                found.add(name)
-        return count < SLICE_MATCHES
+    def _work(self, names: list[str]) -> Iterator[None]:
+        for pattern, found in self.found.items():
+            try:
+                match = compile_regex(pattern)
+            except ApiError as err:  # it was checked when a member brought it: by another version, then
+                log.error("a subscribed pattern is passed over: %s", err)
+                continue
+            yield
+            for name in names:
+                if match(name):
+                    found.add(name)
+                yield
+
+    def run(self, seconds: Callable[[], float], budget: float) -> bool:
+        """Work for `budget` seconds, but for one step at least; return whether that was all."""
+        until = seconds() + budget
+        return not any(seconds() >= until for _ in self._steps)
 
 
 class Regexes:
-    """The patterns of all groups of a shard. Shares the `find` that returns a consumer group by its id."""
+    """The patterns of all groups of a shard. Shares the `find` that returns a consumer group by its id.
 
-    def __init__(self, find: Callable[[str], ConsumerGroup | None], topics: Topics, settings: Settings) -> None:
+    `seconds` tells how long a slice of work has taken.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], ConsumerGroup | None],
+        topics: Topics,
+        settings: Settings,
+        seconds: Callable[[], float],
+    ) -> None:
         self._find = find
         self._topics = topics
         self._settings = settings
+        self._seconds = seconds
         self._jobs: dict[str, _Job] = {}
 
     def update(
@@ -128,9 +160,13 @@ class Regexes:
             or (last is not None and now_ms > last + self._settings.config.consumer_regex_refresh_interval_ms)
         )
         if due and wanted:
-            self._jobs[group.group_id] = _Job(wanted, self._topics, now_ms)
-            out.timers.append(Schedule(("regex", group.group_id), 0))
+            out.when_written(lambda done, now: self._start(group.group_id, wanted, done, now))
         return change
+
+    def _start(self, group_id: str, patterns: list[str], out: Outcome, now_ms: int) -> None:
+        if group_id not in self._jobs:
+            self._jobs[group_id] = _Job(patterns, self._topics, now_ms)
+            out.timers.append(Schedule(("regex", group_id), 0))
 
     def _change(
         self, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember, out: Outcome
@@ -150,13 +186,13 @@ class Regexes:
     def on_timer(self, group_id: str, _now_ms: int) -> Outcome:
         """Go on with a group's look at all topics; write what it found once it is over."""
         out = Outcome()
-        job = self._jobs.get(group_id)
+        job = self._jobs.pop(group_id, None)  # gone, too, if it fails: the next heartbeat asks for another
         if job is None:
             return out
-        if not job.run():
+        if not job.run(self._seconds, SLICE_SECONDS / (1 + len(self._jobs))):
+            self._jobs[group_id] = job
             out.timers.append(Schedule(("regex", group_id), 0))
             return out
-        del self._jobs[group_id]
         group = self._find(group_id)
         if group is not None:
             self._write(group, job, out)

@@ -28,11 +28,7 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
     topics = next(iter(spec.members.values())).topics
     if not topics:
         return {}
-    taken = {topic_id: set[int]() for topic_id in topics}
-    for member in spec.members.values():
-        for topic_id, indexes in member.assigned.items():
-            if topic_id in taken:
-                taken[topic_id] |= indexes
+    held, taken = _held(spec, topics)
     free = [
         (topic_id, index)
         for topic_id in topics_in_javas_order(topics, copied=True)
@@ -46,9 +42,7 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
         room, has_extra = quota + (extras > 0), extras > 0
         keeps: dict[bytes, frozenset[int]] = {}
         for topic_id in topics_in_javas_order(member.assigned, copied=False):
-            if topic_id not in topics:
-                continue
-            indexes = stays = member.assigned[topic_id]
+            indexes = stays = held[member_id].get(topic_id, frozenset())
             if len(indexes) > room:
                 ordered = partitions_in_javas_order(indexes)
                 stays = frozenset(ordered[:room])
@@ -71,3 +65,26 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
         position += room
         kept[member_id] = frozen(grown)
     return kept
+
+
+def _held(spec: GroupSpec, topics: frozenset[bytes]) -> tuple[Assignment, dict[bytes, set[int]]]:
+    """Return what each member has of these topics, and what all have.
+
+    A partition that does not exist is nobody's, one that two members have is the first one's: targets that say
+    otherwise came from elsewhere, and end here.
+    """
+    taken = {topic_id: set[int]() for topic_id in topics}
+    held: Assignment = {}
+    for member_id, member in spec.members.items():
+        has: dict[bytes, frozenset[int]] = {}
+        for topic_id, indexes in member.assigned.items():
+            others = taken.get(topic_id)
+            if others is None or not indexes:
+                continue
+            count = spec.partitions[topic_id]
+            if not others.isdisjoint(indexes) or min(indexes) < 0 or max(indexes) >= count:
+                indexes = frozenset([index for index in indexes if 0 <= index < count and index not in others])
+            others |= indexes
+            has[topic_id] = indexes
+        held[member_id] = has
+    return held, taken

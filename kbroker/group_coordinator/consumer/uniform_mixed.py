@@ -45,7 +45,7 @@ class MixedUniform:
                 if topic_id in member.topics:
                     owners = self._owners[topic_id]
                     for index in indexes:
-                        if index < len(owners):
+                        if 0 <= index < len(owners):
                             owners[index] = number
         for owners in self._owners.values():
             for owner in owners:
