@@ -287,8 +287,8 @@ class BrokerNode:
         self, coordinator: GroupCoordinator | TransactionCoordinator, before: TopicState | None, now: TopicState | None
     ) -> None:
         if now is None:
-            for index in range(len(before.partitions) if before else 0):
-                coordinator.resign(index)
+            if before is not None:
+                coordinator.on_topic_deleted()
             return
         for index, partition in enumerate(now.partitions):
             known = before.partitions[index] if before and index < len(before.partitions) else None

@@ -85,7 +85,7 @@ class _Partition(Generic[S]):
 class Runtime(Generic[S]):
     """Runs the shards of one coordinator topic."""
 
-    def __init__(self, name: str, make_shard: Callable[[], S], writer: Writer, clock: Clock, write_timeout_ms: int):
+    def __init__(self, name: str, make_shard: Callable[[int], S], writer: Writer, clock: Clock, write_timeout_ms: int):
         self._name = name
         self._make_shard = make_shard
         self._writer = writer
@@ -108,7 +108,7 @@ class Runtime(Generic[S]):
         if held is not None and not held.failed:
             held.epoch = epoch
             return
-        state = _Partition(self._make_shard(), epoch)
+        state = _Partition(self._make_shard(partition), epoch)
         self._partitions[partition] = state
         steps = self._load(partition, state)
         now = time.perf_counter()
@@ -136,13 +136,17 @@ class Runtime(Generic[S]):
             self._settle(partition, state.shard.on_unloaded(self._clock.now_ms()))
         self._timers.forget(lambda key: key[0] == partition)
 
+    def resign_all(self) -> None:
+        """Stop coordinating every partition."""
+        for partition in list(self._partitions):
+            self.resign(partition)
+
     def close(self) -> None:
         """Resign everywhere and stop the timers."""
         self._closed = True
         if self._loader is not None:
             self._loader.cancel()
-        for partition in list(self._partitions):
-            self.resign(partition)
+        self.resign_all()
         self._timers.close()
 
     def tick(self) -> None:

@@ -130,7 +130,9 @@ class World:
     def __init__(self, writer: FakeWriter | None = None) -> None:
         self.writer = writer or FakeWriter()
         self.clock = ManualClock()
-        self.runtime: Runtime[Journal] = Runtime("journal", Journal, self.writer, self.clock, 5_000)
+        self.runtime: Runtime[Journal] = Runtime(
+            "journal", lambda _partition: Journal(), self.writer, self.clock, 5_000
+        )
 
     def lead(self, partition: int = 0, epoch: int = 1) -> Journal:
         self.runtime.lead(partition, epoch)

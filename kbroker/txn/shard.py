@@ -64,6 +64,7 @@ class TransactionShard:
         self.transactions: dict[str, Transaction] = {}
         self._pending: set[str] = set()
         self._ongoing: set[str] = set()
+        self._given_up: dict[str, frozenset[TopicPartition]] = {}  # partitions that will never take the marker
         self._unused: list[str] = []  # found by the last look, and still to be forgotten
 
     # -- replay
@@ -116,6 +117,7 @@ class TransactionShard:
             self._pending.discard(transactional_id)
             if code is ErrorCode.NONE:
                 self._put(new)
+                self._given_up.pop(transactional_id, None)
                 if new.is_prepared:
                     self._on_prepared(transactional_id)
             elif transactional_id in self.transactions and self.transactions[transactional_id].is_prepared:
@@ -221,16 +223,37 @@ class TransactionShard:
 
     # -- markers
 
-    def marked(self, job: Transaction, done: Iterable[TopicPartition], now_ms: int) -> Outcome:
-        """Note markers that were written for `job`; the transaction is complete once none is left."""
+    def to_mark(self, transactional_id: str) -> list[TopicPartition]:
+        """Return the partitions of a decided transaction whose markers are still to be written, in order."""
+        txn = self.transactions[transactional_id]
+        return sorted(txn.partitions - self._given_up.get(transactional_id, frozenset()))
+
+    def marked(
+        self,
+        job: Transaction,
+        done: Iterable[TopicPartition],
+        now_ms: int,
+        fenced: frozenset[TopicPartition] = frozenset(),
+    ) -> Outcome:
+        """Note markers that were written for `job`; the transaction is complete once none is left.
+
+        `fenced` will never take the marker. Others are tried on, and then the transaction stays as it is: somebody
+        newer has taken it over.
+        """
         txn = self.transactions.get(job.transactional_id)
         if txn is None or not txn.is_prepared or txn.producer_epoch != job.producer_epoch or txn.state is not job.state:
             return Outcome()
         txn = txn.without(done)
         self._put(txn)
+        name = txn.transactional_id
+        if fenced:
+            self._given_up[name] = self._given_up.get(name, frozenset()) | fenced
+        if self.to_mark(name):
+            return Outcome(timers=[Schedule(("markers", name), RETRY_MS)])
         if txn.partitions:
-            return Outcome(timers=[Schedule(("markers", txn.transactional_id), RETRY_MS)])
-        if txn.transactional_id in self._pending:
+            log.warning("the transaction of %s has been taken over, what is left of its markers is given up", name)
+            return Outcome()
+        if name in self._pending:
             return Outcome()
         return self._move(txn.completed(now_ms), None)
 
