@@ -55,7 +55,13 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
         super().__init__(
             TOPIC,
             config.num_partitions,
-            lambda partition: TransactionShard(config, next_id, level, partial(self._marking.soon, partition)),
+            lambda partition: TransactionShard(
+                config,
+                next_id,
+                level,
+                partial(self._marking.soon, partition),
+                partial(writer.max_batch_bytes, partition),
+            ),
             writer,
             clock,
             config.write_timeout_ms,

@@ -39,6 +39,9 @@ class Log:
         self.end += header.record_count
         return self.end
 
+    def max_batch_bytes(self, partition: int) -> int:
+        return 1 << 20
+
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
         if not self.lag:
             return None
