@@ -201,14 +201,14 @@ class BrokerNode:
         self.groups = GroupCoordinator(
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, controller, replicas), self.clock, controller.state
         )
-        self.producer_ids = ProducerIds(controller.allocate_producer_ids)
+        self.producer_ids = ProducerIds(controller.allocate_producer_ids, controller.skip_producer_ids)
         self.producer_ids.avoid(max((i for p in replicas for i in p.log.producers.entries), default=-1))
         self.markers = LocalMarkers(replicas, self.groups, self.clock)
         self.transactions = TransactionCoordinator(
             transaction_config(config),
             CoordinatorLog(TRANSACTIONS_TOPIC, controller, replicas),
             self.clock,
-            self.producer_ids.next,
+            self.producer_ids,
             lambda: controller.state.features[TRANSACTION_VERSION],
             MarkerWriter(self._leader_of, lambda node: self.markers if node == self.node_id else None),
             loop.call_soon,

@@ -331,7 +331,7 @@ def test_a_decision_without_records_waits_for_what_it_may_have_seen() -> None:
         assert world.write() == "done"
         world.runtime.close()
 
-    asyncio.run(scenario())
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_decision_without_records_fails_with_what_it_may_have_seen() -> None:
@@ -347,7 +347,7 @@ def test_a_decision_without_records_fails_with_what_it_may_have_seen() -> None:
         assert ((), ErrorCode.REQUEST_TIMED_OUT) in shard.events
         world.runtime.close()
 
-    asyncio.run(scenario())
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_what_follows_a_decision_may_fail_and_everybody_is_answered() -> None:
@@ -367,7 +367,7 @@ def test_what_follows_a_decision_may_fail_and_everybody_is_answered() -> None:
         assert await behind == "done"
         world.runtime.close()
 
-    asyncio.run(scenario())
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_commit_that_does_not_come_times_out() -> None:

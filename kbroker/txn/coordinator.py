@@ -20,7 +20,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.markers import MarkerWriter
 from kbroker.txn.marking import Marking
-from kbroker.txn.shard import NOBODY, Identity, TransactionShard
+from kbroker.txn.shard import NOBODY, Identity, ProducerIdSupply, TransactionShard
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 TOPIC = "__transaction_state"
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 class TransactionCoordinator(CoordinatorService[TransactionShard]):
     """All transactional ids that this broker coordinates.
 
-    `defer` runs something soon on the event loop; `next_id` hands out producer ids; `level` tells transaction.version.
+    `defer` runs something soon on the event loop; `ids` hands out producer ids; `level` tells transaction.version.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
         config: TransactionConfig,
         writer: Writer,
         clock: Clock,
-        next_id: Callable[[], int],
+        ids: ProducerIdSupply,
         level: Callable[[], int],
         markers: MarkerWriter,
         defer: Callable[[Callable[[], None]], object],
@@ -57,7 +57,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
             config.num_partitions,
             lambda partition: TransactionShard(
                 config,
-                next_id,
+                ids,
                 level,
                 partial(self._marking.soon, partition),
                 partial(writer.max_batch_bytes, partition),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Schedule
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -50,23 +50,34 @@ class Identity(NamedTuple):
 NOBODY = Identity()
 
 
+class ProducerIdSupply(Protocol):
+    """Where producer ids come from."""
+
+    def next(self) -> int:
+        """Return an id that no producer has had."""
+
+    def avoid(self, used: int) -> None:
+        """Hand out nothing up to `used`."""
+
+
 class TransactionShard:
     """The transactions of one partition.
 
-    `next_id` hands out a producer id; `level` tells the finalized transaction.version; `on_prepared` hears each id
+    `ids` hands out producer ids; `level` tells the finalized transaction.version; `on_prepared` hears each id
     whose outcome is in the log, also when a shard has just been loaded; `room` tells how large a batch may be.
     """
 
     def __init__(
         self,
         config: TransactionConfig,
-        next_id: Callable[[], int],
+        ids: ProducerIdSupply,
         level: Callable[[], int],
         on_prepared: Callable[[str], None],
         room: Callable[[], int],
     ) -> None:
         self._config = config
-        self._next_id = next_id
+        self._ids = ids
+        self._largest_id = NO_PRODUCER_ID
         self._level = level
         self._on_prepared = on_prepared
         self._room = room
@@ -90,13 +101,17 @@ class TransactionShard:
         if value is None:
             self._forget(transactional_id)
         else:
-            self._put(records.read_value(transactional_id, value))
+            txn = records.read_value(transactional_id, value)
+            self._largest_id = max(self._largest_id, txn.producer_id, txn.prev_producer_id, txn.next_producer_id)
+            self._put(txn)
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
         """The log of transactions has no transactions itself."""
 
     def on_loaded(self, now_ms: int) -> Outcome:  # noqa: ARG002
-        """Begin to serve: finish what had been decided."""
+        """Begin to serve: finish what had been decided. Another broker may have written the log, and given the ids."""
+        if self._largest_id != NO_PRODUCER_ID:
+            self._ids.avoid(self._largest_id)
         for txn in list(self.transactions.values()):
             if txn.is_prepared:
                 self._on_prepared(txn.transactional_id)
@@ -168,7 +183,7 @@ class TransactionShard:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         txn = self.transactions.get(transactional_id)
         if txn is None:
-            txn = Transaction(transactional_id, self._next_id(), timeout_ms=timeout_ms, updated_ms=now_ms)
+            txn = Transaction(transactional_id, self._ids.next(), timeout_ms=timeout_ms, updated_ms=now_ms)
         elif txn.is_prepared:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         elif expected is not None and not txn.may_be(*expected):
@@ -176,7 +191,7 @@ class TransactionShard:
         if txn.state is ONGOING:
             return self._abort(txn, now_ms)
         if txn.exhausted and (expected is None or expected.epoch == txn.producer_epoch):
-            new = txn.rotated(self._next_id(), timeout_ms, now_ms, retryable=expected is not None)
+            new = txn.rotated(self._ids.next(), timeout_ms, now_ms, retryable=expected is not None)
         else:
             new = txn.initialized(timeout_ms, None if expected is None else expected.epoch, now_ms)
         return self._move(new, Identity(new.producer_id, new.producer_epoch))
@@ -228,7 +243,7 @@ class TransactionShard:
 
     def _id_after(self, txn: Transaction) -> int:
         """Return the producer id that takes over if this end uses up the epochs."""
-        return self._next_id() if txn.exhausted else NO_PRODUCER_ID
+        return self._ids.next() if txn.exhausted else NO_PRODUCER_ID
 
     def _abort(self, txn: Transaction, now_ms: int) -> Outcome:
         """Abort an open transaction against its producer's will; the new epoch is given to nobody."""

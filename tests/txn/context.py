@@ -38,16 +38,20 @@ class Context:
         self.prepared: list[str] = []
         self.ids = 1000
         self.shard = TransactionShard(
-            self.config, self._next_id, lambda: self.level, self.prepared.append, lambda: self.max_bytes
+            self.config, self, lambda: self.level, self.prepared.append, lambda: self.max_bytes
         )
         for record in log:
             self.shard.replay(len(self.log), -1, *record)
             self.log.append(record)
         self.apply(self.shard.on_loaded(self.now))
 
-    def _next_id(self) -> int:
+    def next(self) -> int:
+        """Hand out a producer id."""
         self.ids += 1
         return self.ids
+
+    def avoid(self, used: int) -> None:
+        self.ids = max(self.ids, used)
 
     def restarted(self) -> Context:
         """Return a context whose shard has loaded the log of this one."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
+from kbroker.coordination_batches import record_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import iter_batches
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.coordinator import Answer, TransactionCoordinator
 from kbroker.txn.markers import Answers, Marker, MarkerWriter
+from kbroker.txn.records import transaction_record
 from kbroker.txn.shard import RETRY_MS, Identity
 from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT, PREPARE_COMMIT
+from kbroker.txn.transaction import Transaction
 
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
 
@@ -72,6 +74,17 @@ class Clock:
         return self.ms
 
 
+class Ids:
+    last = 0
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last
+
+    def avoid(self, used: int) -> None:
+        self.last = max(self.last, used)
+
+
 class Cluster:
     """Leaders of partitions, and brokers that answer as the test says."""
 
@@ -83,9 +96,8 @@ class Cluster:
         self.log = log or Log()
         self.clock = Clock()
         self.soon: list[Callable[[], None]] = []
-        ids = itertools.count(1)
         self.coordinator = TransactionCoordinator(
-            TransactionConfig(num_partitions=1), self.log, self.clock, lambda: next(ids), lambda: 2,
+            TransactionConfig(num_partitions=1), self.log, self.clock, Ids(), lambda: 2,
             MarkerWriter(lambda partition: self.leaders[partition], self.target_of), self.soon.append,
         )  # fmt: skip
         self.coordinator.on_leadership(0, 5)
@@ -368,6 +380,16 @@ def test_t12_another_broker_finishes_with_its_own_epoch() -> None:
     second.run()
     assert {marker.coordinator_epoch for marker in second.written} == {6}
     assert second.state is COMPLETE_COMMIT
+
+
+def test_t16_no_id_is_given_that_the_log_of_transactions_names() -> None:
+    """Also one that only stands there as the previous or the next of a transactional id."""
+    first = Cluster()
+    for prev, current, following in ((-1, 3, -1), (90, 4, -1), (-1, 5, 700), (-1, 6, -1)):
+        txn = Transaction(f"id-{current}", current, 0, prev_producer_id=prev, next_producer_id=following)
+        first.log.append(0, record_batch([transaction_record(txn, 2)], 0, None, 0), 0)
+    second = Cluster(first.log)
+    assert second.coordinator.init_producer_id("new", 60_000, None) == Answer(ErrorCode.NONE, Identity(701, 0))
 
 
 def test_a_closed_coordinator_answers_nobody() -> None:
