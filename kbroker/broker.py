@@ -36,6 +36,7 @@ from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.services import Services
+from kbroker.hanging_transactions import find_hanging, warn_of
 from kbroker.log import checkpoints
 from kbroker.log.cleaner.settings import CleanerSettings
 from kbroker.log.cleaner.worker_pool import WorkerPool
@@ -80,6 +81,7 @@ class BrokerNode:
         self._tick: asyncio.TimerHandle | None = None
         self._cleaning_tick: asyncio.TimerHandle | None = None
         self._started = False
+        self._looked_for_hanging = False
 
     @property
     def cluster_id(self) -> str:
@@ -348,11 +350,18 @@ class BrokerNode:
             self.cleaner_pool.tick(self.clock.now_ms())
             self.groups.tick()
             self.transactions.tick()
+            self._look_for_hanging()
         except Exception:
             log.exception("periodic work on the logs failed")
         self._schedule_tick()
         if self._cleaning_tick is None:
             self._follow_cleaning()
+
+    def _look_for_hanging(self) -> None:
+        """Once after the start, when it is known which transactions are open."""
+        if not self._looked_for_hanging and self.transactions.is_loaded:
+            self._looked_for_hanging = True
+            warn_of(find_hanging(self.replicas, self.transactions.all()))
 
     def _follow_cleaning(self) -> None:
         """Look more often while a log is compacted: what the worker has done waits to be taken over."""

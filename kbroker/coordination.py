@@ -161,6 +161,11 @@ class Runtime(Generic[S]):
             if not state.failed:
                 yield partition, state.shard if state.active else None
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether every partition led here is loaded; one that failed is not."""
+        return all(state.active for state in self._partitions.values())
+
     def shard(self, partition: int) -> S:
         """Return an active shard; raises ApiError where it is loading or elsewhere."""
         return self._active(partition).shard

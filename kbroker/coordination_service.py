@@ -82,6 +82,11 @@ class CoordinatorService(Generic[S]):
         self._runtime.resign_all()
         self._count, self._told_of_growth = 0, False
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether every partition that is to be coordinated here has been loaded."""
+        return self._runtime.is_loaded
+
     def tick(self) -> None:
         """Run the timers that are due; needed only where the clock is advanced by hand."""
         self._runtime.tick()

@@ -8,7 +8,7 @@ the answer; which code older clients are told instead is the handlers' business.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -153,7 +153,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return txn
 
-    def all(self) -> Iterable[Transaction]:
+    def all(self) -> list[Transaction]:
         """Return all transactions coordinated here; raises ApiError as long as a partition is loading."""
         if self._closed:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
