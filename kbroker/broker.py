@@ -43,6 +43,7 @@ from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_dirs import LogDirs, unusable
 from kbroker.log.log_manager import LogManager
+from kbroker.log.producer_entry import CREDIBLE_IDS
 from kbroker.protocol.wire import new_uuid, uuid_text
 from kbroker.replicas import Replicas, TopicSettings
 from kbroker.server import Server, ServerLimits, bind
@@ -204,7 +205,8 @@ class BrokerNode:
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, controller, replicas), self.clock, controller.state
         )
         self.producer_ids = ProducerIds(controller.allocate_producer_ids, controller.skip_producer_ids)
-        self.producer_ids.avoid(max((i for p in replicas for i in p.log.producers.entries), default=-1))
+        used = (each for replica in replicas for each in replica.log.producers.entries if each < CREDIBLE_IDS)
+        self.producer_ids.avoid(max(used, default=-1))
         self.markers = LocalMarkers(replicas, self.groups, self.clock)
         self.transactions = TransactionCoordinator(
             transaction_config(config),

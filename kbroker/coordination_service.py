@@ -3,9 +3,9 @@
 Owns the way from a key to its partition, and from leadership of partitions to shards that are loaded. Never decides
 anything about a key.
 
-The number of partitions is taken when the coordinator first sees its topic, at the start or when the topic is created,
-and stays until the topic is deleted or the broker ends, as in Kafka (TransactionStateManager.startup,
-GroupCoordinatorService.startup): if the topic grows meanwhile, no key moves away from what is known of it.
+The number of partitions is taken when the coordinator first sees its topic, and stays until the topic is deleted or the
+broker ends: if the topic grows meanwhile, no key moves away from what is known of it. Kafka takes it at the start only
+(TransactionStateManager.startup, GroupCoordinatorService.startup), from the config if there is no topic yet.
 """
 
 from __future__ import annotations

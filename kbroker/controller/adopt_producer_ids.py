@@ -16,7 +16,7 @@ from kbroker.log.audit import partitions_of
 from kbroker.log.batch_scan import scan_batches, scan_headers
 from kbroker.log.files import LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_name, offset_of
 from kbroker.log.findings import OpenFile
-from kbroker.log.producer_entry import decode_snapshot
+from kbroker.log.producer_entry import CREDIBLE_IDS, decode_snapshot
 from kbroker.protocol.compiler import decoder
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.transaction_records import TransactionLogValue
@@ -58,7 +58,7 @@ def _largest_producer(path: str) -> int:
                 entries = decode_snapshot(content.read())
         except ValueError:
             continue
-        largest, known_from = max((entry.producer_id for entry in entries), default=-1), base
+        largest, known_from = max((i for e in entries if (i := e.producer_id) < CREDIBLE_IDS), default=-1), base
         break
     bases = _bases(path, LOG_SUFFIX)
     for base, following in zip(bases, [*bases[1:], None], strict=True):
@@ -66,7 +66,8 @@ def _largest_producer(path: str) -> int:
             continue
         with OpenFile(offset_name(path, base, LOG_SUFFIX)) as file:
             for _, header in scan_headers(file.fd, 0, file.size):
-                largest = max(largest, header.producer_id)
+                if largest < header.producer_id < CREDIBLE_IDS:
+                    largest = header.producer_id
     return largest
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbroker.log.producer_entry import CREDIBLE_IDS
+
 BLOCK = 1000
 
 
@@ -25,6 +27,8 @@ class ProducerIds:
 
     def avoid(self, used: int) -> None:
         """Hand out nothing up to `used`: a log has it, which another broker may have written."""
+        if used >= CREDIBLE_IDS:
+            return  # or there would soon be none left
         if used >= self._end:
             self._skip(used + 1)
         self._next = min(max(self._next, used + 1), self._end)

@@ -53,7 +53,7 @@ def metadata(*next_ids: int) -> bytes:
 
 
 def test_t16_producers_of_the_logs(tmp_path: Path) -> None:
-    write(tmp_path, "orders", produced(70), produced(12))
+    write(tmp_path, "orders", produced(70), produced(12), produced(2**63 - 1))
     assert first_unused_producer_id(str(tmp_path)) == 71
     (snapshot,) = (tmp_path / "orders-0").glob("*.snapshot")
     adopt(str(tmp_path), {})

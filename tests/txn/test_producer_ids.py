@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from kbroker import Broker
 from kbroker.txn.producer_ids import BLOCK, ProducerIds
+from kbroker.txn.shard import Identity
+
+from .raw import Raw
 
 
 class Store:
@@ -49,3 +55,24 @@ def test_t16_what_was_avoided_once_is_avoided_for_ever() -> None:
     store = Store()
     store.ids().avoid(5 * BLOCK)
     assert store.ids().next() == 5 * BLOCK + 1
+
+
+def test_ids_that_a_client_made_up_use_none_up() -> None:
+    """Produce takes any producer id. After the largest there is no other."""
+    store = Store()
+    ids = store.ids()
+    ids.avoid(2**63 - 1)
+    assert ids.next() == 0
+
+
+def test_a_start_is_not_misled_by_ids_that_a_client_made_up(tmp_path: Path) -> None:
+    with Broker(data_dir=str(tmp_path)) as broker:
+        one = Raw(broker.bootstrap_servers)
+        topic = one.topic()
+        given = one.init("id")
+        assert one.produce(None, Identity(2**63 - 1, 0), topic, [b"x"], transactional=False) == 0
+        one.close()
+    with Broker(data_dir=str(tmp_path)) as broker:
+        one = Raw(broker.bootstrap_servers)
+        assert given.producer_id < one.init("another").producer_id < 1_000_000
+        one.close()
