@@ -36,12 +36,14 @@ from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.services import Services
+from kbroker.hanging_transactions import find_hanging, warn_of
 from kbroker.log import checkpoints
 from kbroker.log.cleaner.settings import CleanerSettings
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_dirs import LogDirs, unusable
 from kbroker.log.log_manager import LogManager
+from kbroker.log.producer_entry import CREDIBLE_IDS
 from kbroker.protocol.wire import new_uuid, uuid_text
 from kbroker.replicas import Replicas, TopicSettings
 from kbroker.server import Server, ServerLimits, bind
@@ -80,6 +82,7 @@ class BrokerNode:
         self._tick: asyncio.TimerHandle | None = None
         self._cleaning_tick: asyncio.TimerHandle | None = None
         self._started = False
+        self._looked_for_hanging = False
 
     @property
     def cluster_id(self) -> str:
@@ -201,14 +204,15 @@ class BrokerNode:
         self.groups = GroupCoordinator(
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, controller, replicas), self.clock, controller.state
         )
-        self.producer_ids = ProducerIds(controller.allocate_producer_ids)
-        self.producer_ids.avoid(max((i for p in replicas for i in p.log.producers.entries), default=-1))
+        self.producer_ids = ProducerIds(controller.allocate_producer_ids, controller.skip_producer_ids)
+        used = (each for replica in replicas for each in replica.log.producers.entries if each < CREDIBLE_IDS)
+        self.producer_ids.avoid(max(used, default=-1))
         self.markers = LocalMarkers(replicas, self.groups, self.clock)
         self.transactions = TransactionCoordinator(
             transaction_config(config),
             CoordinatorLog(TRANSACTIONS_TOPIC, controller, replicas),
             self.clock,
-            self.producer_ids.next,
+            self.producer_ids,
             lambda: controller.state.features[TRANSACTION_VERSION],
             MarkerWriter(self._leader_of, lambda node: self.markers if node == self.node_id else None),
             loop.call_soon,
@@ -287,8 +291,8 @@ class BrokerNode:
         self, coordinator: GroupCoordinator | TransactionCoordinator, before: TopicState | None, now: TopicState | None
     ) -> None:
         if now is None:
-            for index in range(len(before.partitions) if before else 0):
-                coordinator.resign(index)
+            if before is not None:
+                coordinator.on_topic_deleted()
             return
         for index, partition in enumerate(now.partitions):
             known = before.partitions[index] if before and index < len(before.partitions) else None
@@ -348,11 +352,18 @@ class BrokerNode:
             self.cleaner_pool.tick(self.clock.now_ms())
             self.groups.tick()
             self.transactions.tick()
+            self._look_for_hanging()
         except Exception:
             log.exception("periodic work on the logs failed")
         self._schedule_tick()
         if self._cleaning_tick is None:
             self._follow_cleaning()
+
+    def _look_for_hanging(self) -> None:
+        """Once after the start, when it is known which transactions are open."""
+        if not self._looked_for_hanging and self.transactions.is_loaded:
+            self._looked_for_hanging = True
+            warn_of(find_hanging(self.replicas, self.transactions.all()))
 
     def _follow_cleaning(self) -> None:
         """Look more often while a log is compacted: what the worker has done waits to be taken over."""

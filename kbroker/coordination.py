@@ -1,14 +1,15 @@
 """The one runtime of replicated state machines: groups now, transactions by the same means.
 
-Owns what happens around a decision: which partition's shard decides, appending its records, replaying them into the
-state, waiting for the high watermark, answering; timers; loading and unloading. Never decides anything itself, and is
-the only place of the coordinators that knows asyncio.
+Owns what happens around a decision: which partition's shard decides, having its records appended and replayed
+(coordination_log.py), waiting for the high watermark, answering; timers; loading and unloading. Never decides anything
+itself, and is the only place of the runtime that knows asyncio.
 
 A shard is pure: it takes a request and the time, does no I/O, and returns an `Outcome`. The order is
 
     decide -> timers and answers to others -> append -> replay -> wait for the high watermark -> `after` and the reply
 
-so that a failed append has changed nothing that the log should hold. An outcome with `replay` false speaks of state
+so that a failed append has changed nothing that the log should hold. A decision that writes nothing is answered once
+all that was written before it is committed: at once where nothing waits. An outcome with `replay` false speaks of state
 that the shard has already changed in memory (a membership, whose loss only makes members join again), whose `after`
 puts that right when the append failed; or of state that `after` changes once the records are committed (transactions).
 Loading a partition is the same `replay`, in slices that let the loop breathe.
@@ -25,11 +26,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kbroker.clock import Clock
-from kbroker.coordination_batches import marker_batch, record_batch, split
+from kbroker.coordination_log import ShardLog
 from kbroker.coordination_outcome import (
-    CoordinatorRecord,
-    EndOfTransaction,
-    InTransaction,
     Outcome,
     Parked,
     Schedule,
@@ -39,13 +37,13 @@ from kbroker.coordination_outcome import (
 )
 from kbroker.coordination_timers import Timers
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.records import iter_batches, read_marker, read_records
 
 log = logging.getLogger(__name__)
 
 LOAD_SLICE_SECONDS = 0.01
-MAX_RECORD_BYTES = 256 << 20
-
+RELOAD_MS, RELOAD_MAX_MS = 1_000, 60_000
+"""When a load that failed is tried again: after a second, then twice as long each time, up to a minute."""
+_RELOAD = "load again"
 
 S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
@@ -70,13 +68,14 @@ class _Waiting:
 class _Partition(Generic[S]):
     """One partition that this broker leads: its shard, and what waits in it."""
 
-    __slots__ = ("active", "epoch", "failed", "last_end", "shard", "waiter", "waiting")
+    __slots__ = ("active", "attempts", "epoch", "failed", "last_end", "shard", "waiter", "waiting")
 
-    def __init__(self, shard: S, epoch: int) -> None:
+    def __init__(self, shard: S, epoch: int, attempts: int = 0) -> None:
         self.shard = shard
         self.epoch = epoch
         self.active = False
         self.failed = False
+        self.attempts = attempts
         self.last_end = 0
         self.waiting: deque[_Waiting] = deque()
         self.waiter: asyncio.Future[None] | None = None
@@ -85,14 +84,15 @@ class _Partition(Generic[S]):
 class Runtime(Generic[S]):
     """Runs the shards of one coordinator topic."""
 
-    def __init__(self, name: str, make_shard: Callable[[], S], writer: Writer, clock: Clock, write_timeout_ms: int):
+    def __init__(self, name: str, make_shard: Callable[[int], S], writer: Writer, clock: Clock, write_timeout_ms: int):
         self._name = name
         self._make_shard = make_shard
         self._writer = writer
+        self._log = ShardLog(name, writer)
         self._clock = clock
         self._write_timeout_ms = write_timeout_ms
         self._partitions: dict[int, _Partition[S]] = {}
-        self._timers = Timers(clock, self._on_timer)
+        self._timers = Timers(clock, self._on_timer, name)
         self._loads: deque[tuple[int, _Partition[S], Iterator[None]]] = deque()
         self._loader: asyncio.Task[None] | None = None
         self._burst_start = 0.0
@@ -108,7 +108,9 @@ class Runtime(Generic[S]):
         if held is not None and not held.failed:
             held.epoch = epoch
             return
-        state = _Partition(self._make_shard(), epoch)
+        self._begin_load(partition, _Partition(self._make_shard(partition), epoch))
+
+    def _begin_load(self, partition: int, state: _Partition[S]) -> None:
         self._partitions[partition] = state
         steps = self._load(partition, state)
         now = time.perf_counter()
@@ -136,13 +138,17 @@ class Runtime(Generic[S]):
             self._settle(partition, state.shard.on_unloaded(self._clock.now_ms()))
         self._timers.forget(lambda key: key[0] == partition)
 
+    def resign_all(self) -> None:
+        """Stop coordinating every partition."""
+        for partition in list(self._partitions):
+            self.resign(partition)
+
     def close(self) -> None:
         """Resign everywhere and stop the timers."""
         self._closed = True
         if self._loader is not None:
             self._loader.cancel()
-        for partition in list(self._partitions):
-            self.resign(partition)
+        self.resign_all()
         self._timers.close()
 
     def tick(self) -> None:
@@ -154,6 +160,11 @@ class Runtime(Generic[S]):
         for partition, state in self._partitions.items():
             if not state.failed:
                 yield partition, state.shard if state.active else None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether every partition led here is loaded; one that failed is not."""
+        return all(state.active for state in self._partitions.values())
 
     def shard(self, partition: int) -> S:
         """Return an active shard; raises ApiError where it is loading or elsewhere."""
@@ -176,31 +187,10 @@ class Runtime(Generic[S]):
     # -- loading
 
     def _load(self, partition: int, state: _Partition[S]) -> Iterator[None]:
-        """Replay the log; yields every few records."""
-        started, count, bytes_read = time.perf_counter(), 0, 0
-        replay = state.shard.replay
-        for chunk in self._writer.read(partition):
-            bytes_read += len(chunk)
-            for position, header in iter_batches(chunk):
-                batch = chunk[position : position + header.size]
-                producer_id = header.producer_id if header.is_transactional else -1
-                if header.is_control:
-                    marker = read_marker(batch)
-                    if marker is not None:
-                        state.shard.replay_end_transaction(header.producer_id, marker.commit)
-                    continue
-                for record in read_records(batch, max_bytes=MAX_RECORD_BYTES):
-                    count += 1
-                    if record.key is not None:
-                        replay(record.offset, producer_id, record.key, record.value)
-                    if not count & 127:
-                        yield
-            yield
+        """Replay the log, then serve; yields every few records."""
+        yield from self._log.replay(partition, state.shard)
         state.active = True
         self._settle(partition, state.shard.on_loaded(self._clock.now_ms()))
-        seconds = time.perf_counter() - started
-        if count:
-            log.info("%s %d: %d records, %d bytes loaded in %.3f s", self._name, partition, count, bytes_read, seconds)
 
     def _slice(self, partition: int, state: _Partition[S], steps: Iterator[None], until: float) -> bool:
         """Advance a load until `until`; return whether it is over, for good or bad."""
@@ -210,11 +200,32 @@ class Runtime(Generic[S]):
                     next(steps)
                 except StopIteration:
                     return True
-        except Exception:
-            log.exception("%s %d cannot be loaded", self._name, partition)
-            state.active, state.failed = False, True
+        except Exception as err:  # noqa: BLE001 - told of below
+            self._load_later(partition, state, err)
             return True
         return False
+
+    def _load_later(self, partition: int, state: _Partition[S], error: Exception) -> None:
+        """Try a load that failed again, at growing intervals: its reason may go, as that of a full table of files."""
+        delay_ms = min(RELOAD_MS << min(state.attempts, 10), RELOAD_MAX_MS)
+        text = "%s %d cannot be loaded (attempt %d, the next in %d s): %r"
+        log.error(
+            text,
+            self._name,
+            partition,
+            state.attempts + 1,
+            delay_ms // 1000,
+            error,
+            exc_info=error if state.attempts == 0 else None,
+        )
+        state.active, state.failed = False, True
+        self._timers.forget(lambda key: key[0] == partition)
+        self._timers.schedule((partition, _RELOAD), delay_ms)
+
+    def _reload(self, partition: int, state: _Partition[S]) -> None:
+        if state.failed:
+            again = _Partition(self._make_shard(partition), state.epoch, state.attempts + 1)
+            self._begin_load(partition, again)
 
     async def _run_loads(self) -> None:
         """Load what is queued, one partition after the other, a slice at a time."""
@@ -243,7 +254,7 @@ class Runtime(Generic[S]):
         except Exception:
             log.exception("%s %d: a decision failed", self._name, partition)
             return on_error(ErrorCode.UNKNOWN_SERVER_ERROR, None)
-        code, entry = self._apply(partition, state, outcome, now_ms)
+        code, entry = self._apply(partition, state, outcome, now_ms, is_asked=True)
         if code is not ErrorCode.NONE:
             return on_error(answerable(code), None)
         if entry is None:
@@ -275,11 +286,12 @@ class Runtime(Generic[S]):
         except Exception:
             log.exception("%s %d: a decision failed", self._name, partition)
             return on_error(ErrorCode.UNKNOWN_SERVER_ERROR, None)
-        code, entry = self._apply(partition, state, outcome, now_ms)
+        held = _withhold(parked, outcome) if state.waiting and not outcome.writes else None
+        code, entry = self._apply(partition, state, outcome, now_ms, is_asked=held is not None)
         if code is not ErrorCode.NONE:
             parked.complete(on_error(answerable(code), None))
         elif entry is not None:
-            entry.parked = parked
+            entry.parked, entry.reply = parked, held
             entry.on_error = on_error
         if parked.answer is not None:
             answer: R = parked.answer
@@ -308,15 +320,26 @@ class Runtime(Generic[S]):
         return entry.future
 
     def _apply(
-        self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int
+        self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, *, is_asked: bool = False
     ) -> tuple[ErrorCode, _Waiting | None]:
-        """Write an outcome. Return its error, and what waits for the high watermark if anything does."""
+        """Write an outcome. Return its error, and what waits for the high watermark if anything does.
+
+        With nothing to write, an answer (`is_asked`) and `after` still wait for what was written before: they may
+        speak of state that is not committed yet (Kafka: CoordinatorRuntime.waitForPendingWrites).
+        """
         self._tell(partition, outcome)
-        if outcome.refused is None and not outcome.records and outcome.marker is None:
+        if not outcome.writes:
+            if state.waiting and (is_asked or outcome.after is not None):
+                behind = _Waiting(state.last_end, outcome.after)
+                self._wait(partition, state, behind)
+                return ErrorCode.NONE, behind
             if outcome.after is not None:
                 self._settle(partition, outcome.after(ErrorCode.NONE, now_ms))
             return ErrorCode.NONE, None
-        code = outcome.refused or self._append(partition, state, outcome, now_ms)
+        code = outcome.refused or ErrorCode.NONE
+        if not code:
+            code, end = self._log.append(partition, state.epoch, state.shard, outcome, now_ms)
+            state.last_end = max(state.last_end, end)
         if code is not ErrorCode.NONE:
             if outcome.after is not None:
                 self._settle(partition, outcome.after(code, now_ms))
@@ -335,59 +358,6 @@ class Runtime(Generic[S]):
         if awaitable is not None:
             self._watch(partition, state, entry, awaitable)
         return ErrorCode.NONE, entry
-
-    def _append(self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int) -> ErrorCode:
-        """Append the records of an outcome, then replay them."""
-        records = outcome.records
-        if outcome.marker is not None:
-            return self._append_marker(partition, state, outcome.marker, now_ms)
-        producer_id = -1 if outcome.producer is None else outcome.producer.producer_id
-        batches = [records] if outcome.atomic else split(records)
-        for batch in batches:
-            try:
-                end = self._append_batch(partition, state.epoch, batch, outcome.producer, now_ms)
-            except Exception as err:  # noqa: BLE001 - named by `_why`
-                return self._why(partition, err)
-            state.last_end = end
-            if outcome.replay:
-                offset = end - len(batch)
-                replay = state.shard.replay
-                for key, value in batch:
-                    replay(offset, producer_id, key, value)
-                    offset += 1
-        return ErrorCode.NONE
-
-    def _append_batch(
-        self,
-        partition: int,
-        epoch: int,
-        batch: list[CoordinatorRecord],
-        producer: InTransaction | None,
-        now_ms: int,
-    ) -> int:
-        data = record_batch(batch, epoch, producer, now_ms)
-        if producer is None:
-            return self._writer.append(partition, data, now_ms)
-        return self._writer.append(partition, data, now_ms, guard=producer.guard)
-
-    def _append_marker(self, partition: int, state: _Partition[S], marker: EndOfTransaction, now_ms: int) -> ErrorCode:
-        """Append the end of a transaction, then let the shard know."""
-        data, version = marker_batch(marker, now_ms), marker.transaction_version
-        try:
-            state.last_end = self._writer.append(partition, data, now_ms, transaction_version=version)
-        except Exception as err:  # noqa: BLE001 - named by `_why`
-            return self._why(partition, err)
-        state.shard.replay_end_transaction(marker.producer_id, marker.commit)
-        return ErrorCode.NONE
-
-    def _why(self, partition: int, error: Exception) -> ErrorCode:
-        """Return the code of a failed append."""
-        code = getattr(error, "code", None)
-        if not isinstance(code, ErrorCode):
-            log.error("%s %d: an append failed", self._name, partition, exc_info=error)
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        log.warning("%s %d: an append failed: %s", self._name, partition, error)
-        return code
 
     def _tell(self, partition: int, outcome: Outcome) -> None:
         """Set the timers of an outcome and answer those whom it completes."""
@@ -457,28 +427,46 @@ class Runtime(Generic[S]):
         entry.done = True
         self._timers.cancel((partition, entry))
         if entry.after is not None:
-            outcome = entry.after(code, self._clock.now_ms())
-            if state.active:
-                self._settle(partition, outcome)
-            else:
-                self._tell(partition, outcome)
+            try:
+                outcome = entry.after(code, self._clock.now_ms())
+                if state.active:
+                    self._settle(partition, outcome)
+                else:
+                    self._tell(partition, outcome)
+            except Exception:
+                # Whoever waits is to be answered, and what comes behind is to go on.
+                log.exception("%s %d: what follows a decision failed", self._name, partition)
+                code = code or ErrorCode.UNKNOWN_SERVER_ERROR
         if entry.future is not None and not entry.future.done():
             if code is ErrorCode.NONE or entry.on_error is None:
                 entry.future.set_result(entry.reply)
             else:
                 entry.future.set_result(entry.on_error(answerable(code), None))
-        if entry.parked is not None and code is not ErrorCode.NONE and entry.on_error is not None:
-            entry.parked.complete(entry.on_error(answerable(code), None))
+        if entry.parked is not None and entry.on_error is not None:
+            if code is not ErrorCode.NONE:
+                entry.parked.complete(entry.on_error(answerable(code), None))
+            elif entry.reply is not None:
+                entry.parked.complete(entry.reply)
 
     def _on_timer(self, key: tuple[int, Hashable]) -> None:
+        """Do what a timer is for. One that raises goes off again (see Timers)."""
         partition, inner = key
         state = self._partitions.get(partition)
-        if state is None or not state.active:
+        if state is None:
             return
-        if isinstance(inner, _Waiting):
+        if inner is _RELOAD:
+            self._reload(partition, state)
+        elif not state.active:
+            return
+        elif isinstance(inner, _Waiting):
             self._finish(partition, state, inner, ErrorCode.REQUEST_TIMED_OUT)
-            return
-        try:
+        else:
             self._settle(partition, state.shard.on_timer(inner, self._clock.now_ms()))
-        except Exception:
-            log.exception("%s %d: timer %r failed", self._name, partition, inner)
+
+
+def _withhold(parked: Parked, outcome: Outcome) -> Any:
+    """Take the answer to a request out of an outcome; None if it has none."""
+    own = next((answer for token, answer in outcome.replies if token is parked), None)
+    if own is not None:
+        outcome.replies = [reply for reply in outcome.replies if reply[0] is not parked]
+    return own

@@ -89,6 +89,11 @@ class Outcome:
     producer: InTransaction | None = None
     marker: EndOfTransaction | None = None
 
+    @property
+    def writes(self) -> bool:
+        """Whether anything is to be appended, or would be if it could be built."""
+        return bool(self.records) or self.marker is not None or self.refused is not None
+
     def when_written(
         self, act: Callable[[Outcome, int], None], otherwise: Callable[[Outcome, int], None] | None = None
     ) -> None:
@@ -138,6 +143,9 @@ class Writer(Protocol):
         `guard` proves that a transactional batch belongs to an open transaction; `transaction_version` counts for the
         markers that end one.
         """
+
+    def max_batch_bytes(self, partition: int) -> int:
+        """Return how large a batch may be; raises ApiError where the partition is not led here."""
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
         """Return what to await until the high watermark is at `offset`; None when it is there already."""

@@ -1,7 +1,8 @@
 """Timers of the coordinators: many keys, one handle of the event loop.
 
-Owns when a key goes off. Never knows what a key means. A deadline that moves later, as a member's session does with
-every heartbeat, costs one dictionary write: the heap learns of it when the old deadline comes.
+Owns when a key goes off, and that one whose handler raises goes off again. Never knows what a key means. A deadline
+that moves later, as a member's session does with every heartbeat, costs one dictionary write: the heap learns of it
+when the old deadline comes.
 """
 
 from __future__ import annotations
@@ -9,19 +10,26 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from kbroker.clock import Clock
 
+log = logging.getLogger(__name__)
+
 Key = tuple[int, Any]
+RETRY_MS, RETRY_MAX_MS = 500, 60_000
+"""When a key whose handler raised goes off again: twice as long each time (CoordinatorTimerImpl: always 500 ms)."""
 
 
 class Timers:
     """Calls `fire(key)` when a key's delay has passed on the clock's monotonic time."""
 
-    def __init__(self, clock: Clock, fire: Callable[[Key], None]) -> None:
+    def __init__(self, clock: Clock, fire: Callable[[Key], None], name: str = "") -> None:
         self._clock = clock
+        self._name = name
+        self._failures: dict[Key, int] = {}
         self._fire = fire
         self._deadlines: dict[Key, float] = {}
         self._queued: dict[Key, float] = {}
@@ -44,11 +52,14 @@ class Timers:
     def cancel(self, key: Key) -> None:
         """Forget `key`."""
         self._deadlines.pop(key, None)
+        if self._failures:
+            self._failures.pop(key, None)
 
     def forget(self, matches: Callable[[Key], bool]) -> None:
         """Forget all keys that match."""
-        for key in [key for key in self._deadlines if matches(key)]:
-            del self._deadlines[key]
+        for known in (self._deadlines, self._failures):
+            for key in [key for key in known if matches(key)]:
+                del known[key]
 
     def run(self) -> None:
         """Fire what is due, in order of deadline."""
@@ -70,14 +81,28 @@ class Timers:
                     heapq.heappush(heap, (deadline, next(self._order), key))
                     continue
                 del self._deadlines[key]
-                self._fire(key)
+                self._go_off(key)
         finally:
             self._running = False
         self._arm()
 
+    def _go_off(self, key: Key) -> None:
+        try:
+            self._fire(key)
+        except Exception:
+            failures = self._failures[key] = self._failures.get(key, -1) + 1
+            delay_ms = min(RETRY_MS << min(failures, 10), RETRY_MAX_MS)
+            log.exception("%s %d: timer %r failed, it goes off again in %d ms", self._name, *key, delay_ms)
+            if key not in self._deadlines:
+                self.schedule(key, delay_ms)
+        else:
+            if self._failures:
+                self._failures.pop(key, None)
+
     def close(self) -> None:
         """Forget everything."""
         self._deadlines.clear()
+        self._failures.clear()
         self._queued.clear()
         self._heap.clear()
         self._disarm()

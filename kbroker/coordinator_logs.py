@@ -49,6 +49,11 @@ class CoordinatorLog:
         leader = self._replicas.leader(self._topic, partition)
         return leader.append(batch, -1, now_ms, COORDINATOR, guard, transaction_version).last_offset + 1
 
+    def max_batch_bytes(self, partition: int) -> int:
+        """Return how large a batch may be; raises ApiError where the partition is not led here."""
+        config = self._replicas.leader(self._topic, partition).log.config
+        return min(config.max_message_bytes, config.segment_bytes)
+
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
         """Return None when everything below `offset` is committed; on one node it always is."""
         if self._replicas.leader(self._topic, partition).log.high_watermark < offset:

@@ -48,6 +48,7 @@ class FakeWriter:
         self.fail: BaseException | None = None
         self.waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.count = 4
+        self.max_bytes = 1 << 20
 
     def partition_count(self) -> int:
         return self.count
@@ -55,6 +56,8 @@ class FakeWriter:
     def append(self, partition: int, batch: bytes, now_ms: int) -> int:
         if self.fail is not None:
             raise self.fail
+        if len(batch) > self.max_bytes:
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE)
         ((_, header),) = iter_batches(batch)
         rebased = self.end.to_bytes(8, "big") + batch[8:]
         self.batches.append(rebased)
@@ -62,6 +65,9 @@ class FakeWriter:
         if not self.lag:
             self.high_watermark = self.end
         return self.end
+
+    def max_batch_bytes(self, partition: int) -> int:
+        return self.max_bytes
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
         if offset <= self.high_watermark:
@@ -130,7 +136,9 @@ class World:
     def __init__(self, writer: FakeWriter | None = None) -> None:
         self.writer = writer or FakeWriter()
         self.clock = ManualClock()
-        self.runtime: Runtime[Journal] = Runtime("journal", Journal, self.writer, self.clock, 5_000)
+        self.runtime: Runtime[Journal] = Runtime(
+            "journal", lambda _partition: Journal(), self.writer, self.clock, 5_000
+        )
 
     def lead(self, partition: int = 0, epoch: int = 1) -> Journal:
         self.runtime.lead(partition, epoch)
@@ -215,6 +223,25 @@ def test_a_long_list_is_split_unless_it_is_atomic() -> None:
     assert [offset for offset, *_ in shard.seen] == list(range(3000))
 
 
+def test_a_long_list_is_written_whatever_the_largest_batch() -> None:
+    world = World()
+    shard = world.lead()
+    world.writer.max_bytes = 500
+    keys = [i.to_bytes(4, "big") * 10 for i in range(100)]
+    assert world.write(*keys, atomic=False) == "done"
+    assert [key for _, _, key, _ in shard.seen] == keys
+    assert world.write(*keys) == (ErrorCode.UNKNOWN_SERVER_ERROR, None), "all or nothing is nothing"
+    assert len(shard.seen) == len(keys)
+
+
+def test_one_record_that_is_too_large_does_not_keep_the_others() -> None:
+    world = World()
+    shard = world.lead()
+    world.writer.max_bytes = 500
+    assert world.write(b"a", b"b", b"x" * 600, b"c", atomic=False) == (ErrorCode.UNKNOWN_SERVER_ERROR, None)
+    assert [(offset, key) for offset, _, key, _ in shard.seen] == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
 def test_errors_of_decisions() -> None:
     world = World()
     assert world.write(b"a") == (ErrorCode.NOT_COORDINATOR, None)
@@ -268,6 +295,79 @@ def test_answers_wait_for_the_high_watermark_in_order() -> None:
         world.runtime.close()
 
     asyncio.run(scenario())
+
+
+def test_a_decision_without_records_waits_for_what_it_may_have_seen() -> None:
+    """As Kafka's CoordinatorRuntime. Where nothing waits it is answered at once, without a loop."""
+    world = World()
+    shard = world.lead()
+    assert world.write() == "done"
+
+    async def scenario() -> None:
+        world.writer.lag = True
+        written, empty = world.write(b"a"), world.write()
+        assert isinstance(empty, asyncio.Future)
+        assert shard.events[-1] == ((), ErrorCode.NONE), "the one from before"
+        others: list[Any] = []
+        parked_before = Parked()
+        parked_before.wake = others.append
+
+        def answer_both(_shard: Journal, token: Parked, _now: int) -> Outcome:
+            return Outcome(replies=[(parked_before, "before"), (token, "own")])
+
+        own = world.runtime.run_parked(0, answer_both, failed)
+        held = world.runtime.run_parked(0, lambda shard, token, _now: shard.park(token), failed)
+        assert others == ["before"]
+        assert isinstance(own, asyncio.Future)
+        shard.parked[-1].complete("parked elsewhere")
+        assert await held == "parked elsewhere", "who is parked waits for whatever it was parked for"
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not any(answer.done() for answer in (written, empty, own))
+        world.writer.commit_to(world.writer.end)
+        assert [await written, await empty, await own] == ["done", "done", "own"]
+        assert shard.events[-2:] == [((b"a",), ErrorCode.NONE), ((), ErrorCode.NONE)]
+        world.writer.lag = False
+        assert world.write() == "done"
+        world.runtime.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_decision_without_records_fails_with_what_it_may_have_seen() -> None:
+    async def scenario() -> None:
+        world = World()
+        shard = world.lead()
+        world.writer.lag = True
+        written, empty = world.write(b"a"), world.write()
+        own = world.runtime.run_parked(0, lambda _s, token, _now: Outcome(replies=[(token, "own")]), failed)
+        world.advance(5_000)
+        not_now = (ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+        assert [await written, await empty, await own] == [not_now] * 3
+        assert ((), ErrorCode.REQUEST_TIMED_OUT) in shard.events
+        world.runtime.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_what_follows_a_decision_may_fail_and_everybody_is_answered() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.lead()
+        world.writer.lag = True
+
+        def breaks(_code: ErrorCode, _now: int) -> Outcome:
+            raise KeyError("a bug")
+
+        records = [CoordinatorRecord(b"a", None)]
+        broken = world.runtime.run(0, lambda _s, _n: Outcome(reply="r", records=records, after=breaks), failed)
+        behind = world.write(b"b")
+        world.writer.commit_to(world.writer.end)
+        assert await broken == (ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        assert await behind == "done"
+        world.runtime.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_commit_that_does_not_come_times_out() -> None:
@@ -420,6 +520,38 @@ def test_a_log_that_cannot_be_read() -> None:
     asyncio.run(scenario())
 
 
+def test_a_load_that_failed_is_tried_again_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
+    """What kept it from being read may go: a full table of files, a disk that was away."""
+    writer = FakeWriter()
+    writer.append(0, build_batch([(0, b"broken", b"", ())]), 0)
+    world = World(writer)
+    world.runtime.lead(0, 1)
+    for _ in range(600):
+        world.advance(1_000)
+    assert world.write(b"a") == (ErrorCode.NOT_COORDINATOR, None)
+    attempts = caplog.text.count("cannot be loaded")
+    assert 10 < attempts < 20
+    assert caplog.text.count("Traceback") == 1
+    writer.batches.clear()
+    writer.append(0, build_batch([(0, b"good", b"", ())]), 0)
+    world.advance(60_000)
+    assert [key for _, _, key, _ in world.runtime.shard(0).seen] == [b"good"]
+    assert world.runtime.epoch(0) == 1
+    world.runtime.close()
+
+
+def test_a_load_that_failed_is_not_tried_again_by_who_has_resigned() -> None:
+    writer = FakeWriter()
+    writer.append(0, build_batch([(0, b"broken", b"", ())]), 0)
+    world = World(writer)
+    world.runtime.lead(0, 1)
+    world.runtime.resign(0)
+    writer.batches.clear()
+    world.advance(600_000)
+    assert dict(world.runtime.shards()) == {}
+    world.runtime.close()
+
+
 def test_timers_of_a_shard() -> None:
     world = World()
     shard = world.lead()
@@ -439,6 +571,46 @@ def test_timers_of_a_shard() -> None:
     assert shard.events[-1][0] == "d", "one timer's failure is not another's"
     world.runtime.close()
     world.advance(1_000)
+
+
+def test_a_timer_that_fails_goes_off_again_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    shard = world.lead()
+    world.runtime.run(0, lambda _s, _n: Outcome(timers=[Schedule("bad", 10)]), failed)
+    start = world.clock.now_ms()
+    for _ in range(2_000):
+        world.advance(10)
+    at = [when - start for key, when in shard.events[1:] if key == "bad"]
+    assert at == [10, 510, 1_510, 3_510, 7_510, 15_510]
+    assert caplog.text.count("it goes off again") == len(at)
+    world.runtime.run(0, lambda _s, _n: Outcome(timers=[Cancel("bad")]), failed)
+    world.advance(1_000_000)
+    assert [when - start for key, when in shard.events[1:] if key == "bad"] == at
+    world.runtime.close()
+
+
+def test_a_timer_that_fails_stops_no_other() -> None:
+    clock = ManualClock()
+    fired: list[Any] = []
+
+    def fire(key: Any) -> None:
+        fired.append(key[1])
+        if key[1] == "bad" and fired.count("bad") < 3:
+            raise KeyError("a bug")
+
+    timers = Timers(clock, fire)
+    for name in ("a", "bad", "b"):
+        timers.schedule((0, name), 10)
+    clock.ms += 10
+    timers.run()
+    assert fired == ["a", "bad", "b"]
+    clock.ms += 500
+    timers.run()
+    clock.ms += 1_000
+    timers.run()
+    clock.ms += 1_000_000
+    timers.run()
+    assert fired == ["a", "bad", "b", "bad", "bad"]
 
 
 def test_timers_run_by_the_loop() -> None:

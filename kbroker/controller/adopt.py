@@ -17,6 +17,7 @@ from kbroker.cluster_state import PartitionState, TopicState
 from kbroker.config.model import InvalidConfig
 from kbroker.config.table import TOPIC
 from kbroker.config.values import parse_all
+from kbroker.controller.adopt_producer_ids import first_unused_producer_id
 from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.embedded import EmbeddedStore
 from kbroker.log import checkpoints
@@ -58,6 +59,8 @@ def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[Topi
             strangers = configs.keys() - {topic.name for topic in fresh}
             if strangers:
                 raise AdoptError(f"configs are given for {min(strangers)}, which is not a topic to be adopted")
+            # First: should the rest fail, ids have been skipped, and nothing else has happened.
+            controller.skip_producer_ids(first_unused_producer_id(directory))
             controller.put_topics(fresh)
             return fresh
         finally:

@@ -290,6 +290,12 @@ class Controller:
         self._store.write([Put(PRODUCER_IDS, {"next": first + count}, node.version if node else 0)])
         return first
 
+    def skip_producer_ids(self, least: int) -> None:
+        """Let no producer id below `least` be allocated any more; stored only if there is something to skip."""
+        node = self._store.get(PRODUCER_IDS)
+        if least > (int(node.value["next"]) if node else 0):
+            self._store.write([Put(PRODUCER_IDS, {"next": least}, node.version if node else 0)])
+
     def _publish(self, state: ClusterState) -> None:
         old, self.state = self.state, state
         for listener in self._listeners:

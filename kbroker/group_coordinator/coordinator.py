@@ -1,7 +1,7 @@
 """The group coordinator as handlers see it: one method per API.
 
-Owns the checks that need no group (empty ids, session timeouts), the way from a group to its partition, and the shape
-of each API's answer when the coordinator as a whole cannot answer. Never decides about a group: shard.py does.
+Owns the checks that need no group (empty ids, session timeouts) and the shape of each API's answer when the coordinator
+as a whole cannot answer. Never decides about a group: shard.py does.
 
 A method returns its response, or an awaitable of it where a member must wait or the high watermark lags behind.
 """
@@ -13,8 +13,8 @@ from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination import Runtime
-from kbroker.coordination_outcome import EndOfTransaction, Outcome, Parked, Writer, partition_for
+from kbroker.coordination_outcome import EndOfTransaction, Outcome, Parked, Writer
+from kbroker.coordination_service import CoordinatorService
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer.settings import Settings
 from kbroker.group_coordinator.consumer.topics import Topics
@@ -67,48 +67,23 @@ _RETRY_ELSEWHERE = (
 )
 
 
-class GroupCoordinator:
+class GroupCoordinator(CoordinatorService[GroupShard]):
     """All groups that this broker coordinates."""
 
     def __init__(self, config: GroupConfig, writer: Writer, clock: Clock, state: ClusterState | None = None) -> None:
         self.config = config
         self._topics = topics = Topics(state or ClusterState(""))
         self._settings = settings = Settings(config, topics)
-        self._writer = writer
-        self._closed = False
-        self._runtime: Runtime[GroupShard] = Runtime(
-            TOPIC, lambda: GroupShard(config, topics, settings), writer, clock, config.offsets_commit_timeout_ms
+        super().__init__(
+            TOPIC,
+            config.offsets_topic_num_partitions,
+            lambda _partition: GroupShard(config, topics, settings),
+            writer,
+            clock,
+            config.offsets_commit_timeout_ms,
         )
 
-    # -- life
-
-    def partition_for(self, group_id: str) -> int:
-        """Return the partition of `__consumer_offsets` that coordinates a group."""
-        return partition_for(group_id, self._writer.partition_count() or self.config.offsets_topic_num_partitions)
-
-    def ensure_topic(self) -> bool:
-        """Return whether `__consumer_offsets` exists; where it does not, have it created."""
-        if self._writer.partition_count() == 0:
-            self._writer.ensure_topic()
-        return self._writer.partition_count() > 0
-
-    def on_leadership(self, partition: int, epoch: int) -> None:
-        """Begin to coordinate a partition of `__consumer_offsets` that this broker leads now."""
-        if not self._closed:
-            self._runtime.lead(partition, epoch)
-
-    def resign(self, partition: int) -> None:
-        """Stop coordinating a partition of `__consumer_offsets`."""
-        self._runtime.resign(partition)
-
-    def tick(self) -> None:
-        """Run the timers that are due; needed only where the clock is advanced by hand."""
-        self._runtime.tick()
-
-    def close(self) -> None:
-        """Answer every parked request and stop."""
-        self._closed = True
-        self._runtime.close()
+    # -- the cluster
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> None:
         """Forget all offsets in deleted topics, given by name with the ids they had."""

@@ -19,6 +19,8 @@ from kbroker.log.files import write_atomically
 from kbroker.protocol.records import BatchHeader
 
 RETAINED_BATCHES: Final = 5
+CREDIBLE_IDS: Final = 1 << 62
+"""Producer ids below this may have been handed out by a broker; others a client made up, which nobody checks."""
 _HEAD: Final = struct.Struct(">hIi")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
 _VERSION: Final = 1

@@ -7,6 +7,7 @@ then apply, so that a failed append leaves no trace.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from kbroker.log.appends import CLIENT, REPLICATION, AppendError, AppendOrigin
@@ -16,6 +17,8 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
 
 _MAX_EPOCH: Final = 32767
+MAX_VERIFICATIONS: Final = 1000
+"""Guards kept on a partition. Nearly all are used or dropped at once; the oldest goes, as anybody may name any id."""
 
 
 class CompletedTxn(NamedTuple):
@@ -38,18 +41,20 @@ class ProducerState:
         """The offset up to which the log has been taken into account."""
         self.first_unstable = -1
         """Where the earliest transaction begins that is open or whose marker is not replicated; -1 without one."""
-        self._ongoing: dict[int, int] = {}  # first offset -> producer id
+        self._ongoing: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, in order of offset
         self._unreplicated: dict[int, int] = {}  # first offset -> offset of the marker
         self._verifications: dict[int, Verification] = {}  # by producer id
 
     def reset(self, end_offset: int, entries: list[ProducerEntry]) -> None:
         """Start again from a snapshot that was taken at `end_offset`."""
         self.entries = {entry.producer_id: entry for entry in entries}
-        self._ongoing = {
-            entry.current_txn_first_offset: entry.producer_id
-            for entry in entries
-            if entry.current_txn_first_offset >= 0
-        }
+        self._ongoing = OrderedDict(
+            sorted(
+                (entry.current_txn_first_offset, entry.producer_id)
+                for entry in entries
+                if entry.current_txn_first_offset >= 0
+            )
+        )
         self._unreplicated = {}
         self._verifications = {}
         self.end_offset = end_offset
@@ -72,6 +77,8 @@ class ProducerState:
                 return None
         held = self._verifications.get(producer_id)
         if held is None:
+            if len(self._verifications) >= MAX_VERIFICATIONS:
+                del self._verifications[next(iter(self._verifications))]
             held = self._verifications[producer_id] = Verification(epoch, sequence, epoch_bump, now_ms)
         held.note(epoch, sequence)
         return held
@@ -177,8 +184,8 @@ class ProducerState:
 
     def stable_after(self, completed: CompletedTxn) -> int:
         """Return the last stable offset that ending a transaction leads to, once its marker is replicated."""
-        others = [first for first, producer_id in self._ongoing.items() if producer_id != completed.producer_id]
-        return min(others, default=completed.last_offset + 1)
+        others = (first for first, producer_id in self._ongoing.items() if producer_id != completed.producer_id)
+        return next(others, completed.last_offset + 1)
 
     def apply_marker(self, header: BatchHeader, marker: EndTxnMarker, offset: int) -> None:
         """Note the end of a transaction whose marker was appended at `offset`."""
@@ -220,7 +227,11 @@ class ProducerState:
         return len(expired)
 
     def _find_unstable(self) -> None:
-        self.first_unstable = min((*self._ongoing, *self._unreplicated), default=-1)
+        first = next(iter(self._ongoing), -1)
+        if self._unreplicated:
+            earliest = min(self._unreplicated)
+            first = earliest if first < 0 else min(first, earliest)
+        self.first_unstable = first
 
 
 def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> None:

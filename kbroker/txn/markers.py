@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from kbroker.coordination_outcome import then
@@ -43,10 +44,15 @@ class Target(Protocol):
 
 
 class Progress(NamedTuple):
-    """How far a round of markers came: `fenced` if somebody newer has taken over, and nothing is left to be done."""
+    """How far a round of markers came.
 
-    done: frozenset[TopicPartition]
-    fenced: bool
+    `fenced` are partitions that know of somebody newer and will never take the marker; `failed` says why others did not
+    take it yet. What is named nowhere is to be tried again as well.
+    """
+
+    done: frozenset[TopicPartition] = frozenset()
+    fenced: frozenset[TopicPartition] = frozenset()
+    failed: Mapping[TopicPartition, ErrorCode] = MappingProxyType({})
 
 
 class MarkerWriter:
@@ -72,27 +78,31 @@ class MarkerWriter:
                 gone.append(partition)
             else:
                 by_leader.setdefault(leader, []).append(partition)
-        rounds: list[Progress | Awaitable[Progress]] = [Progress(frozenset(gone), False)] if gone else []
+        rounds: list[Progress | Awaitable[Progress]] = [Progress(frozenset(gone))] if gone else []
         for leader, partitions in by_leader.items():
             target = self._target_of(leader)
             if target is None:
-                rounds.append(Progress(frozenset(), False))
+                rounds.append(Progress())
             else:
                 part = marker._replace(partitions=tuple(partitions))
                 rounds.append(then(target.write(part), partial(_judge, part)))
-        return rounds or [Progress(frozenset(), False)]
+        return rounds or [Progress()]
 
 
 def _judge(marker: Marker, answers: Answers) -> Progress:
-    """Tell what was written. Everything but fencing is tried again: an outcome that was decided must be carried out."""
-    done = set()
+    """Tell what was written. Everything but fencing is tried again: an outcome that was decided must be carried out.
+
+    Each partition is judged by itself: that one knows of somebody newer says nothing about the others, where readers
+    may wait for this marker.
+    """
+    done, fenced, failed = set(), set(), {}
     for partition in marker.partitions:
         code = answers.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
         if code in _WRITTEN:
             done.add(partition)
         elif code in _FENCED:
             log.warning("%s-%d refuses the marker of producer %d: %s", *partition, marker.producer_id, code.name)
-            return Progress(frozenset(), True)
+            fenced.add(partition)
         else:
-            log.info("%s-%d: marker of producer %d: %s", *partition, marker.producer_id, code.name)
-    return Progress(frozenset(done), False)
+            failed[partition] = code
+    return Progress(frozenset(done), frozenset(fenced), failed)

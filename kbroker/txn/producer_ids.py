@@ -7,29 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbroker.log.producer_entry import CREDIBLE_IDS
+
 BLOCK = 1000
 
 
 class ProducerIds:
-    """One broker's supply. `reserve(count)` returns the first id of a fresh block."""
+    """One broker's supply.
 
-    def __init__(self, reserve: Callable[[int], int]) -> None:
+    `reserve(count)` returns the first id of a fresh block; `skip(least)` lets no later block begin below `least`, for
+    ever.
+    """
+
+    def __init__(self, reserve: Callable[[int], int], skip: Callable[[int], None]) -> None:
         self._reserve = reserve
+        self._skip = skip
         self._next = 0
         self._end = 0
-        self._least = 0
 
     def avoid(self, used: int) -> None:
         """Hand out nothing up to `used`: a log has it, which another broker may have written."""
-        self._least = max(self._least, used + 1)
-        self._next = min(max(self._next, self._least), self._end)
+        if used >= CREDIBLE_IDS:
+            return  # or there would soon be none left
+        if used >= self._end:
+            self._skip(used + 1)
+        self._next = min(max(self._next, used + 1), self._end)
 
     def next(self) -> int:
         """Return an id that no producer has had."""
         if self._next == self._end:
-            first = self._reserve(BLOCK)
-            if first < self._least:
-                first = self._reserve(self._least - first + BLOCK) + self._least - first
-            self._next, self._end = first, first + BLOCK
+            self._next = self._reserve(BLOCK)
+            self._end = self._next + BLOCK
         self._next += 1
         return self._next - 1

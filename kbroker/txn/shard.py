@@ -10,10 +10,11 @@ who asks gets CONCURRENT_TRANSACTIONS. If the append fails, nothing has happened
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from kbroker.coordination_outcome import Outcome, Schedule
+from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Schedule
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn import records
 from kbroker.txn.config import TransactionConfig
@@ -25,7 +26,13 @@ log = logging.getLogger(__name__)
 
 RETRY_MS = 100
 """How long to wait before markers that were not taken, or a completion, are tried again."""
-_TOMBSTONES = 500
+_LOOKS = 2_000
+"""How many ids one look for unused or overdue ones takes at a time."""
+_TOMBSTONES, _TOMBSTONE_BYTES = 500, 64 << 10
+"""How many ids are forgotten in one batch, and how large their keys may be together."""
+_ROOM_NEEDED = 61 + 25 + 128
+"""Bytes around a key and value in a batch, and those by which a decided transaction may be larger than an open one."""
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _ABORTS_PER_MS = 4
 """As many as leave the event loop time for others, should thousands of transactions time out together."""
 _NEVER = 2**31 - 1
@@ -43,28 +50,44 @@ class Identity(NamedTuple):
 NOBODY = Identity()
 
 
+class ProducerIdSupply(Protocol):
+    """Where producer ids come from."""
+
+    def next(self) -> int:
+        """Return an id that no producer has had."""
+
+    def avoid(self, used: int) -> None:
+        """Hand out nothing up to `used`."""
+
+
 class TransactionShard:
     """The transactions of one partition.
 
-    `next_id` hands out a producer id; `level` tells the finalized transaction.version; `on_prepared` hears each id
-    whose outcome is in the log, also when a shard has just been loaded.
+    `ids` hands out producer ids; `level` tells the finalized transaction.version; `on_prepared` hears each id
+    whose outcome is in the log, also when a shard has just been loaded; `room` tells how large a batch may be.
     """
 
     def __init__(
         self,
         config: TransactionConfig,
-        next_id: Callable[[], int],
+        ids: ProducerIdSupply,
         level: Callable[[], int],
         on_prepared: Callable[[str], None],
+        room: Callable[[], int],
     ) -> None:
         self._config = config
-        self._next_id = next_id
+        self._ids = ids
+        self._largest_id = NO_PRODUCER_ID
         self._level = level
         self._on_prepared = on_prepared
+        self._room = room
         self.transactions: dict[str, Transaction] = {}
         self._pending: set[str] = set()
         self._ongoing: set[str] = set()
-        self._unused: list[str] = []  # found by the last look, and still to be forgotten
+        self._given_up: dict[str, frozenset[TopicPartition]] = {}  # partitions that will never take the marker
+        self._to_expire: deque[str] = deque()  # ids that the look for unused ones has not come to
+        self._to_time: deque[str] = deque()  # and the look for overdue ones
+        self._tombstone_bytes = _TOMBSTONE_BYTES
 
     # -- replay
 
@@ -78,13 +101,17 @@ class TransactionShard:
         if value is None:
             self._forget(transactional_id)
         else:
-            self._put(records.read_value(transactional_id, value))
+            txn = records.read_value(transactional_id, value)
+            self._largest_id = max(self._largest_id, txn.producer_id, txn.prev_producer_id, txn.next_producer_id)
+            self._put(txn)
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
         """The log of transactions has no transactions itself."""
 
     def on_loaded(self, now_ms: int) -> Outcome:  # noqa: ARG002
-        """Begin to serve: finish what had been decided."""
+        """Begin to serve: finish what had been decided. Another broker may have written the log, and given the ids."""
+        if self._largest_id != NO_PRODUCER_ID:
+            self._ids.avoid(self._largest_id)
         for txn in list(self.transactions.values()):
             if txn.is_prepared:
                 self._on_prepared(txn.transactional_id)
@@ -110,12 +137,18 @@ class TransactionShard:
     def _move(self, new: Transaction, reply: object) -> Outcome:
         """Write a transaction's next state; it holds once that is committed."""
         transactional_id = new.transactional_id
-        out = Outcome(reply=reply, records=[records.transaction_record(new, self._level())], replay=False)
+        record = records.transaction_record(new, self._level())
+        if new.state is ONGOING and len(record.key) + len(record.value or b"") + _ROOM_NEEDED > self._room():
+            # As if the append failed. Were it to succeed now, the record that ends the transaction might not.
+            log.warning("the transaction of %s has too many partitions for a record", transactional_id)
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE)
+        out = Outcome(reply=reply, records=[record], replay=False)
 
         def settled(code: ErrorCode, _now_ms: int) -> Outcome:
             self._pending.discard(transactional_id)
             if code is ErrorCode.NONE:
                 self._put(new)
+                self._given_up.pop(transactional_id, None)
                 if new.is_prepared:
                     self._on_prepared(transactional_id)
             elif transactional_id in self.transactions and self.transactions[transactional_id].is_prepared:
@@ -150,7 +183,7 @@ class TransactionShard:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         txn = self.transactions.get(transactional_id)
         if txn is None:
-            txn = Transaction(transactional_id, self._next_id(), timeout_ms=timeout_ms, updated_ms=now_ms)
+            txn = Transaction(transactional_id, self._ids.next(), timeout_ms=timeout_ms, updated_ms=now_ms)
         elif txn.is_prepared:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         elif expected is not None and not txn.may_be(*expected):
@@ -158,7 +191,7 @@ class TransactionShard:
         if txn.state is ONGOING:
             return self._abort(txn, now_ms)
         if txn.exhausted and (expected is None or expected.epoch == txn.producer_epoch):
-            new = txn.rotated(self._next_id(), timeout_ms, now_ms, retryable=expected is not None)
+            new = txn.rotated(self._ids.next(), timeout_ms, now_ms, retryable=expected is not None)
         else:
             new = txn.initialized(timeout_ms, None if expected is None else expected.epoch, now_ms)
         return self._move(new, Identity(new.producer_id, new.producer_epoch))
@@ -210,7 +243,7 @@ class TransactionShard:
 
     def _id_after(self, txn: Transaction) -> int:
         """Return the producer id that takes over if this end uses up the epochs."""
-        return self._next_id() if txn.exhausted else NO_PRODUCER_ID
+        return self._ids.next() if txn.exhausted else NO_PRODUCER_ID
 
     def _abort(self, txn: Transaction, now_ms: int) -> Outcome:
         """Abort an open transaction against its producer's will; the new epoch is given to nobody."""
@@ -221,16 +254,37 @@ class TransactionShard:
 
     # -- markers
 
-    def marked(self, job: Transaction, done: Iterable[TopicPartition], now_ms: int) -> Outcome:
-        """Note markers that were written for `job`; the transaction is complete once none is left."""
+    def to_mark(self, transactional_id: str) -> list[TopicPartition]:
+        """Return the partitions of a decided transaction whose markers are still to be written, in order."""
+        txn = self.transactions[transactional_id]
+        return sorted(txn.partitions - self._given_up.get(transactional_id, frozenset()))
+
+    def marked(
+        self,
+        job: Transaction,
+        done: Iterable[TopicPartition],
+        now_ms: int,
+        fenced: frozenset[TopicPartition] = frozenset(),
+    ) -> Outcome:
+        """Note markers that were written for `job`; the transaction is complete once none is left.
+
+        `fenced` will never take the marker. Others are tried on, and then the transaction stays as it is: somebody
+        newer has taken it over.
+        """
         txn = self.transactions.get(job.transactional_id)
         if txn is None or not txn.is_prepared or txn.producer_epoch != job.producer_epoch or txn.state is not job.state:
             return Outcome()
         txn = txn.without(done)
         self._put(txn)
+        name = txn.transactional_id
+        if fenced:
+            self._given_up[name] = self._given_up.get(name, frozenset()) | fenced
+        if self.to_mark(name):
+            return Outcome(timers=[Schedule(("markers", name), RETRY_MS)])
         if txn.partitions:
-            return Outcome(timers=[Schedule(("markers", txn.transactional_id), RETRY_MS)])
-        if txn.transactional_id in self._pending:
+            log.warning("the transaction of %s has been taken over, what is left of its markers is given up", name)
+            return Outcome()
+        if name in self._pending:
             return Outcome()
         return self._move(txn.completed(now_ms), None)
 
@@ -240,9 +294,7 @@ class TransactionShard:
         """Look for what has waited too long; the work itself is done id by id, so that each is one record."""
         match key:
             case ("timeouts",):
-                due = [i for i in self._ongoing if self._is_overdue(self.transactions[i], now_ms)]
-                aborts = [Schedule(("abort", each), n // _ABORTS_PER_MS) for n, each in enumerate(due)]
-                return Outcome(timers=[self._next_timeouts(), *aborts])
+                return self._find_overdue(now_ms)
             case ("abort", str(transactional_id)):
                 return self._abort_overdue(transactional_id, now_ms)
             case ("markers", str(transactional_id)):
@@ -259,6 +311,18 @@ class TransactionShard:
 
     def _next_expiry(self) -> Schedule:
         return Schedule(_EXPIRE, self._config.expiration_interval_ms)
+
+    def _find_overdue(self, now_ms: int) -> Outcome:
+        """Look at some thousand open transactions; go on with the others soon."""
+        if not self._to_time:
+            self._to_time.extend(self._ongoing)
+        due = []
+        for _ in range(min(_LOOKS, len(self._to_time))):
+            name = self._to_time.popleft()
+            if name in self._ongoing and self._is_overdue(self.transactions[name], now_ms):
+                due.append(name)
+        aborts = [Schedule(("abort", each), n // _ABORTS_PER_MS) for n, each in enumerate(due)]
+        return Outcome(timers=[Schedule(_TIMEOUTS, 0) if self._to_time else self._next_timeouts(), *aborts])
 
     def _is_overdue(self, txn: Transaction, now_ms: int) -> bool:
         return (
@@ -284,27 +348,50 @@ class TransactionShard:
         )
 
     def _expire(self, now_ms: int) -> Outcome:
-        """Forget ids that nobody has used for long, some hundreds at a time."""
-        oldest = now_ms - self._config.id_expiration_ms
-        if not self._unused:
-            self._unused = [name for name, txn in self.transactions.items() if self._is_unused(txn, oldest)]
-        batch, self._unused = self._unused[:_TOMBSTONES], self._unused[_TOMBSTONES:]
-        batch = [name for name in batch if self._is_unused(self.transactions.get(name), oldest)]
+        """Forget ids that nobody has used for long, as many at a time as make a batch of moderate size."""
+        if not self._to_expire:
+            self._to_expire.extend(self.transactions)
+            self._tombstone_bytes = _TOMBSTONE_BYTES
+        batch = self._find_unused(now_ms - self._config.id_expiration_ms)
         if not batch:
-            return Outcome(timers=[Schedule(_EXPIRE, 0) if self._unused else self._next_expiry()])
-        self._pending.update(batch)
+            return self._go_on_expiring()
+        names = [name for name, _ in batch]
+        self._pending.update(names)
 
         def settled(code: ErrorCode, _now_ms: int) -> Outcome:
-            self._pending.difference_update(batch)
-            if code is not ErrorCode.NONE:
-                self._unused.clear()
-                return Outcome(timers=[self._next_expiry()])
-            for transactional_id in batch:
-                self._forget(transactional_id)
-            return Outcome(timers=[Schedule(_EXPIRE, 0) if self._unused else self._next_expiry()])
+            self._pending.difference_update(names)
+            if code in _TOO_LARGE and len(batch) > 1:
+                # The topic's limit may be anything: try with half of it.
+                self._tombstone_bytes = max(sum(len(record.key) for _, record in batch) // 2, 1)
+                self._to_expire.extendleft(reversed(names))
+            elif code in _TOO_LARGE:
+                log.warning("the unused id %s stays: its tombstone is too large for the log", names[0])
+            elif code is not ErrorCode.NONE:
+                self._to_expire.clear()  # the next look, hours later, may have more luck
+            else:
+                for name in names:
+                    self._forget(name)
+            return self._go_on_expiring()
 
-        tombstones = [records.transaction_tombstone(transactional_id) for transactional_id in batch]
-        return Outcome(records=tombstones, after=settled, replay=False)
+        return Outcome(records=[record for _, record in batch], after=settled, replay=False)
+
+    def _find_unused(self, oldest: int) -> list[tuple[str, CoordinatorRecord]]:
+        """Look at some thousand ids; return those to be forgotten in one batch, with their tombstones."""
+        batch: list[tuple[str, CoordinatorRecord]] = []
+        size = 0
+        for _ in range(min(_LOOKS, len(self._to_expire))):
+            name = self._to_expire[0]
+            if self._is_unused(self.transactions.get(name), oldest):
+                tombstone = records.transaction_tombstone(name)
+                size += len(tombstone.key)
+                if batch and (size > self._tombstone_bytes or len(batch) == _TOMBSTONES):
+                    break
+                batch.append((name, tombstone))
+            self._to_expire.popleft()
+        return batch
+
+    def _go_on_expiring(self) -> Outcome:
+        return Outcome(timers=[Schedule(_EXPIRE, 0) if self._to_expire else self._next_expiry()])
 
 
 def _check(txn: Transaction, producer: Identity) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from kbroker.log.appends import AppendError, AppendInfo
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producer_state import MAX_VERIFICATIONS
 from kbroker.log.verification import UNCHECKED
 from kbroker.protocol.errors import ErrorCode
 from tests.log.builders import NOW, batch, open_log
@@ -123,3 +125,35 @@ def test_guards_of_producers_that_never_come_do_not_pile_up(log: PartitionLog) -
     for pid in range(1000):
         assert refused(log, None, pid=pid) is ErrorCode.INVALID_TXN_STATE
     assert not log.producers._verifications
+
+
+def test_guards_that_anybody_may_ask_for_are_bounded(log: PartitionLog) -> None:
+    """While the coordinator is away it is not known whether a producer id is anybody's."""
+    for pid in range(3 * MAX_VERIFICATIONS):
+        begin(log, pid=pid)
+    assert len(log.producers._verifications) == MAX_VERIFICATIONS
+    pid = 3 * MAX_VERIFICATIONS
+    assert append(log, begin(log, pid=pid), pid=pid).base_offset == 0
+
+
+def test_the_earliest_open_transaction_is_known_in_whatever_order_they_end(tmp_path: Path) -> None:
+    seed = 20261121
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    log = open_log(tmp_path / "topic-0")
+    begun: dict[int, int] = {}
+    for _ in range(400):
+        pid = rng.randrange(30)
+        if pid in begun and rng.random() < 0.6:
+            end_txn(log, commit=rng.random() < 0.5, pid=pid)
+            del begun[pid]
+        elif pid not in begun:
+            known = log.producers.entries.get(pid)
+            begun[pid] = append(log, UNCHECKED, pid=pid, sequence=known.last_sequence + 1 if known else 0).base_offset
+        log.set_high_watermark(log.log_end_offset)
+        assert log.producers.first_unstable == min(begun.values(), default=-1)
+        if rng.random() < 0.1:
+            entries = list(log.producers.entries.values())
+            rng.shuffle(entries)
+            log.producers.reset(log.log_end_offset, entries)
+            assert log.producers.first_unstable == min(begun.values(), default=-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from kbroker.coordination_batches import record_batch
 from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Schedule
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.config import TransactionConfig
@@ -20,8 +21,8 @@ TIMEOUT_MS = 60_000
 class Context:
     """Decides by a shard, and does with the outcome what the runtime would do.
 
-    `fail_with` makes appends fail; `lag` keeps what is appended uncommitted until `catch_up`. `prepared` collects the
-    ids whose markers are to be written.
+    `fail_with` makes appends fail, and so does a batch larger than `max_bytes`; `lag` keeps what is appended
+    uncommitted until `catch_up`. `prepared` collects the ids whose markers are to be written.
     """
 
     def __init__(self, level: int = 2, log: Iterable[CoordinatorRecord] = (), now: int = START_MS) -> None:
@@ -32,18 +33,25 @@ class Context:
         self.timers: dict[Hashable, float] = {}
         self.fail_with = ErrorCode.NONE
         self.lag = False
+        self.max_bytes = 1 << 20
         self.waiting: list[Outcome] = []
         self.prepared: list[str] = []
         self.ids = 1000
-        self.shard = TransactionShard(self.config, self._next_id, lambda: self.level, self.prepared.append)
+        self.shard = TransactionShard(
+            self.config, self, lambda: self.level, self.prepared.append, lambda: self.max_bytes
+        )
         for record in log:
             self.shard.replay(len(self.log), -1, *record)
             self.log.append(record)
         self.apply(self.shard.on_loaded(self.now))
 
-    def _next_id(self) -> int:
+    def next(self) -> int:
+        """Hand out a producer id."""
         self.ids += 1
         return self.ids
+
+    def avoid(self, used: int) -> None:
+        self.ids = max(self.ids, used)
 
     def restarted(self) -> Context:
         """Return a context whose shard has loaded the log of this one."""
@@ -60,6 +68,8 @@ class Context:
             else:
                 self.timers.pop(timer.key, None)
         code = self.fail_with if outcome.records else ErrorCode.NONE
+        if outcome.records and len(record_batch(outcome.records, 0, None, self.now)) > self.max_bytes:
+            code = ErrorCode.MESSAGE_TOO_LARGE
         if code is ErrorCode.NONE:
             self.log += outcome.records
             if self.lag and outcome.records:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
+from kbroker.coordination_batches import record_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import iter_batches
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.coordinator import Answer, TransactionCoordinator
 from kbroker.txn.markers import Answers, Marker, MarkerWriter
+from kbroker.txn.records import transaction_record
 from kbroker.txn.shard import RETRY_MS, Identity
-from kbroker.txn.states import COMPLETE_COMMIT, PREPARE_COMMIT
+from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT, PREPARE_COMMIT
+from kbroker.txn.transaction import Transaction
 
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
 
@@ -28,15 +30,19 @@ class Log:
         self.end = 0
         self.lag = False
         self.waiters: list[asyncio.Future[None]] = []
+        self.count = 1
 
     def partition_count(self) -> int:
-        return 1
+        return self.count
 
     def append(self, partition: int, batch: bytes, now_ms: int, **_options: Any) -> int:
         ((_, header),) = iter_batches(batch)
         self.batches.append(self.end.to_bytes(8, "big") + batch[8:])
         self.end += header.record_count
         return self.end
+
+    def max_batch_bytes(self, partition: int) -> int:
+        return 1 << 20
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
         if not self.lag:
@@ -68,6 +74,17 @@ class Clock:
         return self.ms
 
 
+class Ids:
+    last = 0
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last
+
+    def avoid(self, used: int) -> None:
+        self.last = max(self.last, used)
+
+
 class Cluster:
     """Leaders of partitions, and brokers that answer as the test says."""
 
@@ -79,9 +96,8 @@ class Cluster:
         self.log = log or Log()
         self.clock = Clock()
         self.soon: list[Callable[[], None]] = []
-        ids = itertools.count(1)
         self.coordinator = TransactionCoordinator(
-            TransactionConfig(num_partitions=1), self.log, self.clock, lambda: next(ids), lambda: 2,
+            TransactionConfig(num_partitions=1), self.log, self.clock, Ids(), lambda: 2,
             MarkerWriter(lambda partition: self.leaders[partition], self.target_of), self.soon.append,
         )  # fmt: skip
         self.coordinator.on_leadership(0, 5)
@@ -185,7 +201,7 @@ def test_a_partition_that_is_gone_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
-def test_whoever_is_fenced_gives_up(code: ErrorCode) -> None:
+def test_whoever_is_fenced_gives_up(code: ErrorCode, caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
     cluster.codes["t", 0] = code
     cluster.commit()
@@ -194,6 +210,95 @@ def test_whoever_is_fenced_gives_up(code: ErrorCode) -> None:
     cluster.retry()
     assert len(cluster.written) == rounds
     assert cluster.state is PREPARE_COMMIT
+    assert caplog.text.count("has been taken over") == 1
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
+@pytest.mark.parametrize("leader", [1, 2])
+def test_a_partition_that_is_fenced_says_nothing_about_the_others(code: ErrorCode, leader: int) -> None:
+    """Whether its leader is asked in the same round as theirs, or in one of its own."""
+    cluster = Cluster()
+    cluster.leaders["t", 0] = leader
+    cluster.codes["t", 0] = code
+    cluster.codes["t", 1] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    cluster.commit()
+    cluster.run()
+    for _ in range(2):
+        cluster.retry()
+        assert cluster.written[-1].partitions == (("t", 1),)
+    del cluster.codes["t", 1]
+    cluster.retry()
+    rounds = len(cluster.written)
+    cluster.retry()
+    assert len(cluster.written) == rounds
+    txn = cluster.coordinator.find("id")
+    assert (txn.state, txn.partitions) == (PREPARE_COMMIT, {("t", 0)})
+
+
+def test_a_marker_that_is_refused_again_and_again_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    cluster = Cluster()
+    cluster.codes = dict.fromkeys(PARTITIONS[:2], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    cluster.commit()
+    cluster.run()
+    for _ in range(20):
+        cluster.retry()
+    assert caplog.text.count("NOT_LEADER_OR_FOLLOWER") == 1
+    cluster.codes[PARTITIONS[0]] = ErrorCode.KAFKA_STORAGE_ERROR
+    for _ in range(20):
+        cluster.retry()
+    assert caplog.text.count("KAFKA_STORAGE_ERROR") == 1
+    cluster.codes.clear()
+    cluster.retry()
+    assert cluster.state is COMPLETE_COMMIT
+
+
+def test_the_markers_of_a_large_transaction_are_written_in_pieces() -> None:
+    cluster = Cluster()
+    partitions = [("t", index) for index in range(1000)]
+    cluster.leaders = dict.fromkeys(partitions, 1)
+    producer = cluster.coordinator.init_producer_id("id", 60_000, None).producer  # type: ignore[union-attr]
+    cluster.coordinator.add_partitions("id", producer, partitions, 2)
+    cluster.coordinator.end("id", producer, True, 2)
+    cluster.run()
+    assert [partition for marker in cluster.written for partition in marker.partitions] == partitions
+    assert max(len(marker.partitions) for marker in cluster.written) < len(partitions) // 10
+    assert cluster.state is COMPLETE_COMMIT
+
+
+def test_a_transaction_goes_on_when_the_topic_of_its_coordinator_grows() -> None:
+    """Its id stays where it is known, and its markers are written and noted there."""
+    cluster = Cluster()
+    cluster.codes["t", 1] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    producer = cluster.coordinator.init_producer_id("id", 60_000, None).producer  # type: ignore[union-attr]
+    cluster.coordinator.add_partitions("id", producer, PARTITIONS, 2)
+    cluster.log.count = 50
+    assert cluster.coordinator.partition_for("id") == 0
+    answer = cluster.coordinator.end("id", producer, True, 2)
+    assert isinstance(answer, Answer)
+    assert answer.code is ErrorCode.NONE
+    cluster.run()
+    cluster.codes.clear()
+    cluster.retry()
+    assert cluster.state is COMPLETE_COMMIT
+
+
+def test_after_the_start_that_follows_growth_what_was_open_still_ends() -> None:
+    """Its producer asks another partition then, but the one that holds the transaction aborts it in time."""
+    first = Cluster()
+    producer = first.coordinator.init_producer_id("id", 60_000, None).producer  # type: ignore[union-attr]
+    first.coordinator.add_partitions("id", producer, PARTITIONS, 2)
+    first.log.count = 50
+    second = Cluster(first.log)
+    assert second.coordinator.partition_for("id") != 0
+    second.clock.ms += 60_001
+    for _ in range(3):
+        second.clock.ms += TransactionConfig().abort_interval_ms
+        second.coordinator.tick()
+        second.run()
+    (txn,) = second.coordinator.all()
+    assert txn.state is COMPLETE_ABORT
+    assert [marker.partitions for marker in second.written] == [tuple(PARTITIONS)]
 
 
 def test_a_round_that_breaks_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -266,7 +371,7 @@ def test_nothing_is_answered_or_marked_before_it_is_replicated() -> None:
 
 def test_t12_another_broker_finishes_with_its_own_epoch() -> None:
     first = Cluster()
-    first.coordinator._markers = MarkerWriter(lambda partition: first.leaders[partition], lambda _node: None)
+    first.coordinator._marking.markers = MarkerWriter(lambda partition: first.leaders[partition], lambda _node: None)
     first.commit()
     first.run()
     second = Cluster(first.log)
@@ -275,6 +380,16 @@ def test_t12_another_broker_finishes_with_its_own_epoch() -> None:
     second.run()
     assert {marker.coordinator_epoch for marker in second.written} == {6}
     assert second.state is COMPLETE_COMMIT
+
+
+def test_t16_no_id_is_given_that_the_log_of_transactions_names() -> None:
+    """Also one that only stands there as the previous or the next of a transactional id."""
+    first = Cluster()
+    for prev, current, following in ((-1, 3, -1), (90, 4, -1), (-1, 5, 700), (-1, 6, -1)):
+        txn = Transaction(f"id-{current}", current, 0, prev_producer_id=prev, next_producer_id=following)
+        first.log.append(0, record_batch([transaction_record(txn, 2)], 0, None, 0), 0)
+    second = Cluster(first.log)
+    assert second.coordinator.init_producer_id("new", 60_000, None) == Answer(ErrorCode.NONE, Identity(701, 0))
 
 
 def test_a_closed_coordinator_answers_nobody() -> None:
@@ -290,7 +405,7 @@ def test_a_closed_coordinator_answers_nobody() -> None:
 
 def test_thousands_that_are_due_after_a_crash_leave_the_loop_time_for_others() -> None:
     first = Cluster()
-    first.coordinator._markers = MarkerWriter(lambda partition: first.leaders[partition], lambda _node: None)
+    first.coordinator._marking.markers = MarkerWriter(lambda partition: first.leaders[partition], lambda _node: None)
     names = [f"id-{number}" for number in range(2000)]
     for name in names:
         producer = first.coordinator.init_producer_id(name, 60_000, None).producer  # type: ignore[union-attr]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -357,6 +358,72 @@ def test_ids_are_kept_when_their_tombstones_cannot_be_written() -> None:
     assert context.init().epoch == 1
     context.advance(context.config.id_expiration_ms + 2 * context.config.expiration_interval_ms)
     assert not context.shard.transactions
+
+
+@pytest.mark.parametrize("max_bytes", [300, 5_000, 1 << 20])
+def test_long_ids_are_forgotten_whatever_the_largest_batch(max_bytes: int) -> None:
+    """500 ids of 4 kB make 2 MB, more than max.message.bytes allows by default."""
+    context = Context()
+    names = [f"{i:04}" + "x" * (200 if max_bytes < 5_000 else 4_000) for i in range(300)]
+    for name in names:
+        context.init(name=name)
+    context.max_bytes = max_bytes
+    context.advance(context.config.id_expiration_ms + 2 * context.config.expiration_interval_ms)
+    assert not context.shard.transactions
+    assert not context.restarted().shard.transactions
+
+
+def test_an_id_that_cannot_be_forgotten_does_not_keep_the_others() -> None:
+    context = Context()
+    for name in ("a", "b" * 500, "c"):
+        context.init(name=name)
+    context.max_bytes = 400
+    context.advance(context.config.id_expiration_ms + 2 * context.config.expiration_interval_ms)
+    assert list(context.shard.transactions) == ["b" * 500]
+    context.max_bytes = 1 << 20
+    context.advance(context.config.expiration_interval_ms)
+    assert not context.shard.transactions
+
+
+def test_looks_for_overdue_and_unused_ids_are_made_in_pieces() -> None:
+    context = Context()
+    for i in range(7_000):
+        producer = context.init(name=f"id-{i}", timeout_ms=2**31 - 1 if i % 2 else TIMEOUT_MS)
+        context.add(producer, P0, name=f"id-{i}")
+    turns = 0
+
+    def looks(kind: str) -> int:
+        nonlocal turns
+        turns = 1
+        while not (out := context.shard.on_timer((kind,), context.now + 10 * TIMEOUT_MS)).timers[0].delay_ms:
+            turns += 1
+            aborts.extend(out.timers[1:])
+        aborts.extend(out.timers[1:])
+        return turns
+
+    aborts: list[Any] = []
+    assert looks("timeouts") > 2
+    assert sorted(timer.key[1] for timer in aborts) == sorted(f"id-{i}" for i in range(0, 7_000, 2))
+    assert looks("expire") > 2
+
+
+def test_what_fits_into_the_log_can_be_ended() -> None:
+    """An abort by the coordinator is of version 2, whatever the producer spoke, and its record a little larger."""
+    for max_bytes in range(1_000, 1_008):
+        context = Context()
+        producer = context.init()
+        context.max_bytes = max_bytes
+        for i in range(1_000):
+            refused = context.add(producer, ("t", i), version=0)
+            if refused is not None:
+                break
+        assert refused is ErrorCode.MESSAGE_TOO_LARGE
+        assert context.txn().partitions == {("t", n) for n in range(i)}
+        assert i > 100
+        context.advance(TIMEOUT_MS + 2 * context.config.abort_interval_ms)
+        assert context.txn().state is PREPARE_ABORT
+        context.mark()
+        assert context.txn().state is COMPLETE_ABORT
 
 
 # -- what failed, what is loaded

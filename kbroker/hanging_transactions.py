@@ -1,0 +1,68 @@
+"""Transactions that are open in a partition's log, and that no coordinator knows of.
+
+Owns finding them, and the warning. Nobody will end them by itself, and readers of committed records wait for them: the
+end of `__transaction_state` was lost (power, a repair), or the directory was taken over without it. Never ends one:
+whether its records are to be seen is not for a broker to guess.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kbroker.replicas import Replicas
+from kbroker.txn.states import ONGOING, PREPARED
+from kbroker.txn.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+NAMED = 20
+"""How many are named one by one."""
+
+
+class Hanging(NamedTuple):
+    """An open transaction by where it stands."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+
+
+def find_hanging(replicas: Replicas, known: Iterable[Transaction]) -> list[Hanging]:
+    """Return what is open in the partitions led here, and part of no transaction in `known`."""
+    open_in = {
+        (txn.producer_id, partition)
+        for txn in known
+        if txn.state is ONGOING or txn.state in PREPARED
+        for partition in txn.partitions
+    }
+    return [
+        Hanging(replica.topic, replica.index, entry.producer_id, entry.producer_epoch, entry.current_txn_first_offset)
+        for replica in replicas
+        if replica.leading and replica.log.producers.first_unstable >= 0
+        for entry in replica.log.producers.entries.values()
+        if entry.current_txn_first_offset >= 0 and (entry.producer_id, (replica.topic, replica.index)) not in open_in
+    ]
+
+
+def warn_of(hanging: list[Hanging]) -> None:
+    """Say where readers will wait, and what ends it."""
+    for each in hanging[:NAMED]:
+        log.warning(
+            "%s-%d: no coordinator knows the transaction of producer %d (epoch %d) open since offset %d; "
+            "readers of committed records stop there until it is aborted: "
+            "kafka-transactions.sh abort --topic %s --partition %d --start-offset %d",
+            each.topic,
+            each.partition,
+            each.producer_id,
+            each.producer_epoch,
+            each.first_offset,
+            each.topic,
+            each.partition,
+            each.first_offset,
+        )
+    if len(hanging) > NAMED:
+        log.warning("so are %d more: kafka-transactions.sh find-hanging", len(hanging) - NAMED)

@@ -1,0 +1,186 @@
+"""The rounds of markers of transactions whose outcome is decided.
+
+Owns when markers are sent, and in pieces of which size, so that the loop breathes however many partitions or
+transactions there are; and what is said of those that are not taken. Never decides: each round's progress is told to
+the shard, which asks again for what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from kbroker.coordination import Runtime
+from kbroker.failpoints import passed
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.txn.markers import Marker, MarkerWriter, Progress
+from kbroker.txn.shard import TransactionShard
+from kbroker.txn.states import PREPARE_COMMIT
+from kbroker.txn.transaction import TopicPartition, Transaction
+
+log = logging.getLogger(__name__)
+
+SLICE_SECONDS = 0.005
+PIECE = 50
+"""How many partitions get their markers between two looks at the clock."""
+
+
+class _Name(NamedTuple):
+    """A transaction by the partition that coordinates it and its id."""
+
+    partition: int
+    transactional_id: str
+
+
+class _Job:
+    """A round of markers: what it is for, and the partitions whose turn has not come."""
+
+    __slots__ = ("left", "name", "txn")
+
+    def __init__(self, name: _Name) -> None:
+        self.name = name
+        self.txn: Transaction | None = None
+        self.left: list[TopicPartition] = []
+
+    def is_for(self, txn: Transaction) -> bool:
+        """Tell whether the round was begun for this end of a transaction."""
+        mine = self.txn
+        return mine is not None and mine.producer_epoch == txn.producer_epoch and mine.state is txn.state
+
+
+class Marking:
+    """Sends markers. `defer` runs something soon on the event loop."""
+
+    def __init__(
+        self,
+        runtime: Runtime[TransactionShard],
+        markers: MarkerWriter,
+        defer: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._runtime = runtime
+        self.markers = markers
+        self._defer = defer
+        self._jobs: deque[_Job] = deque()
+        self._queued: set[_Name] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told: dict[_Name, set[ErrorCode]] = {}
+
+    def close(self) -> None:
+        """Await no answer any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    def soon(self, partition: int, transactional_id: str) -> None:
+        """Begin a round once the decision that led here has been dealt with."""
+        name = _Name(partition, transactional_id)
+        if name in self._queued:
+            return
+        self._queued.add(name)
+        self._jobs.append(_Job(name))
+        if len(self._jobs) == 1:
+            self._defer(self._work)
+
+    def _work(self) -> None:
+        """Work for a while, then let the loop serve: after a crash there may be thousands."""
+        until = time.perf_counter() + SLICE_SECONDS
+        while self._jobs:
+            job = self._jobs[0]
+            try:
+                over = self._send_piece(job)
+            except Exception:
+                log.exception("markers of %s could not be sent", job.name.transactional_id)
+                over = True
+            if over:
+                self._jobs.popleft()
+                self._queued.discard(job.name)
+            if self._jobs and time.perf_counter() > until:
+                self._defer(self._work)
+                return
+
+    def _send_piece(self, job: _Job) -> bool:
+        """Send some markers of a round; return whether that was all."""
+        partition, transactional_id = job.name
+        try:
+            shard, epoch = self._runtime.shard(partition), self._runtime.epoch(partition)
+        except ApiError:
+            self._told.pop(job.name, None)
+            return True  # whoever coordinates the id now goes on
+        txn = shard.transactions.get(transactional_id)
+        if txn is None or not txn.is_prepared:
+            self._told.pop(job.name, None)
+            return True
+        if not job.is_for(txn):
+            job.txn, job.left = txn, shard.to_mark(transactional_id)
+            if not job.left and txn.partitions:
+                return True
+        passed("txn.prepared")
+        piece, job.left = job.left[:PIECE], job.left[PIECE:]
+        is_commit = txn.state is PREPARE_COMMIT
+        self._send(
+            job.name,
+            txn,
+            Marker(txn.producer_id, txn.producer_epoch, epoch, is_commit, txn.client_version, tuple(piece)),
+        )
+        return not job.left
+
+    def _send(self, name: _Name, txn: Transaction, marker: Marker) -> None:
+        try:
+            rounds = self.markers.write(marker)
+        except Exception:
+            log.exception("markers of %s could not be written", name.transactional_id)
+            rounds = [Progress()]
+        for part in rounds:
+            if isinstance(part, Progress):
+                self._note(name, txn, part)
+            else:
+                task = asyncio.ensure_future(self._note_later(name, txn, part))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _note_later(self, name: _Name, txn: Transaction, part: Awaitable[Progress]) -> None:
+        try:
+            progress = await part
+        except Exception:
+            log.exception("markers of %s could not be written", name.transactional_id)
+            progress = Progress()
+        self._note(name, txn, progress)
+
+    def _note(self, name: _Name, txn: Transaction, progress: Progress) -> None:
+        if progress.failed:
+            self._tell(name, progress.failed)
+        passed("txn.marked")
+        self._runtime.run(
+            name.partition, lambda shard, now: shard.marked(txn, progress.done, now, progress.fenced), _ignore
+        )
+        passed("txn.completed")
+        if name in self._told and not self._is_due(name):
+            del self._told[name]
+
+    def _is_due(self, name: _Name) -> bool:
+        try:
+            txn = self._runtime.shard(name.partition).transactions.get(name.transactional_id)
+        except ApiError:
+            return False
+        return txn is not None and txn.is_prepared
+
+    def _tell(self, name: _Name, failed: Mapping[TopicPartition, ErrorCode]) -> None:
+        """Say why markers were not taken, once for each reason: they are tried again every few moments."""
+        told = self._told.setdefault(name, set())
+        for code in sorted(set(failed.values()) - told):
+            told.add(code)
+            topic, index = min(partition for partition, why in failed.items() if why is code)
+            log.info(
+                "markers of %s are not taken yet by %s-%d and maybe others: %s",
+                name.transactional_id,
+                topic,
+                index,
+                code.name,
+            )
+
+
+def _ignore(_code: ErrorCode, _message: str | None) -> None:
+    """Pass over a failure: it has been logged, and a timer tries again."""

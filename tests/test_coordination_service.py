@@ -1,0 +1,64 @@
+"""The life that coordinators have in common: which partition a key has, however the topic changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.coordination_outcome import partition_for
+from kbroker.coordination_service import CoordinatorService
+
+from .test_coordination import FakeWriter, Journal, ManualClock
+
+KEYS = [f"key-{n}" for n in range(100)]
+
+
+def service(writer: FakeWriter) -> CoordinatorService[Journal]:
+    return CoordinatorService("journal", 7, lambda _partition: Journal(), writer, ManualClock(), 5_000)
+
+
+def partitions(count: int) -> list[int]:
+    return [partition_for(key, count) for key in KEYS]
+
+
+def test_keys_stay_where_they_are_when_the_topic_grows(caplog: pytest.LogCaptureFixture) -> None:
+    writer = FakeWriter()
+    coordinator = service(writer)
+    for partition in range(4):
+        coordinator.on_leadership(partition, 1)
+    writer.count = 6
+    coordinator.on_leadership(4, 1)
+    coordinator.on_leadership(5, 1)
+    assert [coordinator.partition_for(key) for key in KEYS] == partitions(4)
+    assert caplog.text.count("journal has grown") == 1
+    coordinator.close()
+    again = service(writer)
+    assert [again.partition_for(key) for key in KEYS] == partitions(6)
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_topic_that_is_yet_to_be_created(asked_before: bool) -> None:
+    """As it will be, and then as it is, which is another number if somebody else created it."""
+    writer = FakeWriter()
+    writer.count = 0
+    coordinator = service(writer)
+    assert [coordinator.partition_for(key) for key in KEYS] == partitions(7)
+    writer.count = 3
+    if asked_before:
+        assert coordinator.partition_for(KEYS[0]) == partitions(3)[0]
+    coordinator.on_leadership(0, 1)
+    writer.count = 5
+    assert [coordinator.partition_for(key) for key in KEYS] == partitions(3)
+    coordinator.close()
+
+
+def test_a_topic_that_is_deleted_and_created_anew_has_its_own_number() -> None:
+    writer = FakeWriter()
+    coordinator = service(writer)
+    for partition in range(4):
+        coordinator.on_leadership(partition, 1)
+    coordinator.on_topic_deleted()
+    assert list(coordinator._runtime.shards()) == []
+    writer.count = 2
+    coordinator.on_leadership(0, 1)
+    assert [coordinator.partition_for(key) for key in KEYS] == partitions(2)
+    coordinator.close()

@@ -1,0 +1,71 @@
+"""A start says which transactions are open in the logs and known to no coordinator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker import Broker
+from kbroker.hanging_transactions import NAMED, Hanging, warn_of
+from kbroker.protocol.errors import ErrorCode
+from kbroker.txn.shard import Identity
+
+from .raw import Raw, until
+
+SETTINGS = {"transaction.state.log.num.partitions": "2"}
+
+
+def leave_open(data: Path) -> tuple[str, list[Identity]]:
+    """Leave two transactions open in a topic, one record committed before; return the topic and the producers."""
+    with Broker(SETTINGS, data_dir=str(data)) as broker:
+        one = Raw(broker.bootstrap_servers, 2)
+        topic = one.topic()
+        done = one.init("done")
+        one.write("done", done, topic, [b"committed"])
+        one.end("done", done)
+        producers = []
+        for name in ("a", "b"):
+            producer = one.init(name)
+            one.write(name, producer, topic, [name.encode()])
+            producers.append(producer)
+        one.close()
+    return topic, producers
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == "kbroker.hanging_transactions"]
+
+
+def test_what_no_coordinator_knows_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    topic, producers = leave_open(tmp_path)
+    for path in tmp_path.glob("__transaction_state-*/*"):
+        if path.name != "partition.metadata":
+            path.unlink()
+    with Broker(SETTINGS, data_dir=str(tmp_path)) as broker:
+        told = until("two warnings", lambda: len(found := lines(caplog)) == 2 and found)
+        one = Raw(broker.bootstrap_servers, 2)
+        seen = one.see(topic)
+        assert (seen.values, seen.stable) == ([b"committed"], 2)
+        for producer in producers:
+            assert one.mark(producer, topic, commit=False) is ErrorCode.NONE
+        seen = one.see(topic)
+        assert (seen.values, seen.stable) == ([b"committed"], seen.high_watermark)
+        one.close()
+    for line, producer, offset in zip(told, producers, (2, 3), strict=True):
+        assert line.startswith(f"{topic}-0: no coordinator knows the transaction of producer {producer.producer_id} ")
+        assert line.endswith(f"kafka-transactions.sh abort --topic {topic} --partition 0 --start-offset {offset}")
+
+
+def test_what_a_coordinator_knows_is_not_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    leave_open(tmp_path)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    with Broker(SETTINGS, data_dir=str(tmp_path)) as broker:
+        until("the look", lambda: broker.node._looked_for_hanging)
+    assert lines(caplog) == []
+
+
+def test_there_may_be_thousands(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of([Hanging("t", n, n, 0, 0) for n in range(5_000)])
+    assert len(lines(caplog)) == NAMED + 1
+    assert "4980 more" in lines(caplog)[-1]
