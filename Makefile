@@ -38,6 +38,7 @@ bench: .venv/.stamp
 torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.torture --kills 1000
 	$(BIN)/python -m tests.crash.transactions --kills 200
+	$(BIN)/python -m tests.crash.pipeline --kills 20
 
 docs: .venv/.stamp
 	$(BIN)/python -m kbroker.config.docs > docs/configuration.md.new

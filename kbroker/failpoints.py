@@ -1,8 +1,8 @@
 """Named moments at which a test ends the process, as a crash would.
 
 Owns the names and their trigger. They lie at the steps of changes that must be whole or not be: files that are
-replaced, segments that are rolled, deleted, recovered or moved, transactions that end. Nothing happens, and next to
-nothing is spent, unless the environment of the process says so:
+replaced, segments that are rolled, deleted, recovered or moved, transactions that end, archives that are written.
+Nothing happens, and next to nothing is spent, unless the environment of the process says so:
 
     KBROKER_FAILPOINTS="atomic.renamed:3,roll.created:1"     end at the third, or first, time that one of them is passed
 """
@@ -38,6 +38,15 @@ NAMES: Final = (
     "txn.marker",
     "txn.marked",
     "txn.completed",
+    "archive.staged",
+    "archive.committed",
+    "archive.moved",
+    "archive.placed",
+    "replay.begun",
+    "replay.sent",
+    "visits.written",
+    "visits.committed",
+    "visits.published",
 )
 
 

@@ -21,19 +21,23 @@ if TYPE_CHECKING:
 CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 
 
+def connector_jars() -> list[str]:
+    """Return the paths of the connector's jars."""
+    return [str(jar) for jar in sorted(fetch("spark").glob("*.jar")) if jar.name.startswith(CONNECTOR)]
+
+
 @cache
 def spark() -> SparkSession:
     """Return the session, started at the first call; it ends with the process."""
     from pyspark.sql import SparkSession
 
     scratch = tempfile.TemporaryDirectory(prefix="spark-")
-    jars = [str(jar) for jar in sorted(fetch("spark").glob("*.jar")) if jar.name.startswith(CONNECTOR)]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     session: SparkSession = (
         SparkSession.builder.master("local[2]")
         .appName("compat")
-        .config("spark.jars", ",".join(jars))
+        .config("spark.jars", ",".join(connector_jars()))
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -36,6 +36,9 @@ class Files:
             from kbroker.pipeline.spark import first_line
 
             raise PipelineError(f"cannot use {root}: {first_line(err)}") from err
+        self._gateway = session.sparkContext._gateway  # noqa: SLF001
+        self._overwrite_class = jvm.org.apache.hadoop.fs.Options.Rename
+        self._context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._root.toUri(), self._fs.getConf())
         self.root = root
 
     def url(self, relative: str = "") -> str:
@@ -97,6 +100,15 @@ class Files:
         self._fs.mkdirs(goal.getParent())
         if not self._fs.rename(self._at(source), goal):
             raise PipelineError(f"cannot move {self.url(source)} to {self.url(target)}")
+
+    def replace(self, source: str, target: str) -> None:
+        """Put a file in the place of another in one step, as far as the file system can."""
+        goal = self._at(target)
+        self._fs.mkdirs(goal.getParent())
+        overwrite = self._overwrite_class.OVERWRITE
+        options = self._gateway.new_array(self._overwrite_class, 1)
+        options[0] = overwrite
+        self._context.rename(self._at(source), goal, options)
 
     def delete(self, relative: str) -> None:
         """Delete a file or a folder with all it holds, if it is there."""

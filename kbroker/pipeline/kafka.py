@@ -84,12 +84,12 @@ class Cluster:
         """Return where the partitions of a topic end (the last stable offsets)."""
         return {partition: end for partition, (_, end) in self.bounds(self.chosen((topic,), None)).items()}
 
-    def ensure_topic(self, topic: str, partitions: int) -> int:
+    def ensure_topic(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> int:
         """Create a topic if it does not exist; returns how many partitions it has."""
         existing = self.topics()
         if topic not in existing:
             with self.clients.admin() as admin:
-                asked = {"num_partitions": partitions, "replication_factor": -1}
+                asked = {"num_partitions": partitions, "replication_factor": -1, "configs": dict(configs or {})}
                 admin.create_topics({topic: asked})
                 admin.wait_for_topics([topic])
             return partitions

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kbroker.failpoints import passed
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.manifest import Manifest, Partition
@@ -214,12 +215,14 @@ class Replay:
             state.target = self._cluster.ends(self._options.to_topic)
             state.under_way = bounds
             self._file.save(state)
+            passed("replay.begun")
         frame = _within(self._records(), bounds)
         if present is not None:
             frame = frame.join(present, ["topic", "partition", "offset"], "left_anti")
         sent: int = frame.count()  # of the offsets' column; Spark's sink does not tell what it wrote
         ordered = frame.repartition(len(bounds), "topic", "partition")
         self._write(ordered.sortWithinPartitions("topic", "partition", "offset"))
+        passed("replay.sent")
         self.records += sent
         state.done |= {partition: end for partition, (_, end) in bounds.items()}
         state.under_way = {}

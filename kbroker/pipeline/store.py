@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
 
+from kbroker.failpoints import passed
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.files import Files
 from kbroker.pipeline.manifest import Entry, File, Manifest
@@ -100,8 +101,11 @@ class Store:
 
     def commit(self, entry: Entry) -> None:
         """Let a change happen; raises PipelineError when another one of its name did."""
+        passed("archive.staged")
         self.files.write(f"{MANIFEST}/{entry.name}.json", entry.encode())
+        passed("archive.committed")
         self.place(entry)
+        passed("archive.placed")
 
     def place(self, entry: Entry) -> None:
         """Do what is left to be done of a change that has happened."""
@@ -111,6 +115,7 @@ class Store:
         for file in entry.files:
             if self.files.exists(f"{folder}/{file.path}"):
                 self.files.move(f"{folder}/{file.path}", file.path)
+                passed("archive.moved")
         self.files.delete(folder)
 
     def summarize(self, manifest: Manifest, name: str, least: int = _MANY_ENTRIES) -> Manifest:
