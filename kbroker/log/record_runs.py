@@ -26,8 +26,9 @@ _MOST_SHAPES: Final = 256
 _MOST_SHAPED: Final = 4096  # records of a batch whose shape is worth its memory
 _LOOK_ON: Final = 16  # how many times further to look as long as records are alike
 _LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 where a varint goes on behind the byte
-_NULL: Final = bytes(byte == 1 for byte in range(256))  # 1 where a size byte says null
+_NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 where the first byte of a size says that it is negative: null
 _U64: Final = 2**64 - 1
+_U32: Final = 2**32 - 1
 _DELTA_LIMITS: Final = (64, 64 << 7, 64 << 14)  # deltas below these take 1, 2 and 3 bytes
 
 
@@ -64,7 +65,8 @@ class Run(NamedTuple):
     def nulls(self, data: bytes) -> bytes | None:
         """Return 1 for each record without a value and 0 for the others; None where all have one."""
         column = data[self.position + self.key_at + max(self.key_size, 0) : self.end : self.stride]
-        return column.translate(_NULL) if 1 in column else None
+        nulls = column.translate(_NULL)
+        return nulls if 1 in nulls else None
 
     def below(self, delta: int) -> int:
         """Return how many records have a smaller offset delta."""
@@ -152,7 +154,7 @@ class Scattered:
                 raise Malformed(f"record of {size} bytes does not hold its fields")
             self._keys.append(data[key_at:value_at])
             self._values.append(value_at)
-            self._nulls.append(data[value_at] == 1)
+            self._nulls.append(data[value_at] & 1)
             self._ends.append(end)
             self._deltas.append(delta)
             self._stamps.append(stamp)
@@ -315,7 +317,10 @@ def _read_one(data: bytes, position: int) -> Run:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a number of at most 32 bits and the place behind it; raises Malformed or IndexError."""
+    """Return a number of 32 bits and the place behind it; raises Malformed or IndexError.
+
+    Of 5 bytes the bits above the 32nd count for nothing, as in Kafka's ByteUtils and in `protocol/records.py`.
+    """
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
@@ -325,6 +330,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
         byte = data[position]
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
+            result &= _U32
             return (result >> 1) ^ -(result & 1), position + 1
         shift += 7
         if shift > 28:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from kbroker.log import record_runs
 from kbroker.log.record_runs import Run, read_runs
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.records import HEADER_SIZE, build_batch, read_records
+from kbroker.protocol.records import HEADER_SIZE, build_batch, compute_crc, read_records
 from tests.log.builders import NOW
 
 keys = st.none() | st.integers(0, 99).map(lambda n: b"%03d" % n) | st.binary(max_size=200)
@@ -91,3 +93,56 @@ def test_broken_records_are_malformed_and_nothing_else(data: st.DataObject) -> N
 def test_a_wrong_count_is_malformed(count: int) -> None:
     with pytest.raises(Malformed):
         read_runs(build_batch([(NOW, b"key", b"value", ())] * 8)[HEADER_SIZE:], count)
+
+
+def long_form(number: int, length: int, high_bits: int) -> bytes:
+    """Return a number in so many bytes at least; in 5 of them there is room for bits above the 32nd."""
+    left = number << 1 ^ number >> 31
+    left = left & 0xFFFFFFFF | (high_bits << 32 if length == 5 else 0)
+    out = bytearray()
+    while left > 0x7F or len(out) < length - 1:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*out, left])
+
+
+sizes = st.integers(1, 5)
+value_sizes = st.sampled_from([-1, -2, -9, 0, 1, 70])
+high = st.integers(0, 7)
+odd_numbers = st.tuples(sizes, high)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([None, b"", b"k", b"key"]), st.sampled_from([-1, -2, -9, 0, 1, 70]), odd_numbers, sizes
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    odd_numbers,
+)
+@example([(b"k", 1, (5, 1), 1)], (1, 0))
+@example([(b"k", 1, (1, 0), 1)] * 3, (5, 1))
+@example([(b"k", -2, (1, 0), 1), (b"k", -1, (1, 0), 2)], (1, 0))
+def test_numbers_in_other_forms_mean_the_same(
+    parts: list[tuple[bytes | None, int, tuple[int, int], int]], delta_form: tuple[int, int]
+) -> None:
+    """Any client may write numbers longer than they need to be, with bits that count for nothing, and null as -2."""
+    data = b""
+    for index, (key, value_size, (length, bits), value_length) in enumerate(parts):
+        body = b"\0" + b"\0" + long_form(index, *delta_form)
+        body += long_form(-1 if key is None else len(key), length, bits) + (key or b"")
+        body += long_form(value_size, value_length, 0) + bytes(max(value_size, 0)) + b"\0"
+        data += long_form(len(body), length, bits) + body
+    batch = bytearray(build_batch([(NOW, b"x", b"", ())] * len(parts))[:HEADER_SIZE] + data)
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">I", batch, 17, compute_crc(batch))
+    expected = [(record.key, record.value is None) for record in read_records(batch, max_bytes=1 << 20)]
+    found: list[tuple[bytes | None, bool]] = []
+    runs = read_runs(data, len(parts))
+    for run in runs:
+        keys_ = list(run.keys(data)) if run.key_size >= 0 else [None] * run.number
+        found += zip(keys_, map(bool, run.nulls(data) or bytes(run.number)), strict=True)
+    assert found == expected
+    assert runs[-1].last_delta == len(parts) - 1

@@ -9,7 +9,9 @@ than a last place for every key, which changes again and again where keys repeat
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import closing
+from typing import Final
 
 from kbroker.log.cleaner.batch_filter import read_body
 from kbroker.log.cleaner.job import CleaningJob
@@ -20,71 +22,97 @@ from kbroker.log.record_runs import read_runs
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader
 
+_LEAST_FULL: Final = 0.5
+_MOST_GROWTHS: Final = 5
+
 
 def read_dirty_part(job: CleaningJob, reader: SegmentReader) -> OffsetMap:
     """Return the table of the keys, whose `end` is how far the round gets; raises Malformed, OSError."""
-    try:
-        return _read(job, reader, use_index=True)
-    except Malformed:
-        # The log itself may be in order: a wrong index misleads a reader that comes from behind.
-        return _read(job, reader, use_index=False)
+    with contextlib.suppress(Malformed):
+        return _DirtyPart(job, reader, use_index=True).read()
+    # The log itself may be in order: a wrong index misleads a reader that comes from behind.
+    return _DirtyPart(job, reader, use_index=False).read()
 
 
-def _read(job: CleaningJob, reader: SegmentReader, *, use_index: bool) -> OffsetMap:
-    """Fill a table from the end of the dirty part to its start, with less of it each time that the table is too small.
+class _DirtyPart:
+    """The segments from the first dirty one on. A place in them is a number of bytes from their beginning."""
 
-    Read backwards, the table fills with what lies last, but a round has to begin with what lies first: a table that
-    got full on the way is of no use but to tell how many offsets fit. Keys that repeat in one place and not in another
-    can prove that wrong again, so each try leaves out at least a quarter of the one before. Mostly there are one or two
-    tries; with unlucky keys the round reaches less far than it could, and never needs many.
-    """
-    end = max(job.upper, job.first_dirty)
-    while True:
-        offsets = OffsetMap(job.first_dirty, end, job.map_bytes)
-        full_at = _fill(offsets, job, reader, use_index)
+    def __init__(self, job: CleaningJob, reader: SegmentReader, *, use_index: bool) -> None:
+        self._job = job
+        self._reader = reader
+        self._use_index = use_index
+        self._aborted = AbortedRanges(job.aborted)
+        self._segments: list[tuple[int, int, int]] = []  # place, base offset, size
+        place = 0
+        ends = [*(base for base, _ in job.segments), job.upper][1:]
+        for (base, size), end in zip(job.segments, ends, strict=True):
+            if end > job.first_dirty:
+                self._segments.append((place, base, size))
+                place += size
+        self._size = place
+
+    def read(self) -> OffsetMap:
+        """Fill a table from behind, up to a place that is sought so that the table is not too small, nor mostly empty.
+
+        Read backwards, the table fills with what lies last, but a round has to begin with what lies first: a table
+        that got full on the way is of no use but to tell how many bytes of the log fit. The next try has as many from
+        the front, and at least a quarter less than the one before. Where the front has fewer keys than that, the place
+        is moved on again, a few times at most. So there are one or two tries where keys are alike everywhere.
+        """
+        offsets, full_at = self._fill(self._size)
         if full_at is None:
             return offsets
-        end = _shortened(job.first_dirty, offsets.end, full_at)
+        first = self._first_place()
+        fitting, too_far = first, self._size
+        limit = _shortened(first, self._size, full_at)
+        growths = 0
+        while True:
+            offsets, full_at = self._fill(limit)
+            if full_at is not None:
+                too_far = limit
+                # No key is added twice: what fitted once fits again.
+                limit = _shortened(first, limit, full_at) if fitting == first else fitting
+                continue
+            fitting = limit
+            if offsets.fullness() >= _LEAST_FULL or growths == _MOST_GROWTHS or too_far - fitting <= 1:
+                return offsets
+            growths += 1
+            limit = min(first + (limit - first) * 4, (limit + too_far + 1) // 2)
+
+    def _fill(self, limit: int) -> tuple[OffsetMap, int | None]:
+        """Return a table of the batches that begin before a place; if it got full, also how many bytes of them fit."""
+        job = self._job
+        offsets = OffsetMap(job.first_dirty, max(job.upper, job.first_dirty), job.map_bytes)
+        for place, base, size in reversed(self._segments):
+            if place >= limit:
+                offsets.end = base
+                continue
+            with closing(self._reader.backward(base, size, use_index=self._use_index)) as batches:
+                for position, header, batch in batches:
+                    if header.last_offset < job.first_dirty:
+                        return offsets, None
+                    if place + position >= limit:
+                        offsets.end = header.base_offset
+                    elif not self._add(offsets, header, batch):
+                        return offsets, min(limit, self._size) - (place + position + header.size)
+        return offsets, None
+
+    def _add(self, offsets: OffsetMap, header: BatchHeader, batch: memoryview) -> bool:
+        if header.is_control or not header.record_count or self._aborted.hold(header):
+            return True
+        data = read_body(batch, header)
+        return offsets.add(data, read_runs(data, header.record_count), header.base_offset)
+
+    def _first_place(self) -> int:
+        """Return where the first batch with something dirty begins."""
+        place, base, size = self._segments[0]
+        for position, header, _ in self._reader.forward(base, size):
+            if header.last_offset >= self._job.first_dirty:
+                return place + position
+        return place + size
 
 
-def _shortened(start: int, end: int, full_at: int) -> int:
-    """Return where to end when from `start` to `end` was too much, and only what follows `full_at` had room."""
-    fitted = (end - full_at) * 15 // 16  # the same number of offsets elsewhere may hold a few keys more
-    return start + max(min(fitted, (end - start) * 3 // 4), 1)
-
-
-def _fill(offsets: OffsetMap, job: CleaningJob, reader: SegmentReader, use_index: bool) -> int | None:
-    """Add all below `offsets.end`; returns None, or behind which offset everything was added when the table was full.
-
-    `offsets.end` moves to the border of a batch: before the batch that it lies in, or behind it if that is the first.
-    """
-    aborted = AbortedRanges(job.aborted)
-    ends = [*(base for base, _ in job.segments), job.upper][1:]
-    for (base, size), segment_end in zip(reversed(job.segments), reversed(ends), strict=True):
-        if segment_end <= job.first_dirty:
-            break
-        if base >= offsets.end:
-            continue
-        with closing(reader.backward(base, size, use_index=use_index)) as batches:
-            for _, header, batch in batches:
-                if header.last_offset < job.first_dirty:
-                    return None
-                if not _reaches(offsets, header):
-                    continue
-                if not header.is_control and header.record_count and not aborted.hold(header):
-                    data = read_body(batch, header)
-                    if not offsets.add(data, read_runs(data, header.record_count), header.base_offset):
-                        return header.last_offset + 1
-    return None
-
-
-def _reaches(offsets: OffsetMap, header: BatchHeader) -> bool:
-    """Whether a batch belongs into the table; one across its end becomes the end."""
-    if header.last_offset < offsets.end:
-        return True
-    if offsets.start < header.base_offset < offsets.end:
-        offsets.end = header.base_offset
-    elif header.base_offset <= offsets.start:
-        offsets.end = header.last_offset + 1
-        return True
-    return False
+def _shortened(first: int, end: int, fitted: int) -> int:
+    """Return where to end when from `first` to `end` was too much, and only so many bytes before the end had room."""
+    fitted = fitted * 15 // 16  # as many elsewhere may hold a few keys more
+    return first + max(min(fitted, (end - first) * 3 // 4), 1)

@@ -58,6 +58,10 @@ class OffsetMap:
         self._seen.update(new)
         return True
 
+    def fullness(self) -> float:
+        """Return which share of the memory is taken."""
+        return (self._table_bytes(0) + self._kept_bytes) / self._max_bytes
+
     def _table_bytes(self, count: int) -> int:
         """Return how large the set is with so many more keys: it grows when three fifths of its slots are taken."""
         total = len(self._seen) + count

@@ -272,3 +272,36 @@ def test_what_lies_before_the_dirty_part_is_not_in_the_table(tmp_path: Path) -> 
     check(history, offsets)
     assert kept(offsets, history.parts()[19]) == [59]
     assert kept(offsets, history.parts()[20]) == [62]
+
+
+@pytest.mark.parametrize("gap", [0, 100_000])
+def test_offsets_that_are_missing_cost_no_rounds(tmp_path: Path, gap: int) -> None:
+    """A log whose first offsets are gone, to be cleaned from offset 0 on: as where the checkpoint was lost."""
+    history = History(next_offset=gap)
+    for batch in range(300):
+        history.produce([b"k%08d" % (batch * 10 + index) for index in range(10)])
+    job = history.job(tmp_path, 0, 11_200)
+    rounds = 0
+    while job.first_dirty < job.upper:
+        offsets = first_pass(job)
+        check(history, offsets)
+        job = replace(job, first_dirty=offsets.end)
+        rounds += 1
+    assert rounds <= 36  # forwards it would be 30
+
+
+def test_a_front_that_repeats_its_keys_is_taken_in_few_rounds(tmp_path: Path) -> None:
+    """What fits at the end, where all keys differ, is little; at the front it leaves the table nearly empty."""
+    history = History()
+    for batch in range(240):
+        history.produce([b"k%08d" % (index % 20) for index in range(batch * 10, batch * 10 + 10)])
+    for batch in range(60):
+        history.produce([b"k%08d" % (1000 + batch * 10 + index) for index in range(10)])
+    job = history.job(tmp_path, 0, 11_200)
+    rounds = 0
+    while job.first_dirty < job.upper:
+        offsets = first_pass(job)
+        check(history, offsets)
+        job = replace(job, first_dirty=offsets.end)
+        rounds += 1
+    assert rounds <= 12  # forwards it would be 7
