@@ -14,11 +14,15 @@ from kbroker.cli.client import Connection
 from kbroker.pipeline.archive import Archive, ArchiveOptions
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.lookup import read_lookup
 from kbroker.pipeline.optimize import Optimization
+from kbroker.pipeline.recount import differences, recount_days, set_clocks
 from kbroker.pipeline.replay import Replay, ReplayOptions
 from kbroker.pipeline.spark import configure
 from kbroker.pipeline.store import Store
 from kbroker.pipeline.verify import Verification
+from kbroker.pipeline.visit_rules import VisitRules
+from kbroker.pipeline.visits import Visits, VisitsOptions
 
 
 class Steps:
@@ -71,6 +75,22 @@ class Jobs:
             return job.records
 
         return run
+
+    def visits(self, topic: str, **options: Any) -> Visits:
+        """Count the visits of what is there now; the numbers go to `table`."""
+        places = (self.at("table"), f"{topic}-visits", self.at("visits"), f"{topic}-malformed")
+        chosen = VisitsOptions(topic, self.at("lookup.csv"), *places, **options)
+        job = Visits(self.session, self.cluster, chosen, Steps())
+        job.run()
+        return job
+
+    def recount(self, to: str, topic: str, rules: VisitRules, day: str | None = None) -> list[dict[str, Any]]:
+        lookup = read_lookup(self.session, self.at("lookup.csv"))
+        clocks = set_clocks(self.session, self.at("visits"))
+        return recount_days(self.session, self.at(to), topic, lookup, rules, clocks, day)
+
+    def differences(self, counted: list[dict[str, Any]]) -> list[str]:
+        return differences(self.session, counted, self.at("table"), None)
 
     def store(self, to: str) -> Store:
         return Store(self.session, self.at(to))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from compat_tests.harness.scenarios import Scenarios
 from compat_tests.pipeline.jobs import Jobs, jobs, refused
+from compat_tests.pipeline.visit_model import Record, counted, organisation, some_events
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import HEADER, Replay
+from kbroker.pipeline.visit_rules import VisitRules
+from kbroker.pipeline.visits import TABLE
 
 scenarios = Scenarios("pipeline")
 DAY_MS = 86_400_000
@@ -267,3 +271,55 @@ def changes_are_finished_or_forgotten(bootstrap: str, unique: str) -> object:
         damaged = job.verify("archive")["faults"]
         kinds = sorted({fault.rpartition(" is ")[2] for fault in faults})
         return [kinds, sums(report), report["faults"], left, [each.rpartition(" is ")[2] for each in damaged]]
+
+
+@scenarios.add
+def visits_equal_a_recount(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique, partitions=3)
+    found_events = some_events(seed=20261121, number=3000, begin_ms=BASE_MS, partitions=3)
+    rules = VisitRules()
+    with jobs(bootstrap) as job:
+        lines = ["visitor,organisation", *(f"v{n},{organisation(f'v{n}')}" for n in range(2, 61))]
+        (job.folder / "lookup.csv").write_text("\n".join(lines))
+        put_events(bootstrap, unique, found_events[:1700])
+        job.visits(unique)
+        put_events(bootstrap, unique, found_events[1700:])
+        last = job.visits(unique)
+        job.archive(unique, "archive")
+        rows = job.recount("archive", unique, rules)
+        expected = {
+            (name, str(datetime.date(1970, 1, 1) + datetime.timedelta(day))): numbers
+            for (name, day), numbers in counted(found_events, rules).items()
+        }
+        found = {
+            (row["organisation"], row["day"]): [row[name] for name in ("visits", "events", "late")] for row in rows
+        }
+        assert found == expected
+        assert job.differences(rows) == []
+        table = job.session.read.schema(TABLE).parquet(job.at("table"))
+        final = sum(row["visits"] for row in table.where("final").collect())
+        streamed = {(r["organisation"], str(r["day"])): [r["visits"], r["events"], r["late"]] for r in table.collect()}
+        assert streamed == expected
+        dead = [value for part in values(bootstrap, f"{unique}-malformed", 1) for _, value in part]
+        newest = {key: value for part in values(bootstrap, f"{unique}-visits", 1) for key, value in part}
+        rows[0]["visits"] += 1
+        wrong = job.differences([row for row in rows if row["day"] == rows[0]["day"]])
+        (job.folder / "lookup.csv").write_text("\n".join(lines[:-1]))
+        changed = refused(job.visits, unique)
+        (job.folder / "lookup.csv").unlink()
+        missing = refused(job.visits, unique)
+        relative = sorted([name, numbers] for (name, _), numbers in found.items())
+        seen = [len(dead), len(newest), final > 0, last.state.counts, relative, len(wrong)]
+        return [seen, without(changed, job), without(missing, job)]
+
+
+def put_events(bootstrap: str, topic: str, found: list[Record]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+    for record in found:
+        producer.produce(topic, record.value, record.key, partition=record.partition, timestamp=record.stamp)
+    assert producer.flush(30) == 0
+
+
+def values(bootstrap: str, topic: str, partitions: int) -> list[list[tuple[str | None, str | None]]]:
+    """Return (key, value) of a topic's records."""
+    return [[(key, value) for key, value, *_ in part] for part in records(bootstrap, topic, partitions)]

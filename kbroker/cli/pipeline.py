@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import datetime
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
-from kbroker.cli.client import Connection, Failures, client_options
+from kbroker.cli.client import Connection, Failures, client_options, ending_at_signals
 from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.pipeline_visits import recount, visits
+from kbroker.cli.spark_options import interval, spark_options
 from kbroker.pipeline.archive import Archive, ArchiveOptions
-from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.optimize import Optimization
 from kbroker.pipeline.progress import shown
@@ -27,34 +27,6 @@ Result = TypeVar("Result")
 @click.group("pipeline")
 def command() -> None:
     """Archive topics, check and pack archives, on Apache Spark."""
-
-
-def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a verb --master, --conf and --jars, hand it their `spark`, and put what ends a job into one line."""
-
-    @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs the job.")
-    @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Set a setting of Spark.")
-    @click.option("--jars", metavar="A,B", help="The Kafka connector's jars; without, Spark fetches them.")
-    @functools.wraps(function)
-    def with_spark(*args: Any, master: str, conf: tuple[str, ...], jars: str | None, **kwargs: Any) -> Result:
-        debug = bool(click.get_current_context().find_root().params.get("debug"))
-        options = SparkOptions(master, _pairs(conf), tuple(filter(None, (jars or "").split(","))), debug)
-        try:
-            return function(*args, spark=options, **kwargs)
-        except PipelineError as err:
-            raise click.ClickException(str(err)) from err
-
-    return with_spark
-
-
-def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for each in conf:
-        key, equals, value = each.partition("=")
-        if not equals or not key:
-            raise click.UsageError(f"--conf takes KEY=VALUE, not {each!r}")
-        found[key] = value
-    return found
 
 
 @command.command("archive")
@@ -93,11 +65,11 @@ def archive(
         raise click.UsageError("give --once or --every")
     names = tuple(name.strip() for name in (topics or "").split(",") if name.strip())
     options = ArchiveOptions(
-        names, pattern, to, checkpoint, _interval(every), file_format, partition_by, allow_gaps, batch_records, group
+        names, pattern, to, checkpoint, interval(every), file_format, partition_by, allow_gaps, batch_records, group
     )
     cluster = Cluster(connection)
     cluster.chosen(names, pattern)
-    with open_session(spark, "kbroker archive") as session, shown("archive") as progress:
+    with open_session(spark, "kbroker archive") as session, shown("archive") as progress, ending_at_signals():
         job = Archive(session, cluster, options, progress)
         job.run()
     click.echo(f"archived {job.records:,} records to {to}", err=True)
@@ -111,7 +83,7 @@ def archive(
 @client_options
 def verify(topics: tuple[str, ...], root: str, as_json: bool, connection: Connection, spark: SparkOptions) -> None:
     """Compare an archive with its manifest and with the topics it came from; exit 1 when something is wrong."""
-    with open_session(spark, "kbroker verify") as session:
+    with open_session(spark, "kbroker verify") as session, ending_at_signals():
         report = Verification(session, Cluster(connection), root, topics).run()
     if as_json:
         print_json(report.encode())
@@ -127,7 +99,7 @@ def verify(topics: tuple[str, ...], root: str, as_json: bool, connection: Connec
 @spark_options
 def optimize(root: str, target_mb: int, spark: SparkOptions) -> None:
     """Put the small files of an archive together, and its manifest into one document."""
-    with open_session(spark, "kbroker optimize") as session:
+    with open_session(spark, "kbroker optimize") as session, ending_at_signals():
         before, after = Optimization(session, root, target_mb << 20).run()
     click.echo(f"{before:,} files are {after:,} now")
 
@@ -176,7 +148,7 @@ def replay(
         slice_records,
     )
     cluster = Cluster(connection)
-    with open_session(spark, "kbroker replay") as session, shown("replay") as progress:
+    with open_session(spark, "kbroker replay") as session, shown("replay") as progress, ending_at_signals():
         job = Replay(session, cluster, options, progress, functools.partial(click.echo, err=True))
         job.run()
     click.echo(f"sent {job.records:,} records to {to_topic}", err=True)
@@ -205,13 +177,5 @@ def _time(text: str | None, option: str) -> str | None:
     return (time if time.tzinfo else time.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC).isoformat()
 
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours"}
-
-
-def _interval(text: str | None) -> str | None:
-    """Read 30s, 1m or 2h as Spark does."""
-    if text is None:
-        return None
-    if not text[:-1].isdecimal() or text[-1] not in _UNITS:
-        raise click.UsageError(f"--every takes a time such as 30s, 1m or 2h, not {text!r}")
-    return f"{text[:-1]} {_UNITS[text[-1]]}"
+for verb in (visits, recount):
+    command.add_command(verb)

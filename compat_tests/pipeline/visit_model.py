@@ -1,0 +1,86 @@
+"""Visits counted by the plainest means, to be compared with what Spark counts; and events to count."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+from typing import Any, NamedTuple
+
+from kbroker.pipeline.visit_rules import DAY_MS, FUTURE_MS, UNKNOWN, VisitRules
+
+Key = tuple[str, int]
+"""(organisation, day as days since the epoch)."""
+
+
+class Record(NamedTuple):
+    """An event as a topic holds it: `stamp` in ms."""
+
+    partition: int
+    key: str
+    value: str | None
+    stamp: int
+
+
+def some_events(seed: int, number: int, begin_ms: int, partitions: int) -> list[Record]:
+    """Return events of two days: early, late, twice, malformed, close to the ends of visits, of visitors unknown."""
+    rng = random.Random(seed)
+    step = 2 * DAY_MS // number
+    found: list[Record] = []
+    for index in range(number):
+        now = begin_ms + index * step
+        visitor = f"v{min(int(rng.paretovariate(0.6)), 60)}"
+        time = now - rng.choice([0, 1000, 60_000, 599_000, 600_000, 600_001, 1_800_000, 7_200_000])
+        fields: dict[str, Any] = {"id": f"e{index}", "visitor": visitor, "time": time}
+        bad = rng.random()
+        value: str | None = json.dumps(fields)
+        if bad < 0.06:
+            others = [None, "{", "[1]", "7", "{}", json.dumps({**fields, "time": "soon"})]
+            others += [json.dumps({**fields, "visitor": ""}), json.dumps({**fields, "time": now + FUTURE_MS + 1})]
+            value = rng.choice(others)
+        record = Record(int(visitor[1:]) % partitions, visitor, value, now)
+        found += [record] * (2 if rng.random() < 0.05 else 1)
+    return found
+
+
+def organisation(visitor: str) -> str:
+    return UNKNOWN if visitor == "v1" else f"organisation {int(visitor[1:]) % 4}"
+
+
+def counted(records: list[Record], rules: VisitRules) -> dict[Key, list[int]]:
+    """Return [visits, events, late] by organisation and day."""
+    clocks: dict[int, int] = {}
+    times: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
+    late: Counter[Key] = Counter()
+    for record in records:
+        clock = clocks[record.partition] = max(record.stamp, clocks.get(record.partition, 0))
+        event = _event(record)
+        if event is None:
+            continue
+        visitor, time, name = event
+        if time < clock - rules.lateness_ms:
+            late[organisation(visitor), time // DAY_MS] += 1
+        else:
+            times[visitor].add((time, name))
+    found: defaultdict[Key, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for visitor, events in times.items():
+        before = None
+        for time, _ in sorted(events):
+            numbers = found[organisation(visitor), time // DAY_MS]
+            numbers[0] += before is None or time - before > rules.gap_ms
+            numbers[1] += 1
+            before = time
+    for key, number in late.items():
+        found[key][2] += number
+    return dict(found)
+
+
+def _event(record: Record) -> tuple[str, int, str] | None:
+    try:
+        fields = json.loads(record.value or "")
+        visitor, time = fields["visitor"], fields["time"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not visitor or not isinstance(time, int) or time > record.stamp + FUTURE_MS:
+        return None
+    return visitor, time, fields["id"]
