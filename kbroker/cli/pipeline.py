@@ -1,4 +1,4 @@
-"""`kbroker pipeline`: archive topics on Apache Spark, check, pack and replay archives."""
+"""`kbroker pipeline`: archive topics on Apache Spark, check, pack and replay archives; the source of events."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from kbroker.cli.client import Connection, Failures, client_options
 from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.pipeline_events import command as events
 from kbroker.pipeline.archive import Archive, ArchiveOptions
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
@@ -26,7 +27,10 @@ Result = TypeVar("Result")
 
 @click.group("pipeline")
 def command() -> None:
-    """Archive topics, check and pack archives, on Apache Spark."""
+    """Archive topics, check and pack archives, on Apache Spark; send website events."""
+
+
+command.add_command(events)
 
 
 def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
