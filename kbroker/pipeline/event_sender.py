@@ -118,6 +118,8 @@ class Sender:
         said, name = failure.str(), failure.name()
         if name == "MSG_SIZE_TOO_LARGE":
             said = "a record, or a batch of records, is larger than the topic takes (max.message.bytes)"
+        elif name in ("INVALID_RECORD", "INVALID_TIMESTAMP"):
+            said = "the broker refused a record, perhaps since its timestamp is too far from now"
         elif name == "_MSG_TIMED_OUT":
             said = f"no broker took them for {_DELIVERY_S} s"
         raise PipelineError(f"not all records were delivered to {self._topic}: {said} ({name.lstrip('_')})")
