@@ -1,4 +1,4 @@
-"""`kbroker pipeline events` against an embedded broker: everything is consumed back and compared."""
+"""`kbroker pipeline events` against an embedded broker, and some against Apache Kafka: everything is consumed back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from kbroker import Broker
 from kbroker.pipeline.access_log import AccessLog
 from kbroker.pipeline.events import Counts, EventOptions, EventSource
 from kbroker.pipeline.organisations import organisation_of
@@ -27,11 +26,9 @@ LAST_LINE = re.compile(
 LOG = b'10.0.0.%d - - [10/Oct/2000:13:55:%02d +0000] "GET /x?q HTTP/1.1" 200 1 "-" "a"\n'
 
 
-def consumed(broker: Broker, topic: str) -> list[list[tuple[int, bytes | None, bytes | None]]]:
+def consumed(bootstrap: str, topic: str) -> list[list[tuple[int, bytes | None, bytes | None]]]:
     """Read a topic whole: (timestamp, key, value) in order, by partition."""
-    consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "none", "enable.auto.commit": False}
-    )
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
     try:
         numbers = sorted(consumer.list_topics(topic, WAIT_S).topics[topic].partitions)
         ends = {number: consumer.get_watermark_offsets(TopicPartition(topic, number), WAIT_S)[1] for number in numbers}
@@ -61,13 +58,11 @@ def simulated(options: EventOptions) -> tuple[list[tuple[int, bytes | None, byte
     return list(source), source.counts
 
 
-def test_simulated_days_come_back_whole_and_in_order(
-    cli: CommandLine, embedded: Broker, name: str, tmp_path: Path
-) -> None:
+def test_simulated_days_come_back_whole_and_in_order(anywhere: CommandLine, name: str, tmp_path: Path) -> None:
     lookup = tmp_path / "lookup.csv"
     shares = ("--late", "0.1", "--duplicates", "0.05", "--malformed", "0.02")
     span = ("--days", "0.5", "--start", "2026-01-01", "--rate", "0.2", "--seed", "5", "--visitors", "2000")
-    done = cli.ok(
+    done = anywhere.ok(
         "pipeline", "events", "--topic", name, "--partitions", "3", "--lookup-out", str(lookup), *span, *shares
     )
     records, counts = simulated(
@@ -76,7 +71,7 @@ def test_simulated_days_come_back_whole_and_in_order(
     assert told(done.err) == (len(records), counts)
     assert min(counts.late, counts.duplicates, counts.malformed) > 10
 
-    partitions = consumed(embedded, name)
+    partitions = consumed(anywhere.bootstrap, name)
     assert len(partitions) == 3
     assert sorted(map(repr, chain.from_iterable(partitions))) == sorted(map(repr, records))
     assert all(partitions)
@@ -90,44 +85,42 @@ def test_simulated_days_come_back_whole_and_in_order(
     assert rows == [[visitor, organisation_of(visitor)] for visitor in names if organisation_of(visitor)]
 
 
-def test_live_events_are_of_now(cli: CommandLine, embedded: Broker, name: str) -> None:
+def test_live_events_are_of_now(cli: CommandLine, name: str) -> None:
     before = time.time() * 1000
     done = cli.ok("pipeline", "events", "--topic", name, "--rate", "200", "--seconds", "1.5")
     after = time.time() * 1000
     sent, counts = told(done.err)
-    stamps = sorted(stamp for stamp, _, _ in chain.from_iterable(consumed(embedded, name)))
+    stamps = sorted(stamp for stamp, _, _ in chain.from_iterable(consumed(cli.bootstrap, name)))
     assert sent == counts.records == len(stamps) > 100
     assert before - 1 <= stamps[0] <= stamps[-1] <= after
 
 
-def test_count_ends_it(cli: CommandLine, embedded: Broker, name: str) -> None:
+def test_count_ends_it(cli: CommandLine, name: str) -> None:
     done = cli.ok("pipeline", "events", "--topic", name, "--rate", "500", "--count", "50")
-    assert told(done.err)[0] == 50 == sum(map(len, consumed(embedded, name)))
+    assert told(done.err)[0] == 50 == sum(map(len, consumed(cli.bootstrap, name)))
 
 
-def test_topic_that_exists_is_used(cli: CommandLine, embedded: Broker, name: str) -> None:
+def test_topic_that_exists_is_used(cli: CommandLine, name: str) -> None:
     cli.ok("topic", "create", name, "-p", "2")
     cli.ok("pipeline", "events", "--topic", name, "--rate", "500", "--count", "5", "--partitions", "7")
-    assert len(consumed(embedded, name)) == 2
+    assert len(consumed(cli.bootstrap, name)) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_it_and_all_that_was_counted_is_there(
-    cli: CommandLine, embedded: Broker, name: str, number: signal.Signals
-) -> None:
+def test_signal_ends_it_and_all_that_was_counted_is_there(cli: CommandLine, name: str, number: signal.Signals) -> None:
     cli.ok("topic", "create", name)
     with cli.started("pipeline", "events", "--topic", name, "--rate", "300") as process:
         deadline = time.monotonic() + WAIT_S
-        while not sum(map(len, consumed(embedded, name))):
+        while not sum(map(len, consumed(cli.bootstrap, name))):
             assert time.monotonic() < deadline
         process.send_signal(number)
         _, err = process.communicate(timeout=WAIT_S)
         assert process.returncode == 128 + number
     sent, counts = told(err.decode())
-    assert sent == counts.records == sum(map(len, consumed(embedded, name)))
+    assert sent == counts.records == sum(map(len, consumed(cli.bootstrap, name)))
 
 
-def test_log_files(cli: CommandLine, embedded: Broker, name: str, tmp_path: Path) -> None:
+def test_log_files(cli: CommandLine, name: str, tmp_path: Path) -> None:
     one, other = tmp_path / "access.log", tmp_path / "other.log"
     one.write_bytes(b"".join(LOG % (n, n) for n in range(30)) + b"broken\n")
     other.write_bytes(LOG % (99, 1))
@@ -136,9 +129,9 @@ def test_log_files(cli: CommandLine, embedded: Broker, name: str, tmp_path: Path
     )
     assert done.err == f"sent 31 events to {name}; 1 malformed lines were passed over\n"
     expected = [AccessLog("s").parse(LOG % (n, n), n + 1) for n in range(30)] + [AccessLog("s").parse(LOG % (99, 1), 1)]
-    assert sorted(chain.from_iterable(consumed(embedded, name))) == sorted(tuple(event) for event in expected)
+    assert sorted(chain.from_iterable(consumed(cli.bootstrap, name))) == sorted(tuple(event) for event in expected)
     cli.ok("pipeline", "events", "--topic", name + "2", "--from-log", str(one), "--keep-query", "--count", "1")
-    assert b'"/x?q"' in consumed(embedded, name + "2")[0][0][2]
+    assert b'"/x?q"' in consumed(cli.bootstrap, name + "2")[0][0][2]
 
 
 def test_no_broker_is_one_line(cli: CommandLine, name: str) -> None:
@@ -146,14 +139,14 @@ def test_no_broker_is_one_line(cli: CommandLine, name: str) -> None:
     assert line.startswith("no broker answers at 127.0.0.1:1")
 
 
-def test_what_the_topic_does_not_take_is_one_line(cli: CommandLine, name: str) -> None:
-    cli.ok("topic", "create", name, "-c", "max.message.bytes=100")
-    line = cli.fails("pipeline", "events", "--topic", name, "--rate", "500", "--count", "5")
+def test_what_the_topic_does_not_take_is_one_line(anywhere: CommandLine, name: str) -> None:
+    anywhere.ok("topic", "create", name, "-c", "max.message.bytes=100")
+    line = anywhere.fails("pipeline", "events", "--topic", name, "--rate", "500", "--count", "5")
     assert line.endswith("larger than the topic takes (max.message.bytes) (MSG_SIZE_TOO_LARGE)")
 
 
-def test_timestamps_that_lie_ahead_are_one_line(cli: CommandLine, name: str) -> None:
-    line = cli.fails("pipeline", "events", "--topic", name, "--days", "1", "--start", "2190-01-01", "--count", "5")
+def test_timestamps_that_lie_ahead_are_one_line(anywhere: CommandLine, name: str) -> None:
+    line = anywhere.fails("pipeline", "events", "--topic", name, "--days", "1", "--start", "2190-01-01", "--count", "5")
     assert line.startswith(f"not all records were delivered to {name}: the broker refused a record, perhaps since its")
 
 
