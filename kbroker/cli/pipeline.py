@@ -1,4 +1,4 @@
-"""`kbroker pipeline`: archive topics on Apache Spark, check, pack and replay archives."""
+"""`kbroker pipeline`: archive topics on Apache Spark, check, pack and replay archives; the source of events."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from kbroker.cli.client import Connection, Failures, client_options, ending_at_signals
 from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.pipeline_events import command as events
 from kbroker.cli.pipeline_visits import recount, visits
 from kbroker.cli.spark_options import interval, spark_options
 from kbroker.pipeline.archive import Archive, ArchiveOptions
@@ -26,7 +27,7 @@ Result = TypeVar("Result")
 
 @click.group("pipeline")
 def command() -> None:
-    """Archive topics, check and pack archives, on Apache Spark."""
+    """Archive topics, check, pack and replay archives, count visits, on Apache Spark."""
 
 
 @command.command("archive")
@@ -177,5 +178,5 @@ def _time(text: str | None, option: str) -> str | None:
     return (time if time.tzinfo else time.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC).isoformat()
 
 
-for verb in (visits, recount):
+for verb in (events, visits, recount):
     command.add_command(verb)

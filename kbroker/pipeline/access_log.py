@@ -1,0 +1,173 @@
+"""Web servers' logs as website events: the Combined Log Format of Apache httpd and nginx.
+
+Owns the reading of files, plain or gzip, and what a line means. Never fails on what is in a file: a line that is no
+entry is a `Malformed`, with the reason. A line takes time and memory in proportion to its length, and that is bounded.
+
+    host ident user [10/Oct/2000:13:55:36 -0700] "GET /x?y HTTP/1.0" 200 2326 "referrer" "user agent"
+
+What stands behind the user agent is passed over: servers append fields of their own. Visitors are pseudonyms: keyed
+hashes (BLAKE2b) of host and user agent. An event's id is a hash of its line and of the line's number, so that reading
+the same file again gives the same ids, and two equal lines have two.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zlib
+from calendar import timegm
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import BinaryIO, Final, NamedTuple
+
+LONGEST_LINE: Final = 65_536
+"""Bytes of the longest line that is read; web servers take requests of some 8 kB."""
+
+_FIRST_YEAR: Final = 1970
+_LAST_YEAR: Final = 9998  # so that it is before the year 10000 in UTC, too
+_MONTHS: Final = {
+    name: number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)
+}
+_QUOTED: Final = rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+# Nothing here is tried twice: quantifiers keep what they took, and the first thing that looks like a time is the time.
+_ENTRY: Final = re.compile(
+    rb"(\S++) \S++ (?>.*? \[(\d\d)/([A-Z][a-z][a-z])/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)\] )"
+    + _QUOTED
+    + rb" (?:\d{3}|-) (?:\d++|-) "
+    + _QUOTED
+    + rb" "
+    + _QUOTED
+    + rb"(?: .*+)?",
+    re.DOTALL,
+)
+_ESCAPE: Final = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
+_LETTERS: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"v": b"\v", b"f": b"\f"}
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*+://[^/?#]*+")
+_METHOD: Final = re.compile(r"[A-Za-z][A-Za-z-]*+")
+_GZIP: Final = b"\x1f\x8b"
+_NOTHING: Final = ("", "-")
+
+
+class LogEvent(NamedTuple):
+    """A line as an event: when it happened (epoch ms), its key, its value (JSON)."""
+
+    time_ms: int
+    key: bytes
+    value: bytes
+
+
+class Malformed(NamedTuple):
+    """A line that is no entry; its number in the file (from 1 on), and why."""
+
+    number: int
+    reason: str
+
+
+class AccessLog:
+    """Turns lines into events. `salt` is the key of the pseudonyms; with `query`, urls keep what is behind the `?`."""
+
+    def __init__(self, salt: str = "", *, query: bool = False) -> None:
+        self._key = blake2b(salt.encode("utf-8", "surrogateescape")).digest() if salt else b""
+        self._query = query
+
+    def read_file(self, path: str) -> Iterator[LogEvent | Malformed]:
+        """Read a file, plain or gzip. Raises OSError where it cannot be opened or read."""
+        with open(path, "rb") as file:
+            yield from self.read(file)
+
+    def read(self, file: io.BufferedReader) -> Iterator[LogEvent | Malformed]:
+        """Read an open file, plain or gzip. What gzip cannot unpack is one Malformed, the last."""
+        zipped = file.peek(len(_GZIP)).startswith(_GZIP)
+        opened: BinaryIO = gzip.GzipFile(fileobj=file) if zipped else file  # type: ignore[assignment]
+        number = 0
+        try:
+            while line := opened.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+                    _pass_over(opened)
+                    yield Malformed(number, f"longer than {LONGEST_LINE} bytes")
+                else:
+                    yield self.parse(line, number)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as err:
+            yield Malformed(number + 1, f"the file cannot be unpacked from here on: {err}")
+
+    def parse(self, line: bytes, number: int) -> LogEvent | Malformed:
+        """Read one line, with or without its end; `number` is its place in the file."""
+        line = line.rstrip(b"\r\n")
+        found = _ENTRY.fullmatch(line)
+        if found is None:
+            return Malformed(number, "not in the Combined Log Format")
+        host, day, month, year, hour, minute, second, sign, hours, minutes, request, referrer, agent = found.groups()
+        time_ms = _time_ms(year, month, day, (hour, minute, second), (sign, hours, minutes))
+        if time_ms is None:
+            return Malformed(number, "its time is none")
+        url = self._url(_text(request))
+        if url is None:
+            return Malformed(number, "no request")
+        came_from = _text(referrer)
+        visitor = "a" + blake2b(host + b"\0" + agent, digest_size=8, key=self._key).hexdigest()
+        event = {
+            "id": blake2b(b"%d %s" % (number, line), digest_size=12).hexdigest(),
+            "visitor": visitor,
+            "time": datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+            "type": "page_view",
+            "url": url,
+            "referrer": None if came_from in _NOTHING else came_from,
+        }
+        return LogEvent(time_ms, visitor.encode(), json.dumps(event).encode())
+
+    def _url(self, request: str) -> str | None:
+        """Return what was asked for, without the host that proxies are told; None for no request."""
+        words = request.split(" ")
+        if len(words) < 2 or not _METHOD.fullmatch(words[0]) or not words[1]:
+            return None
+        # A target with blanks in it is one that a browser should not have sent, and some did.
+        target = " ".join(words[1:-1]) if len(words) > 2 and words[-1].startswith("HTTP/") else " ".join(words[1:])
+        absolute = _SCHEME.match(target)
+        if absolute is not None:
+            rest = target[absolute.end() :]
+            target = rest if rest.startswith("/") else "/" + rest
+        return target if self._query else target.partition("#")[0].partition("?")[0]
+
+
+def _pass_over(file: BinaryIO) -> None:
+    """Read to the end of a line."""
+    while True:
+        rest = file.readline(LONGEST_LINE)
+        if not rest or rest.endswith(b"\n"):
+            return
+
+
+def _time_ms(
+    year: bytes, month: bytes, day: bytes, clock: tuple[bytes, bytes, bytes], zone: tuple[bytes, bytes, bytes]
+) -> int | None:
+    """Return a local time and its distance from UTC as epoch ms; None if it is no time."""
+    sign, hours, minutes = zone[0], int(zone[1]), int(zone[2])
+    hour, minute, second = map(int, clock)
+    if month not in _MONTHS or hours > 14 or minutes > 59 or not _FIRST_YEAR <= int(year) <= _LAST_YEAR:
+        return None
+    try:
+        # A leap second is the last one of its minute to everybody else.
+        local = datetime(int(year), _MONTHS[month], int(day), hour, minute, 59 if second == 60 else second)  # noqa: DTZ001
+    except ValueError:
+        return None
+    ahead = (hours * 60 + minutes) * 60 * (-1 if sign == b"-" else 1)
+    seconds = timegm(local.timetuple()) - ahead
+    return seconds * 1000 if seconds >= 0 else None
+
+
+def _text(raw: bytes) -> str:
+    """Return a field without its escapes; bytes that are no UTF-8 become replacement characters."""
+    if b"\\" in raw:
+        raw = _ESCAPE.sub(_unescaped, raw)
+    return raw.decode("utf-8", "replace")
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    what = found[1]
+    if len(what) == 3:
+        return bytes([int(what[1:], 16)])
+    return _LETTERS.get(what, what)
