@@ -31,7 +31,7 @@ class Steps:
     def __init__(self) -> None:
         self.records: list[int] = []
 
-    def step(self, records: int, left: int, **facts: Any) -> None:
+    def step(self, records: int, left: int | None, **facts: Any) -> None:
         del left, facts
         self.records.append(records)
 

@@ -220,12 +220,12 @@ class Ending(Replay):
 
     writes = 0
 
-    def _write(self, frame: Any) -> None:
+    def _write(self, frame: Any, replay_id: str) -> None:
         self.writes += 1
         if self.writes < 2:
-            super()._write(frame)
+            super()._write(frame, replay_id)
             return
-        super()._write(frame.where("offset % 3 = 0"))
+        super()._write(frame.where("offset % 3 = 0"), replay_id)
         raise PipelineError("the power went")
 
 

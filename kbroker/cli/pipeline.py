@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+from dataclasses import replace
 from typing import TypeVar
 
 import click
@@ -149,7 +150,11 @@ def replay(
         slice_records,
     )
     cluster = Cluster(connection)
-    with open_session(spark, "kbroker replay") as session, shown("replay") as progress, ending_at_signals():
+    with (
+        open_session(replace(spark, retries=not exactly_once), "kbroker replay") as session,
+        shown("replay") as progress,
+        ending_at_signals(),
+    ):
         job = Replay(session, cluster, options, progress, functools.partial(click.echo, err=True))
         job.run()
     click.echo(f"sent {job.records:,} records to {to_topic}", err=True)

@@ -9,17 +9,17 @@ Records of aborted transactions are not read (`read_committed`). Never deletes a
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kbroker.pipeline.checkpoint import Checkpoint, Offsets
-from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.manifest import Entry, Manifest, Partition, Range, Sums
 from kbroker.pipeline.progress import Progress
 from kbroker.pipeline.record_columns import partition_of, sums, sums_of, with_folders
-from kbroker.pipeline.spark import first_line
 from kbroker.pipeline.store import Store, counted, layout, now
 
 _EARLIEST: Final = -2  # in Spark's `startingOffsets`
@@ -57,6 +57,7 @@ class Archive:
         self._checkpoint = Checkpoint(session, options.checkpoint)
         self._topics: dict[str, int] = {}
         self._failure: BaseException | None = None
+        self._ids: dict[str, str] = {}
         self._done: dict[str, int] = {}
         self._ends: Offsets = {}
         self.records = 0
@@ -66,12 +67,15 @@ class Archive:
         """Archive until all is, or until the stream is stopped; raises PipelineError."""
         options = self._options
         self._topics = self._cluster.chosen(options.topics, options.pattern)
-        manifest = self._store.load()
-        self._store.recover(manifest)
-        manifest = self._store.summarize(manifest, f"summary-{now().replace(':', '')}")
-        self._check(manifest)
-        self._done, self._ends = manifest.queries, manifest.ends()
-        query = self._start(manifest)
+        with self._store.writing() as manifest:
+            manifest = self._store.summarize(manifest, f"summary-{uuid.uuid4().hex}")
+            self._check(manifest)
+            self._done, self._ends = manifest.queries, manifest.ends()
+            self._ids = {name: known for name, known in manifest.topics.items() if name in self._topics}
+            self._check_ids()
+            self._run(self._start(manifest))
+
+    def _run(self, query: Any) -> None:
         try:
             query.awaitTermination()
         except Exception as err:
@@ -112,8 +116,18 @@ class Archive:
                         f"the checkpoint {where} ends {partition} at {end}, but {self._options.to} was continued"
                         f" with another one up to {ends[partition]}; take a new one"
                     )
-        elif ends:
+        elif (
+            ends
+            and self._checkpoint.planned() >= 0
+            and any(ends.get(partition, 0) != start for partition, start in self._checkpoint.starts(0).items())
+        ):
             raise PipelineError(f"the checkpoint {where} is not the one of {self._options.to}; take a new one")
+
+    def _check_ids(self) -> None:
+        """Refuse a topic that is not the one that was archived so far; note the ids of new ones."""
+        for name, found in self._cluster.ids(self._topics).items():
+            if self._ids.setdefault(name, found) != found:
+                raise PipelineError(f"{name} was made anew since it was archived; archive it to another place")
 
     def _check_upstream(self, ends: Offsets) -> None:
         for partition, (first, last) in sorted(self._cluster.bounds(self._topics).items()):
@@ -181,6 +195,8 @@ class Archive:
         )
         ranges, by_file = self._ranges(name, staged, batch)
         gaps = self._gaps(ranges) if options.allow_gaps else ()
+        self._topics |= {each.partition.topic: 0 for each, _ in ranges if each.partition.topic not in self._topics}
+        self._check_ids()
         entry = Entry(
             name,
             "archive",
@@ -189,6 +205,7 @@ class Archive:
             gaps,
             counted(self._store.staged(name), by_file),
             queries={query: batch},
+            topics={name: self._ids[name] for name in {each.partition.topic for each, _ in ranges}},
         )
         self._store.commit(entry)
         self._done[query] = batch
@@ -205,14 +222,13 @@ class Archive:
             by_file[path] = by_file.get(path, 0) + row["records"]
             total, first, last = found.get(partition_of(row), (Sums(), row["first"], row["last"]))
             found[partition_of(row)] = (total + sums_of(row), min(first, row["first"]), max(last, row["last"]))
-        starts = self._checkpoint.starts(batch)
         ranges = []
         for partition, end in sorted(self._checkpoint.ends(batch).items()):
-            start = max(self._ends.get(partition, 0), starts.get(partition, 0))
+            start = self._ends.get(partition, 0)
             if start == end:
                 continue
             total, first, last = found.pop(partition, (Sums(), end, end - 1))
-            if first < start or last >= end:
+            if first < start or last >= end or total.records > end - start:
                 raise PipelineError(f"{partition}: batch {batch} is {start} to {end - 1}, Spark read {first} to {last}")
             ranges.append((Range(partition, start, end, total), first))
         if found:
@@ -221,12 +237,20 @@ class Archive:
 
     def _gaps(self, ranges: list[tuple[Range, int]]) -> tuple[Range, ...]:
         """Return which offsets of a batch were deleted upstream before they could be read."""
-        bounds = self._cluster.bounds({each.partition.topic: self._topics[each.partition.topic] for each, _ in ranges})
-        return tuple(
-            Range(each.partition, each.start, min(first, each.end))
-            for each, first in ranges
-            if bounds[each.partition][0] > each.start and first > each.start
-        )
+        numbers: dict[str, int] = {}
+        for each, _ in ranges:
+            numbers[each.partition.topic] = max(numbers.get(each.partition.topic, 0), each.partition.number + 1)
+        found = []
+        for (each, first), log_start in zip(ranges, self._log_starts(ranges, numbers), strict=True):
+            deleted = min(log_start, each.end)
+            # What was read before it was deleted is here; markers of transactions look like what was not.
+            if first > each.start and deleted > each.start:
+                found.append(Range(each.partition, each.start, min(first, deleted)))
+        return tuple(found)
+
+    def _log_starts(self, ranges: list[tuple[Range, int]], numbers: dict[str, int]) -> list[int]:
+        bounds = self._cluster.bounds(numbers)
+        return [bounds[each.partition][0] for each, _ in ranges]
 
     # -- afterwards -----------------------------------------------------------------------------------------
 
@@ -235,19 +259,16 @@ class Archive:
             self._ends[each.partition] = each.end
         records = sum(each.sums.records for each in entry.ranges)
         self.records += records
-        lag = self._lag()
-        self._progress.step(records, lag, batch=batch, gaps=len(entry.gaps))
+        self._progress.step(records, self._lag(), batch=batch, gaps=len(entry.gaps))
 
-    def _lag(self) -> int:
-        """Return how many offsets are not archived yet, and let a group show it; 0 while the brokers do not answer."""
-        from kafka.errors import KafkaError
-
+    def _lag(self) -> int | None:
+        """Return how many offsets are not archived yet, and let a group show it; None while no broker answers."""
         try:
-            bounds = self._cluster.bounds(self._topics)
+            bounds = self._cluster.bounds(self._cluster.chosen(self._topics, None))
             if self._options.group:
                 self._cluster.show_progress(self._options.group, {p: self._ends[p] for p in bounds if p in self._ends})
-        except (KafkaError, OSError, PipelineError):
-            return 0
+        except Exception:  # noqa: BLE001 - it is only shown, and the stream goes on without
+            return None
         return sum(max(last - max(self._ends.get(p, 0), first), 0) for p, (first, last) in bounds.items())
 
     def _explained(self, err: BaseException) -> PipelineError:

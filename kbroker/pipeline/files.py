@@ -6,10 +6,29 @@ whole or not at all, as far as the file system's rename does.
 
 from __future__ import annotations
 
+import functools
 import uuid
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
-from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.errors import PipelineError, first_line
+
+Result = TypeVar("Result")
+
+
+def _in_words(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Let a method of Files end in one line when the file system refuses."""
+
+    @functools.wraps(method)
+    def call(self: Files, relative: str = "", *more: Any, **options: Any) -> Result:
+        try:
+            return method(self, relative, *more, **options)
+        except PipelineError:
+            raise
+        except Exception as err:
+            raise PipelineError(f"cannot use {self.url(relative)}: {first_line(err)}") from err
+
+    return call
 
 
 class Found(NamedTuple):
@@ -33,8 +52,6 @@ class Files:
             self._fs = path.getFileSystem(session._jsc.hadoopConfiguration())  # noqa: SLF001
             self._root = self._fs.makeQualified(path)
         except Exception as err:
-            from kbroker.pipeline.spark import first_line
-
             raise PipelineError(f"cannot use {root}: {first_line(err)}") from err
         self._gateway = session.sparkContext._gateway  # noqa: SLF001
         self._overwrite_class = jvm.org.apache.hadoop.fs.Options.Rename
@@ -45,9 +62,11 @@ class Files:
         """Return the whole path, for Spark to read or write."""
         return str(self._at(relative).toString())
 
+    @_in_words
     def exists(self, relative: str) -> bool:
         return bool(self._fs.exists(self._at(relative)))
 
+    @_in_words
     def listing(self, relative: str = "") -> list[Found]:
         """Return what a folder holds, by name; nothing for a folder that is not there."""
         if not self.exists(relative):
@@ -77,10 +96,9 @@ class Files:
             finally:
                 stream.close()
         except Exception as err:
-            from kbroker.pipeline.spark import first_line
-
             raise PipelineError(f"cannot read {self.url(relative)}: {first_line(err)}") from err
 
+    @_in_words
     def write(self, relative: str, text: str) -> None:
         """Write a text file that is not there yet; raises PipelineError when it is."""
         target = self._at(relative)
@@ -94,6 +112,7 @@ class Files:
             self._fs.delete(scratch, False)
             raise PipelineError(f"{self.url(relative)} was written by somebody else meanwhile")
 
+    @_in_words
     def move(self, source: str, target: str) -> None:
         """Give a file its place; its folder is made."""
         goal = self._at(target)
@@ -101,6 +120,7 @@ class Files:
         if not self._fs.rename(self._at(source), goal):
             raise PipelineError(f"cannot move {self.url(source)} to {self.url(target)}")
 
+    @_in_words
     def replace(self, source: str, target: str) -> None:
         """Put a file in the place of another in one step, as far as the file system can."""
         goal = self._at(target)
@@ -110,6 +130,7 @@ class Files:
         options[0] = overwrite
         self._context.rename(self._at(source), goal, options)
 
+    @_in_words
     def delete(self, relative: str) -> None:
         """Delete a file or a folder with all it holds, if it is there."""
         self._fs.delete(self._at(relative), True)

@@ -14,7 +14,7 @@ from kbroker.pipeline.client_settings import java_settings
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.manifest import Partition
 
-_INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
+_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 
 class Clients(Protocol):
@@ -63,12 +63,18 @@ class Cluster:
             raise PipelineError(f"no topic {', '.join(missing)} at {self.clients.bootstrap}")
         return {name: existing[name] for name in names}
 
-    def bounds(self, topics: Mapping[str, int]) -> dict[Partition, tuple[int, int]]:
-        """Return (log start offset, last stable offset) of every partition of topics."""
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of topics: one that was made anew has another (KIP-516)."""
+        with self.clients.admin() as admin:
+            found = admin.describe_topics(list(topics))
+        return {str(topic["name"]): str(topic["topic_id"]) for topic in found}
+
+    def bounds(self, topics: Mapping[str, int], isolation: str = "read_committed") -> dict[Partition, tuple[int, int]]:
+        """Return (log start offset, last stable offset) of every partition; the high watermark for read_uncommitted."""
         from kafka.structs import TopicPartition
 
         places = [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]
-        consumer = self.clients.consumer(isolation_level="read_committed", enable_auto_commit=False)
+        consumer = self.clients.consumer(isolation_level=isolation, enable_auto_commit=False)
         try:
             first, last = consumer.beginning_offsets(places), consumer.end_offsets(places)
         finally:
@@ -83,6 +89,11 @@ class Cluster:
     def ends(self, topic: str) -> dict[Partition, int]:
         """Return where the partitions of a topic end (the last stable offsets)."""
         return {partition: end for partition, (_, end) in self.bounds(self.chosen((topic,), None)).items()}
+
+    def high_watermarks(self, topic: str) -> dict[Partition, int]:
+        """Return where the partitions of a topic end, open transactions and all."""
+        found = self.bounds(self.chosen((topic,), None), "read_uncommitted")
+        return {partition: end for partition, (_, end) in found.items()}
 
     def ensure_topic(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> int:
         """Create a topic if it does not exist; returns how many partitions it has."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.files import Files
-from kbroker.pipeline.spark import first_line
 
 _COLUMNS: Final = ("visitor", "organisation")
 

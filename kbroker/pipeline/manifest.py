@@ -7,7 +7,7 @@ Owns the entries' form (one JSON document each) and what all of them together me
      "ranges": [{"topic", "partition", "start", "end", "records", "checksum"}...],      offsets [start, end)
      "gaps":   [{"topic", "partition", "start", "end"}...],                             deleted before they were read
      "files":  [{"path", "bytes", "records"}...], "removed": [paths],
-     "queries": {stream's id: last batch}, "includes": [entries that a summary stands for]}
+     "topics": {name: id}, "queries": {stream's id: last batch}, "includes": [entries that a summary stands for]}
 
 A range is what a batch had to take in. It may hold fewer records than offsets: markers of transactions, aborted records
 and what compaction removed have offsets and are not there. `checksum` is the sum of the records' hashes modulo 2^64
@@ -92,6 +92,8 @@ class Entry:
     files: tuple[File, ...] = ()
     removed: tuple[str, ...] = ()
     queries: Mapping[str, int] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Topic ids (KIP-516): a topic that was made anew has another one."""
     includes: tuple[str, ...] = ()
 
     def encode(self) -> str:
@@ -105,6 +107,7 @@ class Entry:
             "files": [asdict(each) for each in self.files],
             "removed": list(self.removed),
             "queries": dict(self.queries),
+            "topics": dict(self.topics),
             "includes": list(self.includes),
         }
         return json.dumps(fields, indent=1) + "\n"
@@ -125,6 +128,7 @@ class Entry:
                 tuple(File(**each) for each in fields["files"]),
                 tuple(fields["removed"]),
                 fields["queries"],
+                fields["topics"],
                 tuple(fields["includes"]),
             )
         except (ValueError, KeyError, TypeError) as err:
@@ -146,6 +150,7 @@ class Manifest:
                 files.pop(path, None)
         self.files: dict[str, File] = files
         """What the archive consists of now."""
+        self.topics = {name: known for entry in self.entries for name, known in entry.topics.items()}
         self.queries: dict[str, int] = {}
         for entry in self.entries:
             for query, batch in entry.queries.items():
@@ -179,6 +184,7 @@ class Manifest:
             tuple(each for partition in sorted(self.gaps) for each in joined_ranges(self.gaps[partition])),
             tuple(self.files[path] for path in sorted(self.files)),
             queries=dict(self.queries),
+            topics=dict(self.topics),
             includes=tuple(sorted({entry.name for entry in self.entries} | set(self.obsolete))),
         )
 

@@ -1,7 +1,7 @@
 """`optimize`: an archive's small files put together, its manifest put into one document.
 
 Owns which files are put together: those of one folder that are smaller than half of what is aimed at. The records stay
-the same, which is checked by their sums before the change counts. A stream may go on archiving meanwhile: it only adds.
+the same, which is checked by their sums before the change counts.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Optimization:
 
     def run(self) -> tuple[int, int]:
         """Do the work; returns how many files there were and are. Raises PipelineError."""
-        manifest = self._store.require()
-        self._store.recover(manifest)
-        before = len(manifest.files)
-        partition_by = layout(manifest) or "date"
-        for folder, files in sorted(small_files(manifest, self._target).items()):
-            self._join(manifest, folder, files, partition_by)
-        manifest = self._store.summarize(self._store.load(), f"summary-{uuid.uuid4().hex}", least=_FEWEST)
-        return before, len(manifest.files)
+        self._store.require()
+        with self._store.writing() as manifest:
+            before = len(manifest.files)
+            partition_by = layout(manifest) or "date"
+            for folder, files in sorted(small_files(manifest, self._target).items()):
+                self._join(manifest, folder, files, partition_by)
+            manifest = self._store.summarize(self._store.load(), f"summary-{uuid.uuid4().hex}", least=_FEWEST)
+            return before, len(manifest.files)
 
     def _join(self, manifest: Manifest, folder: str, files: list[File], partition_by: str) -> None:
         from pyspark.sql import functions as f
@@ -48,6 +48,8 @@ class Optimization:
         rows = sums(staged.withColumn("file", f.col("_metadata.file_path")), "file", "topic", "partition")
         if _total(rows) != _total(sums(frame, "topic", "partition")):
             raise PipelineError(f"{folder}: the files put together do not hold what the single ones do")
+        if sum(row["records"] for row in rows) != sum(file.records for file in files):
+            raise PipelineError(f"{folder}: the files do not hold as many records as the manifest says")
         by_file: defaultdict[str, int] = defaultdict(int)
         for row in rows:
             by_file[row["file"].rpartition(f"/{name}/")[2]] += row["records"]

@@ -16,8 +16,8 @@ from typing import Any, Protocol, Self
 class Progress(Protocol):
     """Where a job tells how far it is."""
 
-    def step(self, records: int, left: int, **facts: Any) -> None:
-        """Tell that so many more records are done, and how many are left as far as is known."""
+    def step(self, records: int, left: int | None, **facts: Any) -> None:
+        """Tell that so many more records are done, and how many are left; None if that is not known."""
 
 
 class Lines:
@@ -29,7 +29,7 @@ class Lines:
         self._last = clock()
         self._done = 0
 
-    def step(self, records: int, left: int, **facts: Any) -> None:
+    def step(self, records: int, left: int | None, **facts: Any) -> None:
         now = self._clock()
         rate = records / (now - self._last) if now > self._last else 0.0
         self._last = now
@@ -55,11 +55,13 @@ class Bar:
         self._bar = RichProgress(*columns, console=Console(stderr=True))
         self._task = self._bar.add_task(job, total=None, rate=0.0, lag=0)
         self._done = 0
+        self._left = 0
         self._started = time.monotonic()
 
-    def step(self, records: int, left: int, **facts: Any) -> None:
+    def step(self, records: int, left: int | None, **facts: Any) -> None:
         del facts
         self._done += records
+        left = self._left = self._left if left is None else left
         rate = self._done / max(time.monotonic() - self._started, 1e-3)
         self._bar.update(self._task, completed=self._done, total=self._done + left, rate=rate, lag=left)
 

@@ -19,21 +19,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kbroker.failpoints import passed
-from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.manifest import Manifest, Partition
 from kbroker.pipeline.progress import Progress
 from kbroker.pipeline.replay_plan import Bounds, Bucket, Slice, after, by_count, by_time
 from kbroker.pipeline.replay_state import ReplayState, StateFile
 from kbroker.pipeline.replay_writer import write_with_timestamps
-from kbroker.pipeline.spark import first_line
 from kbroker.pipeline.store import Store
 
 HEADER: Final = "kbroker.replay"
-"""Name of the header that holds `topic/partition/offset` of the archived record."""
+"""Name of the header that holds `replay's id/topic/partition/offset` of the archived record."""
 _STEP_S: Final = 2.0  # of a timed replay's slices: a Spark job takes a good part of a second
 _MOST_BUCKETS: Final = 100_000
 _SETTLED_S: Final = 1.0
+_MOST_LOOKS: Final = 20
 _DELIVERY_MS: Final = 600_000
 
 
@@ -80,15 +80,17 @@ class Replay:
     def run(self) -> None:
         """Send what is left to send; raises PipelineError."""
         self._manifest = self._store.require()
+        if unfinished := self._store.unfinished(self._manifest):
+            raise PipelineError(f"{unfinished[0]} is not finished: run archive or optimize once more")
         bounds = self._bounds()
+        self._records()
         state = self._begin()
-        if state.finished:
-            self._say(f"{self._options.to_topic} has all of it already; --restart sends it again")
-            return
-        self._prepare_target(bounds)
+        self._prepare_target(bounds, state)
         if state.under_way:
             self._take_up(state)
         slices = after(self._slices(bounds), state.done)
+        if not slices:
+            self._say(f"{self._options.to_topic} has all of it; --restart sends it again")
         left = sum(end - start for each in slices for start, end in each.bounds.values())
         started = time.monotonic()
         for each in slices:
@@ -96,8 +98,6 @@ class Replay:
             sent = self._send(state, each.bounds)
             left -= sum(end - start for start, end in each.bounds.values())
             self._progress.step(sent, left)
-        state.finished = True
-        self._file.save(state)
 
     # -- what there is ----------------------------------------------------------------------------------------
 
@@ -155,13 +155,17 @@ class Replay:
             )
         return state
 
-    def _prepare_target(self, bounds: Bounds) -> None:
+    def _prepare_target(self, bounds: Bounds, state: ReplayState) -> None:
         needed = max((p.number for p in bounds), default=0) + 1
         number = self._cluster.ensure_topic(self._options.to_topic, needed)
         if number < needed:
             raise PipelineError(
                 f"{self._options.to_topic} has {number} partitions, {needed} are needed to keep the records' order"
             )
+        found = self._cluster.ids([self._options.to_topic])[self._options.to_topic]
+        if state.target_id not in ("", found):
+            raise PipelineError(f"{self._options.to_topic} was made anew since the replay began; --restart begins anew")
+        state.target_id = found
 
     def _take_up(self, state: ReplayState) -> None:
         """Go on with a slice that was begun: what is in the target already is not sent again, if that is known."""
@@ -177,16 +181,20 @@ class Replay:
     def _settle(self) -> None:
         """Wait until nothing more arrives in the target: requests of the last run may still be on their way."""
         before = None
-        while before != (now := self._cluster.ends(self._options.to_topic)):
+        for _ in range(_MOST_LOOKS):
+            now = self._cluster.high_watermarks(self._options.to_topic)
+            if now == before:
+                return
             before = now
             time.sleep(_SETTLED_S)
+        self._say(f"{self._options.to_topic} does not stand still: somebody else writes there")
 
     def _present(self, state: ReplayState) -> Any:
         """Return the places in the archive (topic, partition, offset) of the records that the target has."""
         from pyspark.sql import functions as f
 
         topic = self._options.to_topic
-        ends = self._cluster.ends(topic)
+        ends = self._cluster.high_watermarks(topic)
         starts = {str(p.number): state.target.get(p, 0) for p in ends}
         frame = (
             self._session.read.format("kafka")
@@ -197,31 +205,27 @@ class Replay:
             .option("includeHeaders", "true")
             .load()
         )
-        place = f.expr(f"filter(headers, h -> h.key = '{HEADER}')[0].value").cast("string")
-        parts = f.split(place, "/")
-        return (
-            frame.where(place.isNotNull())
-            .select(
-                parts[0].alias("topic"), parts[1].cast("int").alias("partition"), parts[2].cast("long").alias("offset")
-            )
-            .distinct()
-        )
+        marks = frame.select(f.explode(f.expr(f"filter(headers, h -> h.key = '{HEADER}')")).alias("header"))
+        parts = f.split(f.col("header.value").cast("string"), "/")
+        ours = marks.select(parts.alias("parts")).where(f.expr(f"size(parts) = 4 and get(parts, 0) = '{state.id}'"))
+        places = ["get(parts, 1) topic", "try_cast(get(parts, 2) as int) partition"]
+        return ours.selectExpr(*places, "try_cast(get(parts, 3) as bigint) offset").distinct()
 
     # -- sending ----------------------------------------------------------------------------------------------
 
     def _send(self, state: ReplayState, bounds: Bounds, present: Any = None) -> int:
         """Send one slice; returns how many records."""
         if present is None:
-            state.target = self._cluster.ends(self._options.to_topic)
+            state.target = self._cluster.high_watermarks(self._options.to_topic)
             state.under_way = bounds
             self._file.save(state)
             passed("replay.begun")
         frame = _within(self._records(), bounds)
         if present is not None:
             frame = frame.join(present, ["topic", "partition", "offset"], "left_anti")
-        sent: int = frame.count()  # of the offsets' column; Spark's sink does not tell what it wrote
+        sent = self._count(frame)
         ordered = frame.repartition(len(bounds), "topic", "partition")
-        self._write(ordered.sortWithinPartitions("topic", "partition", "offset"))
+        self._write(ordered.sortWithinPartitions("topic", "partition", "offset"), state.id)
         passed("replay.sent")
         self.records += sent
         state.done |= {partition: end for partition, (_, end) in bounds.items()}
@@ -229,11 +233,19 @@ class Replay:
         self._file.save(state)
         return sent
 
-    def _write(self, frame: Any) -> None:
+    def _count(self, frame: Any) -> int:
+        """Return how many records there are to send: Spark's sink does not tell how many it sent."""
+        try:
+            return int(frame.count())
+        except Exception as err:
+            where = "" if self._options.where is None else "--where: "
+            raise PipelineError(f"{where}{first_line(err)}") from err
+
+    def _write(self, frame: Any, replay_id: str) -> None:
         from pyspark.sql import functions as f
 
         if self._options.exactly_once:
-            place = f.concat_ws("/", "topic", "partition", "offset").cast("binary")
+            place = f.concat_ws("/", f.lit(replay_id), "topic", "partition", "offset").cast("binary")
             header = f.array(f.struct(f.lit(HEADER).alias("key"), place.alias("value")))
             frame = frame.withColumn("headers", f.concat(f.coalesce("headers", f.array().cast(_HEADERS)), header))
         try:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.manifest import Partition
 
+_LONGEST_S: Final = 400 * 86_400
 Bounds = dict[Partition, tuple[int, int]]
 
 
@@ -55,6 +57,10 @@ def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: flo
         return []
     begin, end, span_ms = min(times), max(times), speed * step_s * 1000
     number = int((end - begin) / span_ms) + 1
+    if number * step_s > _LONGEST_S:
+        raise PipelineError(
+            f"at this speed the replay would take {number * step_s / 86_400:,.0f} days: the timestamps lie far apart"
+        )
     limits = [begin + span_ms * step for step in range(1, number + 1)]
     cuts = {p: _cuts(bounds[p], marks.get(p, []), limits) for p in bounds}
     slices = []

@@ -7,6 +7,7 @@ not every file system can replace a file in one step). Never sends records.
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,7 +32,10 @@ class ReplayState:
     """Offsets of the slice that was begun and not ended."""
     target: dict[Partition, int] = field(default_factory=dict)
     """Where the target's partitions ended when that slice was begun."""
-    finished: bool = False
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Of this replay, in the marks of its records: records that were replayed before have others."""
+    target_id: str = ""
+    """Of the target topic (KIP-516)."""
 
     def encode(self) -> str:
         """Return it as a JSON document."""
@@ -41,7 +45,8 @@ class ReplayState:
             "done": [[*p, offset] for p, offset in sorted(self.done.items())],
             "under_way": [[*p, start, end] for p, (start, end) in sorted(self.under_way.items())],
             "target": [[*p, offset] for p, offset in sorted(self.target.items())],
-            "finished": self.finished,
+            "id": self.id,
+            "target_id": self.target_id,
         }
         return json.dumps(fields, indent=1) + "\n"
 
@@ -54,7 +59,8 @@ class ReplayState:
             {Partition(topic, number): offset for topic, number, offset in fields["done"]},
             {Partition(topic, number): (start, end) for topic, number, start, end in fields["under_way"]},
             {Partition(topic, number): offset for topic, number, offset in fields["target"]},
-            fields["finished"],
+            fields["id"],
+            fields["target_id"],
         )
 
 

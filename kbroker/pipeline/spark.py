@@ -5,7 +5,9 @@ Owns how Spark is started. What a user sets with `--conf` wins, except over what
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -15,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.errors import PipelineError, first_line
 
 # Spark writes a page of warnings about itself at its start; what a user must know comes as an exception anyway.
 _QUIET: Final = """\
@@ -41,9 +43,16 @@ logger.hadoop.level = off
 """
 _NEEDED: Final = {
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the older type has no statistics
     # A topic may be called 2026; it is a name all the same.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+}
+_ONE_TRY: Final = {
+    "spark.task.maxFailures": "1",
+    "spark.speculation": "false",
+    "spark.stage.maxConsecutiveAttempts": "1",
 }
 _LOCAL: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
@@ -57,6 +66,8 @@ class SparkOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
     """The Kafka connector's jars; without any, Spark fetches what belongs to the installed pyspark."""
+    retries: bool = True
+    """Whether Spark may do a task again that failed: not where a task sends records that must arrive once."""
     debug: bool = False
     """Let Spark's own log through."""
 
@@ -66,6 +77,10 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
     """Yield a SparkSession that works in UTC, and stop it at the end; raises PipelineError when Spark cannot start."""
     _require_java()
     _require_files(options.jars)
+    if not options.retries and re.fullmatch(r"local\[.*,.*\]", options.master):
+        raise PipelineError(f"--master {options.master} does tasks again that failed, which this cannot have")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     try:
         import pyspark
         from pyspark.sql import SparkSession
@@ -73,6 +88,8 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
         raise PipelineError("this needs Spark: pip install 'kbroker[spark]'") from None
     with tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch:
         settings = {**_settings(options, Path(scratch), pyspark.__version__), **options.conf}
+        if not options.retries:
+            settings |= _ONE_TRY
         builder = SparkSession.builder.master(options.master).appName(name)
         for key, value in settings.items():
             builder = builder.config(key, value)
@@ -160,12 +177,3 @@ def _require_files(jars: tuple[str, ...]) -> None:
     for jar in jars:
         if "://" not in jar and not Path(jar).is_file():
             raise PipelineError(f"--jars: {jar} is not there")
-
-
-def first_line(err: BaseException) -> str:
-    """Return the first line of an error that says something: Spark's come with pages of stack."""
-    for line in str(err).splitlines():
-        text = line.strip().removeprefix(": ")
-        if text and not text.startswith(("at ", "An error occurred", "JVM stacktrace")):
-            return text
-    return type(err).__name__

@@ -4,29 +4,31 @@ Owns the order of a change, which makes it whole or nothing whenever the process
 
  1. Spark writes the files below `_staging/<entry>/`, with the names that they will have;
  2. the entry is written to `_manifest/`: from here on the change has happened;
- 3. files that the entry replaces are deleted, the new ones are moved to their places, the staging folder goes.
+ 3. the new files are moved to their places, files that the entry replaces are deleted, the staging folder goes.
 
-Whoever opens the archive to write finishes 3 where it was left, and deletes what never came to 2. Readers that go by
-folders (pandas, DuckDB, pyarrow) pass over names that begin with `_`; between 2 and the end of 3 they see part of the
-change. Never decides what belongs into an archive.
+Only one process at a time does this (lock.py). It begins with finishing 3 where it was left, and deletes what never
+came to 2. Readers that go by folders (pandas, DuckDB, pyarrow) pass over names that begin with `_`; between 2 and the
+end of 3 they see part of the change. Never decides what belongs into an archive.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from kbroker.failpoints import passed
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.files import Files
+from kbroker.pipeline.lock import WriterLock
 from kbroker.pipeline.manifest import Entry, File, Manifest
 from kbroker.pipeline.record_columns import COLUMNS, FOLDERS, SCHEMA
 
 MANIFEST: Final = "_manifest"
 STAGING: Final = "_staging"
-FORMATS: Final = ("parquet", "orc")
+FORMATS: Final = ("parquet",)
 _MANY_ENTRIES: Final = 500  # reading one takes milliseconds
 
 
@@ -36,6 +38,7 @@ class Store:
     def __init__(self, session: Any, root: str) -> None:
         self.files = Files(session, root)
         self._session = session
+        self._lock: WriterLock | None = None
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -46,12 +49,19 @@ class Store:
         texts = ((name.removesuffix(".json"), self.files.read(f"{MANIFEST}/{name}")) for name in names)
         return Manifest(Entry.decode(name, text) for name, text in texts)
 
-    def require(self) -> Manifest:
-        """Read the manifest of an archive that must be there; raises PipelineError."""
+    def require(self, *, whole: bool = True) -> Manifest:
+        """Read the manifest of an archive that must be there, and without faults if `whole`; raises PipelineError."""
         manifest = self.load()
         if not manifest.entries:
             raise PipelineError(f"{self.files.root} is no archive: it has no {MANIFEST}")
+        if whole and (faults := manifest.faults()):
+            raise PipelineError(f"{self.files.root} is not whole: {faults[0]}")
         return manifest
+
+    def unfinished(self, manifest: Manifest) -> list[str]:
+        """Return the changes that are committed and not in their places yet."""
+        staged = {folder.name for folder in self.files.listing(STAGING)}
+        return sorted(staged & {entry.name for entry in manifest.entries})
 
     def frame(self, manifest: Manifest, paths: Iterable[str] | None = None) -> Any:
         """Return the archived records, all or those of some files, as a DataFrame with Spark's column names."""
@@ -72,6 +82,18 @@ class Store:
         return reader.option("basePath", self.files.url(base)).load(urls)
 
     # -- writing ------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Manifest]:
+        """Be the archive's only writer; yields the manifest, what was left undone being done. Raises PipelineError."""
+        with WriterLock(self.files) as lock:
+            self._lock = lock
+            try:
+                manifest = self.load()
+                self.recover(manifest)
+                yield manifest
+            finally:
+                self._lock = None
 
     def recover(self, manifest: Manifest) -> None:
         """Finish the changes that were committed, and remove those that were not."""
@@ -102,6 +124,8 @@ class Store:
     def commit(self, entry: Entry) -> None:
         """Let a change happen; raises PipelineError when another one of its name did."""
         passed("archive.staged")
+        assert self._lock is not None, "only the writer commits"
+        self._lock.check()
         self.files.write(f"{MANIFEST}/{entry.name}.json", entry.encode())
         passed("archive.committed")
         self.place(entry)
@@ -110,12 +134,14 @@ class Store:
     def place(self, entry: Entry) -> None:
         """Do what is left to be done of a change that has happened."""
         folder = f"{STAGING}/{entry.name}"
-        for path in entry.removed:
-            self.files.delete(path)
         for file in entry.files:
             if self.files.exists(f"{folder}/{file.path}"):
                 self.files.move(f"{folder}/{file.path}", file.path)
                 passed("archive.moved")
+            elif not self.files.exists(file.path):
+                raise PipelineError(f"{self.files.url(file.path)} is lost: it is neither in its place nor staged")
+        for path in entry.removed:
+            self.files.delete(path)
         self.files.delete(folder)
 
     def summarize(self, manifest: Manifest, name: str, least: int = _MANY_ENTRIES) -> Manifest:

@@ -12,11 +12,11 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.manifest import Manifest, Partition, Sums
 from kbroker.pipeline.record_columns import partition_of, record_hash, sums, sums_of
-from kbroker.pipeline.spark import first_line
-from kbroker.pipeline.store import STAGING, Store
+from kbroker.pipeline.store import Store
 
 HEADERS: Final = ("partition", "offsets", "records", "checksum", "gaps", "deleted upstream", "to archive", "compared")
 Bounds = dict[Partition, tuple[int, int]]
@@ -73,16 +73,19 @@ class Verification:
 
     def run(self) -> Report:
         """Compare everything; raises PipelineError when there is no archive or no such topic."""
-        manifest = self._store.require()
+        manifest = self._store.require(whole=False)
         present = {partition.topic for partition in manifest.ranges}
-        topics = self._cluster.chosen(self._topics or sorted(present), None)
-        for missing in sorted(topics.keys() - present):
-            self._report.faults.append(f"{missing} is not archived")
+        if unknown := sorted(set(self._topics) - present):
+            raise PipelineError(f"{', '.join(unknown)} is not in {self._store.files.root}")
+        wanted = set(self._topics) or present
+        existing = self._cluster.topics()
+        topics = {name: existing.get(name, 0) for name in sorted(wanted)}
         self._report.faults += manifest.faults()
         if self._check_files(manifest):
             found = self._sums(self._store.frame(manifest), manifest)
             self._check_sums(manifest, found, topics)
-            self._check_upstream(manifest, topics)
+            self._check_twice(self._store.frame(manifest))
+            self._check_upstream(manifest, {name: count for name, count in topics.items() if count})
         return self._report
 
     # -- files ----------------------------------------------------------------------------------------------
@@ -90,8 +93,7 @@ class Verification:
     def _check_files(self, manifest: Manifest) -> bool:
         """Compare the folders with the manifest; False when records cannot be compared then."""
         there = {each.name: each.size for each in self._store.files.walk("")}
-        staged = {folder.name for folder in self._store.files.listing(STAGING)}
-        unfinished = sorted(staged & {entry.name for entry in manifest.entries})
+        unfinished = self._store.unfinished(manifest)
         faults = [f"{name} is not finished: run archive or optimize once more" for name in unfinished]
         for path, file in sorted(manifest.files.items()):
             if path not in there:
@@ -127,14 +129,26 @@ class Verification:
                 )
             )
 
+    def _check_twice(self, frame: Any) -> None:
+        """Tell offsets that more than one record has."""
+        from pyspark.sql import functions as f
+
+        twice = frame.groupBy("topic", "partition", "offset").count().where("count > 1")
+        for row in twice.groupBy("topic", "partition").agg(f.count("*").alias("offsets")).collect():
+            self._report.faults.append(f"{partition_of(row)}: {row['offsets']:,} offsets are there more than once")
+
     # -- upstream -------------------------------------------------------------------------------------------
 
     def _check_upstream(self, manifest: Manifest, topics: dict[str, int]) -> None:
         bounds = self._cluster.bounds(topics)
+        ids = self._cluster.ids(topics)
+        for name in sorted(ids):
+            if manifest.topics.get(name, ids[name]) != ids[name]:
+                self._report.faults.append(f"{name} was made anew since it was archived")
         common: Bounds = {}
         for state in self._report.partitions:
             partition = Partition(state.topic, state.partition)
-            first, last = bounds.get(partition, (0, 0))
+            first, last = bounds.get(partition, (state.end, state.end))
             if last < state.end:
                 self._report.faults.append(
                     f"{partition} ends at {last}, but was archived up to {state.end}: it was made anew or cut off"

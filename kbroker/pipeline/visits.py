@@ -22,13 +22,12 @@ from typing import Any, Final
 
 from kbroker.failpoints import passed
 from kbroker.pipeline.checkpoint import Checkpoint
-from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.files import Files
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.lookup import fingerprint, read_lookup
 from kbroker.pipeline.manifest import Partition
 from kbroker.pipeline.progress import Progress
-from kbroker.pipeline.spark import first_line
 from kbroker.pipeline.visit_rules import (
     DAY_MS,
     Clock,
@@ -379,18 +378,16 @@ class Visits:
         rows.write.format("kafka").options(**options).save()
 
     def _tell(self, batch: int, records: int) -> None:
-        from kafka.errors import KafkaError
-
         ends = {p: end for p, end in self._checkpoint.ends(batch).items() if p.topic == self._options.topic}
         self._counted = ends
-        lag = 0
+        lag: int | None = None
         try:
             last = self._cluster.ends(self._options.topic)
             lag = sum(max(last[p] - ends.get(p, 0), 0) for p in last)
             if self._options.group:
                 self._cluster.show_progress(self._options.group, ends)
-        except (KafkaError, OSError, PipelineError):
-            pass
+        except Exception:  # noqa: BLE001 - it is only shown, and the stream goes on without
+            lag = None
         counts = {name: self.state.counts.get(name, 0) for name in ("malformed", "late")}
         self._progress.step(records, lag, batch=batch, **counts)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.spark import SparkOptions, connector, first_line, open_session
+from kbroker.pipeline.errors import PipelineError, first_line
+from kbroker.pipeline.spark import SparkOptions, connector, open_session
 
 
 @pytest.mark.parametrize(
