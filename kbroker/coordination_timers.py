@@ -1,8 +1,8 @@
 """Timers of the coordinators: many keys, one handle of the event loop.
 
-Owns when a key goes off, and that one whose handler raises goes off again. Never knows what a key means. A deadline
-that moves later, as a member's session does with every heartbeat, costs one dictionary write: the heap learns of it
-when the old deadline comes.
+Owns when a key goes off, how long all of them may keep the loop in one turn, and that one whose handler raises goes off
+again. Never knows what a key means. A deadline that moves later, as a member's session does with every heartbeat, costs
+one dictionary write: the heap learns of it when the old deadline comes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 Key = tuple[int, Any]
 RETRY_MS, RETRY_MAX_MS = 500, 60_000
 """When a key whose handler raised goes off again: twice as long each time (CoordinatorTimerImpl: always 500 ms)."""
+
+TURN_MS = 5
+"""After how long no further key goes off in a turn of the loop; what is due goes on in the next, the oldest first."""
 
 
 class Timers:
@@ -62,29 +65,35 @@ class Timers:
                 del known[key]
 
     def run(self) -> None:
-        """Fire what is due, in order of deadline."""
+        """Fire what is due, in order of deadline, until that has taken TURN_MS by the clock."""
         if self._running:
             return
         self._running = True
         try:
             heap, now = self._heap, self._clock.monotonic_ms()
             while heap and heap[0][0] <= now:
-                queued, _, key = heapq.heappop(heap)
-                if self._queued.get(key) != queued:
-                    continue
-                del self._queued[key]
-                deadline = self._deadlines.get(key)
-                if deadline is None:
-                    continue
-                if deadline > queued:
-                    self._queued[key] = deadline
-                    heapq.heappush(heap, (deadline, next(self._order), key))
-                    continue
-                del self._deadlines[key]
-                self._go_off(key)
+                self._take_first()
+                if self._clock.monotonic_ms() >= now + TURN_MS:
+                    break
         finally:
             self._running = False
         self._arm()
+
+    def _take_first(self) -> None:
+        """Fire the first key of the heap, unless it was forgotten or put off."""
+        queued, _, key = heapq.heappop(self._heap)
+        if self._queued.get(key) != queued:
+            return
+        del self._queued[key]
+        deadline = self._deadlines.get(key)
+        if deadline is None:
+            return
+        if deadline > queued:
+            self._queued[key] = deadline
+            heapq.heappush(self._heap, (deadline, next(self._order), key))
+            return
+        del self._deadlines[key]
+        self._go_off(key)
 
     def _go_off(self, key: Key) -> None:
         try:

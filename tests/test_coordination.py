@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Hashable, Iterator
 from typing import Any
@@ -21,7 +22,7 @@ from kbroker.coordination_outcome import (
     partition_for,
     then,
 )
-from kbroker.coordination_timers import Timers
+from kbroker.coordination_timers import TURN_MS, Timers
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import build_batch, build_marker, iter_batches
 
@@ -623,6 +624,50 @@ def test_timers_run_by_the_loop() -> None:
         timers.schedule((0, "x"), 60_000)
         timers.schedule((0, "y"), 5)
         await asyncio.wait_for(fired.wait(), 5)
+        timers.close()
+
+    asyncio.run(scenario())
+
+
+def test_timers_of_many_partitions_share_a_turn_of_the_loop() -> None:
+    clock = ManualClock()
+    fired: list[Any] = []
+
+    def fire(key: Any) -> None:
+        fired.append(key)
+        clock.ms += 2  # it works that long
+        if len(fired) <= 3:
+            timers.schedule(key, 0)
+
+    timers = Timers(clock, fire)
+    for partition in range(8):
+        timers.schedule((partition, "look"), partition)
+    clock.ms += 10
+    timers.run()
+    assert fired == [(partition, "look") for partition in range(3)], "three times 2 ms are more than the time of a turn"
+    for _ in range(3):
+        timers.run()
+    assert fired == [(partition, "look") for partition in [*range(8), 0, 1, 2]], "those that go on come behind"
+
+
+def test_the_loop_breathes_between_the_turns_of_timers() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        fired: list[Any] = []
+
+        def fire(key: Any) -> None:
+            fired.append(key)
+            clock.ms += TURN_MS
+
+        timers = Timers(clock, fire)
+        for partition in range(10):
+            timers.schedule((partition, "look"), 0)
+        turns = []
+        async with asyncio.timeout(60):
+            while len(fired) < 10:
+                await asyncio.sleep(0)
+                turns.append(len(fired))
+        assert all(after - before <= 1 for before, after in itertools.pairwise([0, *turns]))
         timers.close()
 
     asyncio.run(scenario())

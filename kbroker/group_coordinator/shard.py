@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
 ERROR_MESSAGE_SINCE = 6
 _EXPIRE = ("expire",)
-EXPIRE_SLICE_SECONDS = 0.005
+EXPIRE_SLICE_SECONDS = 0.002
 _FAILED_TIMER_MS = 10_000
 """When a timer is tried again whose handler failed, which is a bug: not so often that the log says nothing else."""
 
