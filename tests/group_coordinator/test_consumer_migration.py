@@ -314,6 +314,30 @@ def test_an_upgrade_that_is_not_written_leaves_the_classic_group() -> None:
     assert not c.group().members, "its sessions still run"
 
 
+@pytest.mark.parametrize("phase", ["join", "sync"])
+def test_whoever_is_told_of_an_upgrade_that_is_not_written_has_a_session_again(phase: str) -> None:
+    c = context()
+    old = classic(c)
+    other, parked = c.enter(protocols={"range": subscription()}, rebalance=300_000)
+    epoch = 1
+    if phase == "sync":
+        c.join(old, protocols={"range": subscription()})
+        parked, epoch = c.sync(other, 2), 2
+    for _ in range(5):
+        c.advance(4_000)
+        c.heartbeat(old, epoch)
+    assert parked.answer is None, "its session is over, and it lives by the request that is parked"
+    c.fail_with = E.NOT_ENOUGH_REPLICAS
+    assert c.enter_consumer("new", "t").error_code == E.NOT_ENOUGH_REPLICAS
+    c.fail_with = E.NONE
+    assert parked.answer.error_code == E.REBALANCE_IN_PROGRESS
+    assert other in c.group().members
+    for _ in range(5):
+        c.advance(4_000)
+        c.heartbeat(old, epoch)
+    assert other not in c.group().members, "it was not heard of again"
+
+
 def test_a_static_member_may_change_the_protocol() -> None:
     c = context()
     old = classic(c, instance="i")

@@ -128,12 +128,16 @@ class Migration:
         """Let a classic group go that becomes a consumer group, once that has been tried.
 
         Its parked requests are answered by then, whether it was written or not; if it was, the group needs no timers.
+        If not, whoever was answered has a session again: it may have ended while the request was parked.
         """
 
         def settle(done: Outcome, _now: int) -> None:
+            stays = group.group_id in self._classic
             for member in group.members.values():
+                if stays and (member.awaiting_join is not None or member.awaiting_sync is not None):
+                    schedule_session(group, member, done)
                 member.awaiting_join = member.awaiting_sync = None
-            if group.group_id not in self._classic:
+            if not stays:
                 _forget_classic_timers(group, done)
                 log.info("group %s: becomes a consumer group, with %d members", group.group_id, len(group.members))
 
