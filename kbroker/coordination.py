@@ -290,7 +290,8 @@ class Runtime(Generic[S]):
         code, entry = self._apply(partition, state, outcome, now_ms, is_asked=held is not None)
         if code is not ErrorCode.NONE:
             parked.complete(on_error(answerable(code), None))
-        elif entry is not None:
+        elif entry is not None and (held is not None or outcome.writes):
+            # Else what waits is no decision of this request, which is parked, and its error not this one's answer.
             entry.parked, entry.reply = parked, held
             entry.on_error = on_error
         if parked.answer is not None:

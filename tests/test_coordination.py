@@ -449,6 +449,30 @@ def test_a_parked_request_whose_records_fail() -> None:
     asyncio.run(scenario())
 
 
+def test_a_parked_request_is_not_answered_with_the_error_of_another_decision() -> None:
+    async def scenario() -> None:
+        world = World()
+        shard = world.lead()
+        world.writer.lag = True
+        other = world.write(b"a")
+
+        def park_behind(shard: Journal, token: Parked, _now: int) -> Outcome:
+            outcome = shard.park(token)
+            outcome.after = lambda _code, _now_ms: Outcome()
+            return outcome
+
+        waiting = asyncio.ensure_future(world.runtime.run_parked(0, park_behind, failed))
+        world.advance(5_000)
+        assert (await other)[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        shard.parked[-1].complete("its answer")
+        assert await waiting == "its answer"
+        world.runtime.close()
+
+    asyncio.run(scenario())
+
+
 def test_loading_replays_what_was_written() -> None:
     world = World()
     shard = world.lead()
