@@ -55,6 +55,13 @@ class Progress(NamedTuple):
     failed: Mapping[TopicPartition, ErrorCode] = MappingProxyType({})
 
 
+class Round(NamedTuple):
+    """Which partitions a part of a round of markers is about, and how far they are, now or later."""
+
+    partitions: frozenset[TopicPartition]
+    progress: Progress | Awaitable[Progress]
+
+
 class MarkerWriter:
     """Sends markers to leaders.
 
@@ -68,7 +75,7 @@ class MarkerWriter:
         self._leader_of = leader_of
         self._target_of = target_of
 
-    def write(self, marker: Marker) -> list[Progress | Awaitable[Progress]]:
+    def write(self, marker: Marker) -> list[Round]:
         """Send one round of markers, leader by leader; what no answer names is to be tried again."""
         by_leader: dict[int, list[TopicPartition]] = {}
         gone = []
@@ -78,15 +85,15 @@ class MarkerWriter:
                 gone.append(partition)
             else:
                 by_leader.setdefault(leader, []).append(partition)
-        rounds: list[Progress | Awaitable[Progress]] = [Progress(frozenset(gone))] if gone else []
+        rounds = [Round(frozenset(gone), Progress(frozenset(gone)))] if gone else []
         for leader, partitions in by_leader.items():
             target = self._target_of(leader)
             if target is None:
-                rounds.append(Progress())
+                rounds.append(Round(frozenset(partitions), Progress()))
             else:
                 part = marker._replace(partitions=tuple(partitions))
-                rounds.append(then(target.write(part), partial(_judge, part)))
-        return rounds or [Progress()]
+                rounds.append(Round(frozenset(partitions), then(target.write(part), partial(_judge, part))))
+        return rounds or [Round(frozenset(), Progress())]
 
 
 def _judge(marker: Marker, answers: Answers) -> Progress:

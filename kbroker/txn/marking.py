@@ -15,10 +15,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from kbroker.coordination import Runtime
+from kbroker.coordination_outcome import Outcome, Schedule
 from kbroker.failpoints import passed
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.txn.markers import Marker, MarkerWriter, Progress
-from kbroker.txn.shard import TransactionShard
+from kbroker.txn.markers import Marker, MarkerWriter, Progress, Round
+from kbroker.txn.shard import RETRY_MS, TransactionShard
 from kbroker.txn.states import PREPARE_COMMIT
 from kbroker.txn.transaction import TopicPartition, Transaction
 
@@ -49,7 +50,7 @@ class _Job:
     def is_for(self, txn: Transaction) -> bool:
         """Tell whether the round was begun for this end of a transaction."""
         mine = self.txn
-        return mine is not None and mine.producer_epoch == txn.producer_epoch and mine.state is txn.state
+        return mine is not None and mine.ending == txn.ending
 
 
 class Marking:
@@ -68,6 +69,7 @@ class Marking:
         self._queued: set[_Name] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: dict[_Name, set[ErrorCode]] = {}
+        self._in_flight: dict[int, set[TopicPartition]] = {}  # by the ending that they are asked to mark
 
     def close(self) -> None:
         """Await no answer any more."""
@@ -93,6 +95,7 @@ class Marking:
                 over = self._send_piece(job)
             except Exception:
                 log.exception("markers of %s could not be sent", job.name.transactional_id)
+                self._try_again(job.name)
                 over = True
             if over:
                 self._jobs.popleft()
@@ -114,7 +117,9 @@ class Marking:
             self._told.pop(job.name, None)
             return True
         if not job.is_for(txn):
-            job.txn, job.left = txn, shard.to_mark(transactional_id)
+            asked = self._in_flight.get(txn.ending, ())
+            job.txn = txn
+            job.left = [each for each in shard.to_mark(transactional_id) if each not in asked]
             if not job.left and txn.partitions:
                 return True
         passed("txn.prepared")
@@ -132,33 +137,55 @@ class Marking:
             rounds = self.markers.write(marker)
         except Exception:
             log.exception("markers of %s could not be written", name.transactional_id)
-            rounds = [Progress()]
+            rounds = [Round(frozenset(), Progress())]
         for part in rounds:
-            if isinstance(part, Progress):
-                self._note(name, txn, part)
-            else:
-                task = asyncio.ensure_future(self._note_later(name, txn, part))
+            if not isinstance(part.progress, Progress):
+                self._in_flight.setdefault(txn.ending, set()).update(part.partitions)
+                task = asyncio.ensure_future(self._note_later(name, txn, part.partitions, part.progress))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+        for part in rounds:
+            if isinstance(part.progress, Progress):
+                self._note(name, txn, part.progress)
 
-    async def _note_later(self, name: _Name, txn: Transaction, part: Awaitable[Progress]) -> None:
+    async def _note_later(
+        self, name: _Name, txn: Transaction, asked: frozenset[TopicPartition], part: Awaitable[Progress]
+    ) -> None:
         try:
             progress = await part
         except Exception:
             log.exception("markers of %s could not be written", name.transactional_id)
             progress = Progress()
-        self._note(name, txn, progress)
+        finally:
+            self._in_flight[txn.ending] -= asked
+            if not self._in_flight[txn.ending]:
+                del self._in_flight[txn.ending]
+        try:
+            self._note(name, txn, progress)
+        except Exception:
+            log.exception("what is known of the markers of %s could not be noted", name.transactional_id)
+            self._try_again(name)
 
     def _note(self, name: _Name, txn: Transaction, progress: Progress) -> None:
         if progress.failed:
             self._tell(name, progress.failed)
         passed("txn.marked")
+
+        def failed(code: ErrorCode, _message: str | None) -> None:
+            if code is ErrorCode.UNKNOWN_SERVER_ERROR:  # the shard sees to what its log refused, not to its own faults
+                self._try_again(name)
+
         self._runtime.run(
-            name.partition, lambda shard, now: shard.marked(txn, progress.done, now, progress.fenced), _ignore
+            name.partition, lambda shard, now: shard.marked(txn, progress.done, now, progress.fenced), failed
         )
         passed("txn.completed")
         if name in self._told and not self._is_due(name):
             del self._told[name]
+
+    def _try_again(self, name: _Name) -> None:
+        """Begin another round soon, whatever broke this one."""
+        key = ("markers", name.transactional_id)
+        self._runtime.run(name.partition, lambda _shard, _now: Outcome(timers=[Schedule(key, RETRY_MS)]), _ignore)
 
     def _is_due(self, name: _Name) -> bool:
         try:
@@ -183,4 +210,4 @@ class Marking:
 
 
 def _ignore(_code: ErrorCode, _message: str | None) -> None:
-    """Pass over a failure: it has been logged, and a timer tries again."""
+    """Pass over a failure: the partition is not coordinated here any more."""

@@ -9,9 +9,11 @@ who asks gets CONCURRENT_TRANSACTIONS. If the append fails, nothing has happened
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Schedule
@@ -38,6 +40,7 @@ _ABORTS_PER_MS = 4
 _NEVER = 2**31 - 1
 _TIMEOUTS = ("timeouts",)
 _EXPIRE = ("expire",)
+_ENDINGS = itertools.count(1)
 
 
 class Identity(NamedTuple):
@@ -114,6 +117,7 @@ class TransactionShard:
             self._ids.avoid(self._largest_id)
         for txn in list(self.transactions.values()):
             if txn.is_prepared:
+                self._put(replace(txn, ending=next(_ENDINGS)))
                 self._on_prepared(txn.transactional_id)
         return Outcome(timers=[self._next_timeouts(), self._next_expiry()])
 
@@ -147,7 +151,7 @@ class TransactionShard:
         def settled(code: ErrorCode, _now_ms: int) -> Outcome:
             self._pending.discard(transactional_id)
             if code is ErrorCode.NONE:
-                self._put(new)
+                self._put(replace(new, ending=next(_ENDINGS)) if new.is_prepared else new)
                 self._given_up.pop(transactional_id, None)
                 if new.is_prepared:
                     self._on_prepared(transactional_id)
@@ -272,7 +276,7 @@ class TransactionShard:
         newer has taken it over.
         """
         txn = self.transactions.get(job.transactional_id)
-        if txn is None or not txn.is_prepared or txn.producer_epoch != job.producer_epoch or txn.state is not job.state:
+        if txn is None or not txn.is_prepared or txn.ending != job.ending:
             return Outcome()
         txn = txn.without(done)
         self._put(txn)

@@ -10,7 +10,7 @@ last one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -43,6 +43,8 @@ class Transaction:
     `partitions` are those added, and while the outcome is being written those without a marker yet. `last_epoch` is
     what a retry of InitProducerId may name; as in Kafka it is not in the log. `next_producer_id` takes over when the
     end of a transaction used up the epochs. `client_version` is the transaction version that the producer spoke.
+    `ending` tells one decided end from every other of this process, before version 2 with the same epoch; it is known
+    in memory only.
     """
 
     transactional_id: str
@@ -57,6 +59,7 @@ class Transaction:
     start_ms: int = -1
     updated_ms: int = -1
     client_version: int = 0
+    ending: int = field(default=0, compare=False)
 
     @property
     def exhausted(self) -> bool:

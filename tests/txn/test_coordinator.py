@@ -15,7 +15,7 @@ from kbroker.txn.config import TransactionConfig
 from kbroker.txn.coordinator import Answer, TransactionCoordinator
 from kbroker.txn.markers import Answers, Marker, MarkerWriter
 from kbroker.txn.records import transaction_record
-from kbroker.txn.shard import RETRY_MS, Identity
+from kbroker.txn.shard import RETRY_MS, Identity, TransactionShard
 from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT, PREPARE_COMMIT
 from kbroker.txn.transaction import Transaction
 
@@ -343,6 +343,54 @@ def test_answers_that_come_later() -> None:
         cluster.coordinator.close()
 
     asyncio.run(scenario())
+
+
+def test_a_partition_whose_answer_is_awaited_is_not_asked_again() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        cluster.leaders["u", 0] = 2
+        good, answers = cluster.answer, list[asyncio.Future[Answers]]()
+
+        def mixed(marker: Marker) -> Any:
+            if marker.partitions != (("u", 0),):
+                return good(marker)
+            answers.append(asyncio.get_running_loop().create_future())
+            return answers[-1]
+
+        cluster.answer = mixed
+        cluster.commit()
+        cluster.run()
+        for _ in range(3):
+            cluster.retry()
+        assert [marker.partitions for marker in cluster.written] == [(("t", 0), ("t", 1)), (("u", 0),)]
+        answers[0].set_result({("u", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER})
+        for _ in range(5):
+            await asyncio.sleep(0)
+        cluster.retry()
+        assert len(answers) == 2, "once it is there, it is"
+        answers[1].set_result({("u", 0): ErrorCode.NONE})
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert cluster.state is COMPLETE_COMMIT
+        assert not cluster.coordinator._marking._in_flight
+        cluster.coordinator.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("step", ["to_mark", "marked", "completed"])
+def test_a_fault_of_a_round_is_no_end_of_it(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_args: Any) -> Any:
+        raise RuntimeError("this is tried on purpose")
+
+    cluster = Cluster()
+    cluster.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction if step == "completed" else TransactionShard, step, broken)
+        cluster.run()
+    assert cluster.state is PREPARE_COMMIT
+    cluster.retry()
+    assert cluster.state is COMPLETE_COMMIT
 
 
 def test_nothing_is_answered_or_marked_before_it_is_replicated() -> None:

@@ -305,6 +305,21 @@ def test_late_news_of_an_earlier_round_change_nothing() -> None:
     assert context.txn().partitions == {P0}
 
 
+def test_a_late_answer_about_a_transaction_counts_for_no_later_one_of_the_same_epoch() -> None:
+    context, producer = ongoing(1, 1)
+    context.end(producer, version=1)
+    first = context.txn()
+    context.mark(job=first)
+    assert context.add(producer, P0, P1, version=1) is None
+    context.end(producer, version=1)
+    second = context.txn()
+    assert (second.producer_epoch, second.state, second.start_ms) == (first.producer_epoch, first.state, first.start_ms)
+    context.mark(P0, job=first)
+    assert context.shard.to_mark("id") == [P0, P1]
+    context.mark(job=second)
+    assert context.txn().state is COMPLETE_COMMIT
+
+
 # -- time
 
 
