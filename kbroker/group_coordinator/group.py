@@ -110,7 +110,7 @@ class ClassicGroup:
     __slots__ = (
         "_supported", "generation", "group_id", "initial_delay", "leader_id", "members", "new_member_added",
         "pending_joins", "pending_syncs", "previous", "protocol_name", "protocol_type", "state", "state_timestamp",
-        "static_members", "subscribed_topics",
+        "static_members", "subscribed_topics", "unled",
     )  # fmt: skip
 
     def __init__(self, group_id: str, now_ms: int) -> None:
@@ -122,6 +122,7 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
+        self.unled = False  # its record names no leader: nobody has assigned yet, and the group is to rebalance
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}  # instance id -> member id
         self.pending_joins: set[str] = set()  # ids given out by MEMBER_ID_REQUIRED and not used yet

@@ -151,6 +151,8 @@ class GroupShard:
                 schedule_session(group, member, out)
             if len(group.members) > self._config.max_size:
                 self._rebalances.prepare(group, "the loaded group is larger than group.max.size", out, now_ms)
+            elif group.unled:
+                self._rebalances.prepare(group, "the loaded group has just become a classic group", out, now_ms)
         for consumer_group in self.consumer_groups.values():
             self._heartbeats.on_loaded(consumer_group, out)
         out.timers.append(Schedule(_EXPIRE, self._config.offsets_retention_check_interval_ms))
@@ -420,4 +422,5 @@ def restore(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
     group.protocol_type = value.protocol_type or None
     if group.members:
         group.state = STABLE
+        group.unled = value.leader is None
     return group

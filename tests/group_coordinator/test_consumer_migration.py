@@ -101,6 +101,22 @@ def test_when_its_last_consumer_member_leaves_the_group_is_classic_again() -> No
     assert c.restarted().group().state is STABLE
 
 
+def test_a_group_that_has_just_become_a_classic_one_rebalances_after_a_crash_as_well() -> None:
+    c = context()
+    old = classic(c)
+    new = Consumer(c, "new", "t")
+    new.beat()
+    new.leave()
+    for _ in range(2):
+        c = c.restarted()
+        assert c.heartbeat(old, 2) == E.REBALANCE_IN_PROGRESS, "what the other had must be given to somebody"
+    answer = c.join(old, protocols={"range": subscription()}).answer
+    assert (answer.generation_id, answer.leader) == (3, old)
+    assert c.sync(old, 3, {old: whole(c)}).answer.error_code == E.NONE
+    c = c.restarted()
+    assert (c.group().state, c.heartbeat(old, 3)) == (STABLE, E.NONE), "once it is over, it is"
+
+
 def test_g1_what_a_classic_member_has_not_given_up_stays_its_own_there_and_back() -> None:
     c = context()
     old = classic(c)

@@ -220,7 +220,8 @@ class Migration:
         """Return the record of a classic group of these members, each with its target as its assignment.
 
         If the group rebalances at once, nobody is given that any more, and the record says what each has: it may be
-        made a consumer group again before anybody has given anything up.
+        made a consumer group again before anybody has given anything up. It names no leader then, by which whoever
+        loads it knows that it is to rebalance: else, after a crash, what those who left had would be nobody's.
 
         `held_as`: the id under which the group has the target of a member whose id is new. Raises Malformed where what
         a member said of itself cannot be read.
@@ -239,6 +240,8 @@ class Migration:
                 partitions = group.target.get(held_as.get(member_id, member_id), NOTHING)
             version = version_of(classic_member.metadata(protocol))
             assignments[member_id] = write_assignment(partitions, version, self._topics)
+        if rebalances:
+            classic.leader_id = None
         return group_metadata(classic, assignments)
 
     def become_classic(
