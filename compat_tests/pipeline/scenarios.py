@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import json
+import shutil
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow.dataset
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -323,3 +327,65 @@ def put_events(bootstrap: str, topic: str, found: list[Record]) -> None:
 def values(bootstrap: str, topic: str, partitions: int) -> list[list[tuple[str | None, str | None]]]:
     """Return (key, value) of a topic's records."""
     return [[(key, value) for key, value, *_ in part] for part in records(bootstrap, topic, partitions)]
+
+
+@scenarios.add
+def what_would_be_there_twice_is_refused(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique)
+    put(bootstrap, unique, 0, 20)
+    with jobs(bootstrap) as job:
+        job.archive(unique, "archive")
+        with job.store("archive").writing():
+            lines = [refused(job.archive, unique, "archive"), refused(job.optimize, "archive")]
+        manifest = next((job.folder / "archive" / "_manifest").glob("*.json"))
+        text = manifest.read_text()
+        entry = json.loads(text)
+        file = entry["files"][0]
+        copy = {**file, "path": file["path"].replace("part-", "part-again-")}
+        shutil.copy(job.folder / "archive" / file["path"], job.folder / "archive" / copy["path"])
+        manifest.with_name(f".{manifest.name}.crc").unlink()
+        manifest.write_text(json.dumps({**entry, "files": [*entry["files"], copy]}))
+        faults = [line.partition(": ")[2] for line in job.verify("archive")["faults"]]
+        manifest.write_text(text)
+        (job.folder / "archive" / copy["path"]).unlink()
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        for future in admin.delete_topics([unique]).values():
+            future.result(30)
+        create_anew(bootstrap, unique)
+        put(bootstrap, unique, 0, 30)
+        lines.append(refused(job.archive, unique, "archive"))
+        others = [without(line, job).partition(" (process")[0] for line in lines]
+        return [others, faults, [without(line, job) for line in job.verify("archive")["faults"]][:1]]
+
+
+def create_anew(bootstrap: str, topic: str) -> None:
+    """Create a topic that is being deleted."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            create(bootstrap, topic)
+        except KafkaException as err:
+            if err.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+@scenarios.add
+def marks_of_other_replays_mean_nothing(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique)
+    put(bootstrap, unique, 0, 100)
+    with jobs(bootstrap) as job:
+        job.archive(unique, "archive")
+        sent = [job.replay("archive", f"{unique}-once", exactly_once=True)]
+        put(bootstrap, unique, 100, 20)
+        job.archive(unique, "archive")
+        sent.append(job.replay("archive", f"{unique}-once", exactly_once=True))
+        job.archive(f"{unique}-once", "second", "other")
+        with pytest.raises(PipelineError, match="the power went"):
+            job.replaying("second", f"{unique}-twice", Ending, exactly_once=True, slice_records=80)()
+        put(bootstrap, f"{unique}-twice", 1, 2)  # somebody else's, with other headers
+        sent.append(job.replay("second", f"{unique}-twice", exactly_once=True, slice_records=80))
+        found = [value for part in values(bootstrap, f"{unique}-twice", 2) for _, value in part]
+        return [sent, len(found), sorted(Counter(map(str, found)).items())]
