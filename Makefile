@@ -5,6 +5,7 @@
 #   make check    linters, types, import rules, freshness of generated pages
 #   make bench    the measured claims
 #   make torture  a thousand ends of the broker under load, and nothing lost
+#   make demo     the tour of the pipeline: events, visits, an archive, and a chart in ./demo
 #   make docs     regenerate generated pages
 #   make fmt      format the sources
 #   make clean    remove what these targets made (never ./data)
@@ -16,7 +17,7 @@ endif
 BIN := .venv/bin
 PYTEST_ARGS ?=
 
-.PHONY: run test check bench torture docs fmt clean
+.PHONY: run test check bench torture demo docs fmt clean
 
 run: .venv-run/.stamp
 	.venv-run/bin/kbroker start --listen 127.0.0.1:9092 --data-dir ./data --set group.initial.rebalance.delay.ms=0
@@ -39,6 +40,9 @@ torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.torture --kills 1000
 	$(BIN)/python -m tests.crash.transactions --kills 200
 	$(BIN)/python -m tests.crash.pipeline --kills 20
+
+demo: .venv/.stamp
+	$(BIN)/kbroker pipeline demo --out demo --jars "$$($(BIN)/python -m compat_tests.spark.session)"
 
 docs: .venv/.stamp
 	$(BIN)/python -m kbroker.config.docs > docs/configuration.md.new

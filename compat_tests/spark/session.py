@@ -56,3 +56,7 @@ def spark() -> SparkSession:
 
     atexit.register(end)
     return session
+
+
+if __name__ == "__main__":
+    print(",".join(connector_jars()))

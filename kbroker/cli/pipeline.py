@@ -11,6 +11,7 @@ import click
 
 from kbroker.cli.client import Connection, Failures, client_options, ending_at_signals
 from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.pipeline_demo import demo
 from kbroker.cli.pipeline_events import command as events
 from kbroker.cli.pipeline_visits import recount, visits
 from kbroker.cli.spark_options import interval, spark_options
@@ -183,5 +184,5 @@ def _time(text: str | None, option: str) -> str | None:
     return (time if time.tzinfo else time.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC).isoformat()
 
 
-for verb in (events, visits, recount):
+for verb in (events, visits, recount, demo):
     command.add_command(verb)

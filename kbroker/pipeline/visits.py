@@ -168,7 +168,7 @@ class Visits:
             self._query.stop()
 
     def counted(self) -> int:
-        """Return how many offsets have been counted."""
+        """Return how many offsets have been counted, and their numbers published."""
         return sum(self._counted.values())
 
     def _check(self) -> None:
@@ -220,6 +220,7 @@ class Visits:
             if batch > self.state.batch:
                 self._take_in(frame, batch)
             self._publish(batch)
+            self._counted = self._checkpoint.ends(batch)
         except BaseException as err:
             self._failure = err
             raise
@@ -379,7 +380,6 @@ class Visits:
 
     def _tell(self, batch: int, records: int) -> None:
         ends = {p: end for p, end in self._checkpoint.ends(batch).items() if p.topic == self._options.topic}
-        self._counted = ends
         lag: int | None = None
         try:
             last = self._cluster.ends(self._options.topic)
