@@ -10,7 +10,7 @@ from tests.crash.pipeline import Pipeline
 from tests.figures import figure
 
 SEED = 20261121
-KILLS = 2
+KILLS = 1
 
 
 @pytest.mark.spark
