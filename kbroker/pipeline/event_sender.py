@@ -28,7 +28,9 @@ class Sender:
         try:
             from confluent_kafka import KafkaException, Producer
         except ImportError:
-            raise PipelineError("events are sent with confluent-kafka: pip install 'kbroker[spark]'") from None
+            raise PipelineError(
+                "events are sent with confluent-kafka: install kbroker with its extra `spark`"
+            ) from None
         self.sent = 0
         self._topic = topic
         self._failure: Any = None

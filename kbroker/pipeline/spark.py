@@ -85,7 +85,7 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
         import pyspark
         from pyspark.sql import SparkSession
     except ImportError:
-        raise PipelineError("this needs Spark: pip install 'kbroker[spark]'") from None
+        raise PipelineError("this needs Spark: install kbroker with its extra `spark`") from None
     with tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch:
         settings = {**_settings(options, Path(scratch), pyspark.__version__), **options.conf}
         if not options.retries:
