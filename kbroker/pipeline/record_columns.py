@@ -5,6 +5,8 @@ Owns the names, the types, the folders' columns, and the hash of a record. Never
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kbroker.pipeline.manifest import Partition, Sums
@@ -71,3 +73,19 @@ def sums_of(row: Any) -> Sums:
 def partition_of(row: Any) -> Partition:
     """Return which partition a row of `sums` is about."""
     return Partition(row["topic"], row["partition"])
+
+
+def within(frame: Any, bounds: Mapping[Partition, tuple[int, int]]) -> Any:
+    """Return the records whose offsets lie in their partition's bounds, [start, end)."""
+    from pyspark.sql import functions as f
+
+    condition = f.lit(False)
+    by_topic: defaultdict[str, dict[Partition, tuple[int, int]]] = defaultdict(dict)
+    for partition, pair in bounds.items():
+        by_topic[partition.topic][partition] = pair
+    for topic, found in by_topic.items():
+        places = f.lit(False)
+        for partition, (start, end) in found.items():
+            places |= (f.col("partition") == partition.number) & (f.col("offset") >= start) & (f.col("offset") < end)
+        condition |= (f.col("topic") == topic) & places
+    return frame.where(condition)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +22,7 @@ from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.manifest import Manifest, Partition
 from kbroker.pipeline.progress import Progress
+from kbroker.pipeline.record_columns import within
 from kbroker.pipeline.replay_plan import Bounds, Bucket, Slice, after, by_count, by_time
 from kbroker.pipeline.replay_state import ReplayState, StateFile
 from kbroker.pipeline.replay_writer import write_with_timestamps
@@ -220,7 +220,7 @@ class Replay:
             state.under_way = bounds
             self._file.save(state)
             passed("replay.begun")
-        frame = _within(self._records(), bounds)
+        frame = within(self._records(), bounds)
         if present is not None:
             frame = frame.join(present, ["topic", "partition", "offset"], "left_anti")
         sent = self._count(frame)
@@ -270,19 +270,3 @@ class Replay:
 
 
 _HEADERS: Final = "array<struct<key: string, value: binary>>"
-
-
-def _within(frame: Any, bounds: Bounds) -> Any:
-    """Return the records whose offsets lie in a partition's bounds."""
-    from pyspark.sql import functions as f
-
-    condition = f.lit(False)
-    by_topic: defaultdict[str, Bounds] = defaultdict(dict)
-    for partition, pair in bounds.items():
-        by_topic[partition.topic][partition] = pair
-    for topic, found in by_topic.items():
-        places = f.lit(False)
-        for partition, (start, end) in found.items():
-            places |= (f.col("partition") == partition.number) & (f.col("offset") >= start) & (f.col("offset") < end)
-        condition |= (f.col("topic") == topic) & places
-    return frame.where(condition)

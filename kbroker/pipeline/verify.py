@@ -15,7 +15,7 @@ from typing import Any, Final
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.manifest import Manifest, Partition, Sums
-from kbroker.pipeline.record_columns import partition_of, record_hash, sums, sums_of
+from kbroker.pipeline.record_columns import partition_of, record_hash, sums, sums_of, within
 from kbroker.pipeline.store import Store
 
 HEADERS: Final = ("partition", "offsets", "records", "checksum", "gaps", "deleted upstream", "to archive", "compared")
@@ -168,7 +168,7 @@ class Verification:
     def _compare(self, manifest: Manifest, common: Bounds) -> None:
         """Compare the records of offsets that are here and there."""
         upstream = self._upstream(common)
-        archived = _within(self._store.frame(manifest), common)
+        archived = within(self._store.frame(manifest), common)
         there = {partition_of(row): sums_of(row) for row in sums(upstream, "topic", "partition")}
         here = {partition_of(row): sums_of(row) for row in sums(archived, "topic", "partition")}
         states = {Partition(each.topic, each.partition): each for each in self._report.partitions}
@@ -179,7 +179,7 @@ class Verification:
             else:
                 different[partition] = bounds
         if different:
-            self._explain(_within(upstream, different), _within(archived, different), states)
+            self._explain(within(upstream, different), within(archived, different), states)
 
     def _explain(self, upstream: Any, archived: Any, states: dict[Partition, PartitionState]) -> None:
         """Tell records that are only here, only there, or not the same."""
@@ -221,17 +221,6 @@ class Verification:
             .option("kafka.isolation.level", "read_committed")
             .load()
         )
-
-
-def _within(frame: Any, bounds: Bounds) -> Any:
-    """Return the records whose offsets lie in a partition's bounds."""
-    from pyspark.sql import functions as f
-
-    condition = f.lit(False)
-    for partition, (start, end) in bounds.items():
-        place = (f.col("topic") == partition.topic) & (f.col("partition") == partition.number)
-        condition |= place & (f.col("offset") >= start) & (f.col("offset") < end)
-    return frame.where(condition)
 
 
 def _sum_of(manifest: Manifest, partition: Partition) -> Sums:

@@ -91,12 +91,12 @@ class StateFiles:
         self._session = session
         self.files = Files(session, root)
 
-    def load(self, batch: int | None = None) -> VisitsState:
-        """Return the newest state, or that of a batch; an empty one where there is none."""
+    def load(self) -> VisitsState:
+        """Return the newest state; an empty one where there is none."""
         found = [int(each.name.removesuffix(".json")) for each in self.files.listing() if each.name.endswith(".json")]
-        if not found or (batch is not None and batch not in found):
+        if not found:
             return VisitsState()
-        text = self.files.read(f"{max(found) if batch is None else batch}.json")
+        text = self.files.read(f"{max(found)}.json")
         try:
             fields = json.loads(text)
             fields["set_clocks"] = [(p, offset, ms) for p, offset, ms in fields["set_clocks"]]

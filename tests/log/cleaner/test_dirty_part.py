@@ -274,6 +274,16 @@ def test_what_lies_before_the_dirty_part_is_not_in_the_table(tmp_path: Path) -> 
     assert kept(offsets, history.parts()[20]) == [62]
 
 
+def rounds_until_clean(history: History, job: CleaningJob) -> int:
+    rounds = 0
+    while job.first_dirty < job.upper:
+        offsets = first_pass(job)
+        check(history, offsets)
+        job = replace(job, first_dirty=offsets.end)
+        rounds += 1
+    return rounds
+
+
 @pytest.mark.parametrize("gap", [0, 100_000])
 def test_offsets_that_are_missing_cost_no_rounds(tmp_path: Path, gap: int) -> None:
     """A log whose first offsets are gone, to be cleaned from offset 0 on: as where the checkpoint was lost."""
@@ -281,13 +291,7 @@ def test_offsets_that_are_missing_cost_no_rounds(tmp_path: Path, gap: int) -> No
     for batch in range(300):
         history.produce([b"k%08d" % (batch * 10 + index) for index in range(10)])
     job = history.job(tmp_path, 0, 11_200)
-    rounds = 0
-    while job.first_dirty < job.upper:
-        offsets = first_pass(job)
-        check(history, offsets)
-        job = replace(job, first_dirty=offsets.end)
-        rounds += 1
-    assert rounds <= 36  # forwards it would be 30
+    assert rounds_until_clean(history, job) <= 36  # forwards it would be 30
 
 
 def test_a_front_that_repeats_its_keys_is_taken_in_few_rounds(tmp_path: Path) -> None:
@@ -298,10 +302,4 @@ def test_a_front_that_repeats_its_keys_is_taken_in_few_rounds(tmp_path: Path) ->
     for batch in range(60):
         history.produce([b"k%08d" % (1000 + batch * 10 + index) for index in range(10)])
     job = history.job(tmp_path, 0, 11_200)
-    rounds = 0
-    while job.first_dirty < job.upper:
-        offsets = first_pass(job)
-        check(history, offsets)
-        job = replace(job, first_dirty=offsets.end)
-        rounds += 1
-    assert rounds <= 12  # forwards it would be 7
+    assert rounds_until_clean(history, job) <= 12  # forwards it would be 7
