@@ -6,7 +6,7 @@ import pytest
 
 from compat_tests.harness.fixtures import SideBySide
 from compat_tests.harness.scenarios import Scenario
-from compat_tests.pipeline.scenarios import scenarios
+from compat_tests.pipeline import scenarios, upstream
 
 pytestmark = [
     pytest.mark.spark,
@@ -15,6 +15,6 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("scenario", list(scenarios), ids=lambda s: s.name)
+@pytest.mark.parametrize("scenario", [*scenarios.scenarios, *upstream.scenarios], ids=lambda s: s.name)
 def test_pipeline(scenario: Scenario, side_by_side: SideBySide) -> None:
     side_by_side(scenario)

@@ -71,7 +71,7 @@ def archive(
         names, pattern, to, checkpoint, interval(every), file_format, partition_by, allow_gaps, batch_records, group
     )
     cluster = Cluster(connection)
-    cluster.chosen(names, pattern)
+    cluster.chosen(names)  # what is not there is told before Spark takes its seconds to start
     with open_session(spark, "kbroker archive") as session, shown("archive") as progress, ending_at_signals():
         job = Archive(session, cluster, options, progress)
         job.run()

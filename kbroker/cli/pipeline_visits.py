@@ -100,7 +100,7 @@ def visits(
         group,
     )
     cluster = Cluster(connection)
-    cluster.chosen((topic,), None)
+    cluster.chosen((topic,))
     with open_session(spark, "kbroker visits") as session, shown("visits") as progress, ending_at_signals():
         job = Visits(session, cluster, options, progress)
         job.run()

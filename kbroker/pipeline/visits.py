@@ -144,7 +144,7 @@ class Visits:
     def run(self) -> None:
         """Count until all is counted, or until the stream is stopped; raises PipelineError."""
         options = self._options
-        self._partitions = self._cluster.chosen((options.topic,), None)[options.topic]
+        self._partitions = self._cluster.chosen((options.topic,))[options.topic]
         self._lookup = read_lookup(self._session, options.lookup)
         self.state = self._states.load()
         self._check()
