@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kbroker.cli.client import Connection, Failures, client_options, ending_at_signals
+from kbroker.cli.client import Connection, Failures, client_options
 from kbroker.cli.output import json_option, print_json, print_table
 from kbroker.cli.spark_options import interval, milliseconds, spark_options
 from kbroker.pipeline.kafka import Cluster
@@ -101,7 +101,7 @@ def visits(
     )
     cluster = Cluster(connection)
     cluster.chosen((topic,))
-    with open_session(spark, "kbroker visits") as session, shown("visits") as progress, ending_at_signals():
+    with open_session(spark, "kbroker visits") as session, shown("visits") as progress:
         job = Visits(session, cluster, options, progress)
         job.run()
     counts = job.state.counts
@@ -136,7 +136,7 @@ def recount(
             datetime.date.fromisoformat(day)
         except ValueError:
             raise click.UsageError(f"--day takes a day such as 2026-11-21, not {day!r}") from None
-    with open_session(spark, "kbroker recount") as session, ending_at_signals():
+    with open_session(spark, "kbroker recount") as session:
         clocks = set_clocks(session, checkpoint)
         rows = recount_days(session, root, topic, read_lookup(session, lookup), rules, clocks, day)
         faults = differences(session, rows, compare, day) if compare is not None else []
