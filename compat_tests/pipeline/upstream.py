@@ -23,7 +23,7 @@ def topics_come_and_go(bootstrap: str, unique: str) -> object:
     put(bootstrap, f"{unique}-a", 0, 20)
     put(bootstrap, f"{unique}-b", 0, 20)
     with jobs(bootstrap) as job:
-        seen: list[object] = [refused(job.archive, None, "archive", pattern=f"{unique}("), sum(by(job, pattern))]
+        seen: list[object] = [refused(by, job, f"{unique}("), refused(by, job, f"{unique}-none"), sum(by(job, pattern))]
         create(bootstrap, f"{unique}-c", f"{unique}-1")
         put(bootstrap, f"{unique}-c", 0, 7)
         put(bootstrap, f"{unique}-a", 20, 1)
