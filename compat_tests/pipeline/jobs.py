@@ -43,6 +43,7 @@ class Jobs:
     bootstrap: str
     folder: Path
     said: list[str] = field(default_factory=list)
+    archiving: type[Archive] = Archive
 
     def __post_init__(self) -> None:
         self.session = configure(spark().newSession())
@@ -55,7 +56,7 @@ class Jobs:
         steps = Steps()
         names = () if topics is None else tuple(topics.split(","))
         chosen = ArchiveOptions(names, pattern, self.at(to), self.at(checkpoint), **options)
-        Archive(self.session, self.cluster, chosen, steps).run()
+        self.archiving(self.session, self.cluster, chosen, steps).run()
         return steps.records
 
     def verify(self, to: str, *topics: str) -> dict[str, Any]:
