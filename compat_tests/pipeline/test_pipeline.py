@@ -6,7 +6,7 @@ import pytest
 
 from compat_tests.harness.fixtures import SideBySide
 from compat_tests.harness.scenarios import Scenario
-from compat_tests.pipeline import scenarios, upstream
+from compat_tests.pipeline import kills, scenarios, upstream
 
 pytestmark = [
     pytest.mark.spark,
@@ -15,6 +15,8 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("scenario", [*scenarios.scenarios, *upstream.scenarios], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "scenario", [*scenarios.scenarios, *upstream.scenarios, *kills.scenarios], ids=lambda s: s.name
+)
 def test_pipeline(scenario: Scenario, side_by_side: SideBySide) -> None:
     side_by_side(scenario)
