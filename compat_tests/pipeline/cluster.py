@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -68,6 +67,7 @@ class Daemon:
             self._process.poll()
             assert time.monotonic() < deadline, f"these do not end: {members}"
             time.sleep(0.02)
+        self._process.wait(WAIT_S)
 
 
 def _members(session: int) -> list[int]:
@@ -94,26 +94,36 @@ class StandaloneCluster:
         master = self._add("master", "master.Master", "--port", "0", "--webui-port", "0")
         self.url = master.ready(r"Starting Spark master at (spark://\S+)")[1]
         for number in range(workers):
-            work = ("--work-dir", str(self.work_of(number)), "--webui-port", "0", "--port", "0")
-            self._add(f"worker-{number}", "worker.Worker", "--cores", "1", "--memory", "1g", *work, self.url)
-        for worker in self.workers():
-            worker.ready("Successfully registered with master")
+            self.launch_worker(number)
+        for number in range(workers):
+            self.await_worker(number)
 
-    def workers(self) -> list[Daemon]:
-        """Return the workers, also those that were killed."""
-        return self._daemons[1:]
+    def launch_worker(self, number: int) -> None:
+        """Start another worker; they are numbered from 0."""
+        work = ("--work-dir", str(self._work_of(number)), "--webui-port", "0", "--port", "0")
+        self._add(f"worker-{number}", "worker.Worker", "--cores", "1", "--memory", "1g", *work, self.url)
 
-    def work_of(self, number: int) -> Path:
-        """Return the folder in which a worker's executors live: `app-.../<executor>/`."""
+    def await_worker(self, number: int) -> None:
+        """Wait until the master knows a worker."""
+        self._daemons[number + 1].ready("Successfully registered with master")
+
+    def kill_worker(self, number: int) -> None:
+        """End a worker and its executors by force."""
+        self._daemons[number + 1].kill()
+
+    def applications(self) -> dict[str, str]:
+        """Return the names of the applications that the master has registered, by their ids, in their order."""
+        found = re.findall(r"Registered app (.+) with ID (\S+)", self._daemons[0].said())
+        return {app: name for name, app in found}
+
+    def stages_of(self, number: int, application: str) -> set[int]:
+        """Return the stages of which a worker's executors have begun tasks."""
+        logs = self._work_of(number).glob(f"{application}/*/stderr")
+        begun = r"Running task \d+\.\d+ in stage (\d+)\."
+        return {int(stage) for log in logs for stage in re.findall(begun, log.read_text(errors="replace"))}
+
+    def _work_of(self, number: int) -> Path:
         return self._folder / f"work-{number}"
-
-    def executors_of(self, number: int) -> list[str]:
-        """Return the applications for which a worker has run executors."""
-        return sorted(found.parent.name for found in self.work_of(number).glob("app-*/*/stderr"))
-
-    def applications(self) -> list[str]:
-        """Return the names of the applications that the master has registered, in their order."""
-        return re.findall(r"Registered app (.+) with ID", self._daemons[0].said())
 
     def kill(self) -> None:
         """End all of it."""
@@ -121,10 +131,17 @@ class StandaloneCluster:
             each.kill()
 
     def _add(self, name: str, kind: str, *arguments: str) -> Daemon:
-        environment = {"SPARK_LOCAL_DIRS": str(self._folder / "local"), "PYSPARK_PYTHON": sys.executable}
+        environment = {"SPARK_LOCAL_DIRS": str(self._folder / "local"), "PYTHONPATH": str(self._without_kbroker())}
         daemon = Daemon(self._folder, name, environment, f"{_CLASSES}.{kind}", "--host", HOST, *arguments)
         self._daemons.append(daemon)
         return daemon
+
+    def _without_kbroker(self) -> Path:
+        """Return what takes kbroker from the executors' Python, which is the one of the tests."""
+        package = self._folder / "python" / "kbroker"
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").write_text("raise ImportError('kbroker is not installed here')\n")
+        return package.parent
 
 
 @contextmanager
@@ -137,3 +154,13 @@ def standalone(workers: int = 2) -> Iterator[StandaloneCluster]:
             yield cluster
         finally:
             cluster.kill()
+        assert not _naming(folder), "something of the cluster lives on"
+
+
+def _naming(text: str) -> list[str]:
+    """Return the command lines of processes that hold a text."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(each.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if text in line]

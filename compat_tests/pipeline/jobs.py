@@ -44,8 +44,11 @@ class Jobs:
     folder: Path
     said: list[str] = field(default_factory=list)
 
+    session: Any = None
+    """Another SparkSession than that of the tests."""
+
     def __post_init__(self) -> None:
-        self.session = configure(spark().newSession())
+        self.session = self.session or configure(spark().newSession())
         self.cluster = Cluster(Connection(self.bootstrap, {}))
 
     def archive(self, topics: str, to: str, checkpoint: str = "checkpoint", **options: Any) -> list[int]:
@@ -77,7 +80,7 @@ class Jobs:
         return run
 
     def visits(self, topic: str, **options: Any) -> Visits:
-        """Count the visits of what is there now; the numbers go to `table`."""
+        """Count the visits of what is there now; the numbers go to `table`, the state to `visits`."""
         places = (self.at("table"), f"{topic}-visits", self.at("visits"), f"{topic}-malformed")
         chosen = VisitsOptions(topic, self.at("lookup.csv"), *places, **options)
         job = Visits(self.session, self.cluster, chosen, Steps())
