@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compat_tests.pipeline.cluster import EXECUTOR_MEMORY
+from compat_tests.pipeline.cluster import EXECUTOR_MEMORY, WAIT_S
 from compat_tests.pipeline.jobs import Jobs, refused
 from compat_tests.spark.session import connector_jars
 from kbroker.pipeline.replay import Replay
@@ -43,6 +44,7 @@ class Slow(Replay):
 def main(master: str, bootstrap: str, folder: str, topic: str) -> None:
     options = SparkOptions(master, CONF, tuple(connector_jars()), retries=False)
     with open_session(options, "several jobs") as session:
+        await_executors(session, 2)
         job = Jobs(bootstrap, Path(folder), session=session)
         rows = job.recount("archive", topic, VisitRules())
         _tell("recount", lambda: rows)
@@ -55,6 +57,15 @@ def main(master: str, bootstrap: str, folder: str, topic: str) -> None:
         slow = job.replaying("archive", f"{topic}-again", Slow, exactly_once=True)
         _tell("lost", lambda: refused(slow))
         _tell("again", lambda: job.replay("archive", f"{topic}-again", exactly_once=True))
+
+
+def await_executors(session: Any, number: int) -> None:
+    """Wait until so many executors are there."""
+    tracker = session.sparkContext._jsc.sc().statusTracker()
+    deadline = time.monotonic() + WAIT_S
+    while len(tracker.getExecutorInfos()) <= number:  # the driver is one more
+        assert time.monotonic() < deadline, f"there are no {number} executors"
+        time.sleep(0.1)
 
 
 def _tell(name: str, job: Callable[[], object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import time
 from typing import Any
@@ -41,34 +42,34 @@ def jobs_on_a_cluster_do_what_local_ones_do(bootstrap: str, unique: str) -> obje
         lines = ["visitor,organisation", *(f"v{n},{organisation(f'v{n}')}" for n in range(2, 61))]
         for job in (near, far):
             (job.folder / "lookup.csv").write_text("\n".join(lines))
-        archived = archive_while_a_worker_dies(cluster, far, unique)
+        archived, workers = archive_while_a_worker_dies(cluster, far, unique)
         with verb(cluster.url, far, "visits", *visits_of(far, unique)) as driver:
             visited = driver.wait()[0]
         assert near.archive(unique, "archive", batch_records=BATCH) == archived
         near.visits(unique)
         assert contents(far) == contents(near)
         assert table(far) == table(near) == expected(found_events)
-        seen = jobs_in_one_driver(cluster, far, near, unique)
+        seen = jobs_in_one_driver(cluster, workers, far, near, unique)
         assert list(cluster.applications().values()) == ["kbroker archive", "kbroker visits", "several jobs"]
         for topic in (newest, bad):
             assert topic(bootstrap, f"{unique}-far") == topic(bootstrap, unique)
         return [archived, visited, len(table(far)), seen]
 
 
-def archive_while_a_worker_dies(cluster: StandaloneCluster, far: Jobs, topic: str) -> list[int]:
-    """Archive on the cluster, and kill a worker after the first batch; returns the records of each batch."""
+def archive_while_a_worker_dies(cluster: StandaloneCluster, far: Jobs, topic: str) -> tuple[list[int], list[int]]:
+    """Archive on the cluster and kill a worker after the first batch; returns the batches' records, and who lives."""
     places = ("--to", far.at("archive"), "--checkpoint", far.at("checkpoint"), "--batch-records", str(BATCH))
     with verb(cluster.url, far, "archive", "--topics", topic, *places) as driver:
         driver.line(0)
         (application,) = cluster.applications()
-        assert all(cluster.stages_of(number, application) for number in range(2)), "a worker had nothing to do"
-        cluster.kill_worker(0)
+        working = next(number for number in range(2) if cluster.stages_of(number, application))
+        cluster.kill_worker(working)
         assert driver.running, "the worker was killed too late"
         cluster.launch_worker(2)
         status, steps, said = driver.wait()
     assert status == 0, said
     cluster.await_worker(2)
-    return [step["records"] for step in steps]
+    return [step["records"] for step in steps], [1 - working, 2]
 
 
 def visits_of(job: Jobs, topic: str) -> tuple[str, ...]:
@@ -76,12 +77,13 @@ def visits_of(job: Jobs, topic: str) -> tuple[str, ...]:
     return (*topics, "--lookup", job.at("lookup.csv"), "--to", job.at("table"), "--checkpoint", job.at("visits"))
 
 
-def jobs_in_one_driver(cluster: StandaloneCluster, far: Jobs, near: Jobs, topic: str) -> object:
+def jobs_in_one_driver(cluster: StandaloneCluster, workers: list[int], far: Jobs, near: Jobs, topic: str) -> object:
     """Run the other jobs on the cluster, and kill a worker that sends a replay's records."""
     module, places = "compat_tests.pipeline.cluster_driver", (cluster.url, far.bootstrap, str(far.folder), topic)
     with Driver(module, *places, cwd=far.folder) as driver:
         application = driver.line(6)[1]
-        cluster.kill_worker(sender_without_its_input(cluster, driver, near, f"{topic}-again", application))
+        await_sending(driver, near, f"{topic}-again")
+        cluster.kill_worker(sender_without_its_input(cluster, workers, application))
         status, found, said = driver.wait()
     assert status == 0, said
     told = dict(found)
@@ -100,22 +102,22 @@ def jobs_in_one_driver(cluster: StandaloneCluster, far: Jobs, near: Jobs, topic:
     return [told["lost"], told["not shared"].replace(str(far.folder), "FOLDER"), told["optimize"][1]]
 
 
-def sender_without_its_input(
-    cluster: StandaloneCluster, driver: Driver, near: Jobs, target: str, application: str
-) -> int:
-    """Wait until both workers send; return the one that did not read the records, which then are not lost with it."""
+def await_sending(driver: Driver, near: Jobs, target: str) -> None:
+    """Wait until records arrive in all partitions of a topic, which need not be there yet."""
     deadline = time.monotonic() + WAIT_S
     while True:
         assert driver.running, driver.said()
-        assert time.monotonic() < deadline, "no worker sends"
-        try:
+        assert time.monotonic() < deadline, "nobody sends"
+        with contextlib.suppress(PipelineError):
             if min(near.cluster.high_watermarks(target).values()) > BATCH // 40:
-                break
-        except PipelineError:
-            pass  # there is no such topic yet
+                return
         time.sleep(0.1)
-    stages = {number: cluster.stages_of(number, application) for number in (1, 2)}
-    sending = max(stages[1] & stages[2])
+
+
+def sender_without_its_input(cluster: StandaloneCluster, workers: list[int], application: str) -> int:
+    """Return the worker, of two that send, that did not read the records: they are not lost with it."""
+    stages = {number: cluster.stages_of(number, application) for number in workers}
+    sending = max(set.intersection(*stages.values()))
     reading = max(stage for begun in stages.values() for stage in begun if stage < sending)
     (found,) = [number for number, begun in stages.items() if reading not in begun]
     return found

@@ -6,6 +6,7 @@ empty: a third of the tasks, as a rule, and with few partitions it may be all bu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from typing import Any
 
@@ -19,12 +20,20 @@ def one_task_each(frame: Any, partitions: Collection[Partition]) -> Any:
 
     number = len(partitions)
     session = frame.sparkSession
-    # The least number that Spark sends to each of the tasks: half of those that are drawn are enough for 100,000 tasks.
-    drawn = session.range(0, 40 * number, 1, 1).groupBy(f.expr(f"pmod(hash(id), {number})").alias("task"))
-    numbers = [row["least"] for row in drawn.agg(f.min("id").alias("least")).orderBy("task").collect()]
+    numbers = _numbers(session, number)
     places = [
         {"topic": each.topic, "partition": each.number, "place": place}
         for each, place in zip(sorted(partitions), numbers, strict=True)
     ]
     known = f.broadcast(small_frame(session, places, "topic string, partition int, place bigint"))
     return frame.join(known, ["topic", "partition"]).repartition(number, "place").drop("place")
+
+
+@functools.lru_cache(maxsize=4)
+def _numbers(session: Any, tasks: int) -> list[int]:
+    """Return the least number that Spark sends to each of so many tasks, when it spreads by a column of numbers."""
+    from pyspark.sql import functions as f
+
+    # Drawn are more than enough: that one of 100,000 tasks gets none of them has a chance of 1 in 10^12.
+    drawn = session.range(0, 40 * tasks, 1, 1).groupBy(f.expr(f"pmod(hash(id), {tasks})").alias("task"))
+    return [int(row["least"]) for row in drawn.agg(f.min("id").alias("least")).orderBy("task").collect()]
