@@ -45,8 +45,11 @@ class Jobs:
     said: list[str] = field(default_factory=list)
     archiving: type[Archive] = Archive
 
+    session: Any = None
+    """Another SparkSession than that of the tests."""
+
     def __post_init__(self) -> None:
-        self.session = configure(spark().newSession())
+        self.session = self.session or configure(spark().newSession())
         self.cluster = Cluster(Connection(self.bootstrap, {}))
 
     def archive(
@@ -81,7 +84,7 @@ class Jobs:
         return run
 
     def visits(self, topic: str, **options: Any) -> Visits:
-        """Count the visits of what is there now; the numbers go to `table`."""
+        """Count the visits of what is there now; the numbers go to `table`, the state to `visits`."""
         places = (self.at("table"), f"{topic}-visits", self.at("visits"), f"{topic}-malformed")
         chosen = VisitsOptions(topic, self.at("lookup.csv"), *places, **options)
         job = Visits(self.session, self.cluster, chosen, Steps())

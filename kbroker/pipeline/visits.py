@@ -28,6 +28,8 @@ from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.lookup import fingerprint, read_lookup
 from kbroker.pipeline.manifest import Partition
 from kbroker.pipeline.progress import Progress
+from kbroker.pipeline.shared_folder import require_shared
+from kbroker.pipeline.small_frame import small_frame
 from kbroker.pipeline.visit_rules import (
     DAY_MS,
     Clock,
@@ -107,7 +109,7 @@ class StateFiles:
     def frame(self, batch: int, name: str, schema: str) -> Any:
         """Return the rows of a batch's state."""
         if batch < 0:
-            return self._session.createDataFrame([], schema)
+            return small_frame(self._session, [], schema)
         return self._session.read.schema(schema).parquet(self.files.url(f"{batch}/{name}"))
 
     def commit(self, state: VisitsState) -> None:
@@ -148,6 +150,8 @@ class Visits:
         self._lookup = read_lookup(self._session, options.lookup)
         self.state = self._states.load()
         self._check()
+        require_shared(self._session, self._states.files, "_trial")
+        require_shared(self._session, self._table, "_new")
         self._cluster.ensure_topic(options.out_topic, 1, {"cleanup.policy": "compact"})
         self._cluster.ensure_topic(options.dead_letters, 1)
         self._query = query = self._start()
