@@ -22,8 +22,8 @@ from compat_tests.pipeline.jobs import Jobs, jobs, refused
 from compat_tests.pipeline.visit_model import Record, counted, organisation, some_events
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import HEADER, Replay
+from kbroker.pipeline.visit_outputs import TABLE
 from kbroker.pipeline.visit_rules import VisitRules
-from kbroker.pipeline.visits import TABLE
 
 scenarios = Scenarios("pipeline")
 DAY_MS = 86_400_000

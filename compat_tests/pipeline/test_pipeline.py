@@ -6,7 +6,10 @@ import pytest
 
 from compat_tests.harness.fixtures import SideBySide
 from compat_tests.harness.scenarios import Scenario
+from compat_tests.pipeline import visit_scenarios
 from compat_tests.pipeline.scenarios import scenarios
+
+assert visit_scenarios.scenarios is scenarios  # they are added to the others
 
 pytestmark = [
     pytest.mark.spark,
