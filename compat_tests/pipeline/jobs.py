@@ -48,10 +48,13 @@ class Jobs:
         self.session = configure(spark().newSession())
         self.cluster = Cluster(Connection(self.bootstrap, {}))
 
-    def archive(self, topics: str, to: str, checkpoint: str = "checkpoint", **options: Any) -> list[int]:
+    def archive(
+        self, topics: str | None, to: str, checkpoint: str = "checkpoint", pattern: str | None = None, **options: Any
+    ) -> list[int]:
         """Archive what is there now; returns the records of each batch."""
         steps = Steps()
-        chosen = ArchiveOptions(tuple(topics.split(",")), None, self.at(to), self.at(checkpoint), **options)
+        names = () if topics is None else tuple(topics.split(","))
+        chosen = ArchiveOptions(names, pattern, self.at(to), self.at(checkpoint), **options)
         Archive(self.session, self.cluster, chosen, steps).run()
         return steps.records
 
@@ -117,3 +120,8 @@ def refused(action: Any, *arguments: Any, **options: Any) -> str:
     except PipelineError as err:
         return str(err)
     raise AssertionError("the job was not refused")
+
+
+def without(line: str, job: Jobs) -> str:
+    """Return a line without what differs from run to run."""
+    return line.replace(str(job.folder), "FOLDER").replace(job.bootstrap, "BROKER")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,84 +12,28 @@ from typing import Any
 import duckdb
 import pyarrow.dataset
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import Producer
 
 from compat_tests.harness.scenarios import Scenarios
-from compat_tests.pipeline.jobs import Jobs, jobs, refused
+from compat_tests.pipeline.jobs import jobs, refused, without
+from compat_tests.pipeline.topics import (
+    BASE_MS,
+    create,
+    create_anew,
+    delete_records,
+    delete_topic,
+    put,
+    put_transaction,
+    records,
+    values,
+)
 from compat_tests.pipeline.visit_model import Record, counted, organisation, some_events
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay import HEADER, Replay
+from kbroker.pipeline.replay import Replay
 from kbroker.pipeline.visit_outputs import TABLE
 from kbroker.pipeline.visit_rules import VisitRules
 
 scenarios = Scenarios("pipeline")
-DAY_MS = 86_400_000
-BASE_MS = int(time.time()) // 86_400 * DAY_MS - 2 * DAY_MS  # midnight, two days ago
-WAIT_S = 60
-
-
-def create(bootstrap: str, *topics: str, partitions: int = 2) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for future in admin.create_topics([NewTopic(t, num_partitions=partitions) for t in topics]).values():
-        future.result(30)
-
-
-def put(bootstrap: str, topic: str, first: int, count: int, partitions: int = 2) -> None:
-    """Produce records round robin, 20 seconds apart, of every shape: without key, value, headers; null and empty."""
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
-    for i in range(first, first + count):
-        producer.produce(
-            topic,
-            value=None if i % 7 == 0 else b"" if i % 7 == 1 else f"value-{i}",
-            key=None if i % 3 == 0 else b"" if i % 3 == 1 else f"key-{i}",
-            partition=i % partitions,
-            timestamp=BASE_MS + i * 20_000,
-            headers=[("n", str(i).encode()), ("n", None), ("", b"")] if i % 2 else [],
-        )
-    assert producer.flush(30) == 0
-
-
-def put_transaction(bootstrap: str, topic: str, *, commit: bool) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{commit}", "log_level": 0})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    for partition in range(2):
-        producer.produce(topic, value=f"in a transaction, {commit}", partition=partition, timestamp=BASE_MS + DAY_MS)
-    producer.flush(30)
-    if commit:
-        producer.commit_transaction(30)
-    else:
-        producer.abort_transaction(30)
-
-
-def records(bootstrap: str, topic: str, partitions: int = 2, *, timestamps: bool = True) -> list[list[Any]]:
-    """Return a topic's records in order, partition after partition; without the header that a replay adds."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True, "log_level": 0}
-    consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    found: list[list[Any]] = [[] for _ in range(partitions)]
-    ended = 0
-    deadline = time.monotonic() + WAIT_S
-    while ended < partitions:
-        assert time.monotonic() < deadline
-        message = consumer.poll(1)
-        if message is None:
-            continue
-        if message.error() is not None:
-            assert message.error().code() == KafkaError._PARTITION_EOF
-            ended += 1
-            continue
-        headers = [list(header) for header in message.headers() or () if header[0] != HEADER]
-        stamp = message.timestamp()[1] - BASE_MS if timestamps else None
-        found[message.partition()].append([text(message.key()), text(message.value()), stamp, str(headers)])
-    consumer.close()
-    return found
-
-
-def text(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.decode()
 
 
 def sums(report: dict[str, Any]) -> list[list[Any]]:
@@ -147,18 +90,12 @@ def archive_knows_what_was_deleted(bootstrap: str, unique: str) -> object:
     topic = f"{unique}"
     create(bootstrap, topic)
     put(bootstrap, topic, 0, 200)
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-
-    def delete(offset: int) -> None:
-        for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
-            future.result(30)
-
     with jobs(bootstrap) as job:
         job.archive(topic, "archive")
-        delete(30)
+        delete_records(bootstrap, topic, 0, 30)
         report = job.verify("archive")
         put(bootstrap, topic, 200, 100)
-        delete(120)
+        delete_records(bootstrap, topic, 0, 120)
         line = refused(job.archive, topic, "archive")
         job.archive(topic, "archive", allow_gaps=True)
         with_gap = job.verify("archive")
@@ -181,15 +118,13 @@ def archive_refuses_what_would_leave_gaps(bootstrap: str, unique: str) -> object
             refused(job.archive, f"{unique}-a", "elsewhere"),
             refused(job.archive, f"{unique}-a", "archive", partition_by="date,hour"),
             refused(job.verify, "nothing"),
+            refused(job.archive, f"{unique}-a", "archive[1]"),
+            refused(job.archive, f"{unique}-a", "archive", "archive/checkpoint"),
         ]
         put(bootstrap, f"{unique}-a", 20, 4)
         other = job.archive(f"{unique}-a,{unique}-b", "archive", "other")
         old = refused(job.archive, f"{unique}-a", "archive")
         return [[without(line, job) for line in [*lines, old]], sum(other), sums(job.verify("archive"))]
-
-
-def without(line: str, job: Jobs) -> str:
-    return line.replace(str(job.folder), "FOLDER").replace(job.bootstrap, "BROKER")
 
 
 @scenarios.add
@@ -324,11 +259,6 @@ def put_events(bootstrap: str, topic: str, found: list[Record]) -> None:
     assert producer.flush(30) == 0
 
 
-def values(bootstrap: str, topic: str, partitions: int) -> list[list[tuple[str | None, str | None]]]:
-    """Return (key, value) of a topic's records."""
-    return [[(key, value) for key, value, *_ in part] for part in records(bootstrap, topic, partitions)]
-
-
 @scenarios.add
 def what_would_be_there_twice_is_refused(bootstrap: str, unique: str) -> object:
     create(bootstrap, unique)
@@ -348,28 +278,12 @@ def what_would_be_there_twice_is_refused(bootstrap: str, unique: str) -> object:
         faults = [line.partition(": ")[2] for line in job.verify("archive")["faults"]]
         manifest.write_text(text)
         (job.folder / "archive" / copy["path"]).unlink()
-        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        for future in admin.delete_topics([unique]).values():
-            future.result(30)
+        delete_topic(bootstrap, unique)
         create_anew(bootstrap, unique)
         put(bootstrap, unique, 0, 30)
         lines.append(refused(job.archive, unique, "archive"))
         others = [without(line, job).partition(" (process")[0] for line in lines]
         return [others, faults, [without(line, job) for line in job.verify("archive")["faults"]][:1]]
-
-
-def create_anew(bootstrap: str, topic: str) -> None:
-    """Create a topic that is being deleted."""
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            create(bootstrap, topic)
-        except KafkaException as err:
-            if err.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-        else:
-            return
 
 
 @scenarios.add

@@ -6,10 +6,7 @@ import pytest
 
 from compat_tests.harness.fixtures import SideBySide
 from compat_tests.harness.scenarios import Scenario
-from compat_tests.pipeline import visit_scenarios
-from compat_tests.pipeline.scenarios import scenarios
-
-assert visit_scenarios.scenarios is scenarios  # they are added to the others
+from compat_tests.pipeline import scenarios, upstream, visit_scenarios
 
 pytestmark = [
     pytest.mark.spark,
@@ -18,6 +15,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("scenario", list(scenarios), ids=lambda s: s.name)
+ALL = [*scenarios.scenarios, *upstream.scenarios, *visit_scenarios.scenarios]
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda s: s.name)
 def test_pipeline(scenario: Scenario, side_by_side: SideBySide) -> None:
     side_by_side(scenario)

@@ -10,21 +10,22 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from compat_tests.pipeline.jobs import Jobs, jobs, refused
-from compat_tests.pipeline.scenarios import (
+from compat_tests.harness.scenarios import Scenarios
+from compat_tests.pipeline.jobs import Jobs, jobs, refused, without
+from compat_tests.pipeline.scenarios import put_events
+from compat_tests.pipeline.topics import (
     BASE_MS,
     WAIT_S,
     create,
     create_anew,
-    put_events,
+    delete_records,
+    delete_topic,
     records,
-    scenarios,
     values,
-    without,
 )
 from compat_tests.pipeline.visit_model import Record
 from kbroker.pipeline.files import Files
@@ -32,7 +33,7 @@ from kbroker.pipeline.lock import WriterLock
 from kbroker.pipeline.lookup import read_lookup
 from kbroker.pipeline.visit_rules import VisitRules
 
-__all__ = ["scenarios"]
+scenarios = Scenarios("pipeline")
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 NAMES = {"a": 'Smith "and" Sons', "b": "two\nlines, one name", "c": "back\\slash", "d": " ünï "}
 
@@ -75,10 +76,9 @@ def visits_through_changes_of_the_topic(bootstrap: str, unique: str) -> object:
         after = numbers(job.table())
         # What is behind a gap, or in another topic of the same name, is not counted.
         put_events(bootstrap, unique, [event(0, 31 * HOUR_MS, "a")] * 10)
-        for future in admin.delete_records([TopicPartition(unique, 0, 7)]).values():
-            future.result(30)
+        delete_records(bootstrap, unique, 0, 7)
         lines = [refused(job.visits, unique)]
-        admin.delete_topics([unique])[unique].result(30)
+        delete_topic(bootstrap, unique)
         create_anew(bootstrap, unique)
         put_events(bootstrap, unique, [event(0, 31 * HOUR_MS, "a")] * 20)
         lines.append(refused(job.visits, unique))

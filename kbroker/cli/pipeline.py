@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from kbroker.cli.client import Connection, Failures, client_options, ending_at_signals
+from kbroker.cli.client import Connection, Failures, client_options
 from kbroker.cli.output import json_option, print_json, print_table
 from kbroker.cli.pipeline_demo import demo
 from kbroker.cli.pipeline_events import command as events
@@ -71,8 +71,8 @@ def archive(
         names, pattern, to, checkpoint, interval(every), file_format, partition_by, allow_gaps, batch_records, group
     )
     cluster = Cluster(connection)
-    cluster.chosen(names, pattern)
-    with open_session(spark, "kbroker archive") as session, shown("archive") as progress, ending_at_signals():
+    cluster.chosen(names)  # what is not there is told before Spark takes its seconds to start
+    with open_session(spark, "kbroker archive") as session, shown("archive") as progress:
         job = Archive(session, cluster, options, progress)
         job.run()
     click.echo(f"archived {job.records:,} records to {to}", err=True)
@@ -86,7 +86,7 @@ def archive(
 @client_options
 def verify(topics: tuple[str, ...], root: str, as_json: bool, connection: Connection, spark: SparkOptions) -> None:
     """Compare an archive with its manifest and with the topics it came from; exit 1 when something is wrong."""
-    with open_session(spark, "kbroker verify") as session, ending_at_signals():
+    with open_session(spark, "kbroker verify") as session:
         report = Verification(session, Cluster(connection), root, topics).run()
     if as_json:
         print_json(report.encode())
@@ -102,7 +102,7 @@ def verify(topics: tuple[str, ...], root: str, as_json: bool, connection: Connec
 @spark_options
 def optimize(root: str, target_mb: int, spark: SparkOptions) -> None:
     """Put the small files of an archive together, and its manifest into one document."""
-    with open_session(spark, "kbroker optimize") as session, ending_at_signals():
+    with open_session(spark, "kbroker optimize") as session:
         before, after = Optimization(session, root, target_mb << 20).run()
     click.echo(f"{before:,} files are {after:,} now")
 
@@ -154,7 +154,6 @@ def replay(
     with (
         open_session(replace(spark, retries=not exactly_once), "kbroker replay") as session,
         shown("replay") as progress,
-        ending_at_signals(),
     ):
         job = Replay(session, cluster, options, progress, functools.partial(click.echo, err=True))
         job.run()

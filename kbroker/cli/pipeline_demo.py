@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from kbroker.cli.client import Connection, Failures, ending_at_signals
+from kbroker.cli.client import Connection, Failures
 from kbroker.cli.output import print_table
 from kbroker.cli.spark_options import spark_options
 from kbroker.pipeline.demo import Tour, by_day, tour
@@ -26,7 +26,7 @@ _HEADERS = ("day", "visits, streamed", "visits, recounted", "events", "late", "f
 def demo(out: str, days: int, records: int, spark: SparkOptions) -> None:
     """Show it all: a broker, events, streaming visits, an archive, a recount of it, and the two compared."""
     with _broker() as connection, tempfile.TemporaryDirectory(prefix="kbroker-demo-") as folder:
-        with open_session(spark, "kbroker demo") as session, ending_at_signals():
+        with open_session(spark, "kbroker demo") as session:
             found = tour(session, connection, Path(folder), days, records, lambda text: click.echo(text, err=True))
         picture, page = _kept(found, Path(out))
     print_table(_HEADERS, by_day(found))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kbroker.cli.client import Connection, Failures, client_options, ending_at_signals
+from kbroker.cli.client import Connection, Failures, client_options
 from kbroker.cli.output import json_option, print_json, print_table
 from kbroker.cli.spark_options import interval, milliseconds, spark_options
 from kbroker.pipeline.kafka import Cluster
@@ -105,8 +105,8 @@ def visits(
         milliseconds(idle, "--idle"),
     )
     cluster = Cluster(connection)
-    cluster.chosen((topic,), None)
-    with open_session(spark, "kbroker visits") as session, shown("visits") as progress, ending_at_signals():
+    cluster.chosen((topic,))
+    with open_session(spark, "kbroker visits") as session, shown("visits") as progress:
         job = Visits(session, cluster, options, progress)
         job.run()
     counts = job.state.counts
@@ -141,7 +141,7 @@ def recount(
             datetime.date.fromisoformat(day)
         except ValueError:
             raise click.UsageError(f"--day takes a day such as 2026-11-21, not {day!r}") from None
-    with open_session(spark, "kbroker recount") as session, ending_at_signals():
+    with open_session(spark, "kbroker recount") as session:
         # The table first: what a stream counts meanwhile is in the checkpoint and the archive then, or in none of them.
         streamed = table_rows(session, compare) if compare is not None else []
         state = state_of(session, checkpoint) if checkpoint is not None else None

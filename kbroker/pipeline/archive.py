@@ -20,7 +20,7 @@ from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.manifest import Entry, Manifest, Partition, Range, Sums
 from kbroker.pipeline.progress import Progress
 from kbroker.pipeline.record_columns import partition_of, sums, sums_of, with_folders
-from kbroker.pipeline.store import Store, counted, layout, now
+from kbroker.pipeline.store import MANY_ENTRIES, Store, counted, layout, now
 
 _EARLIEST: Final = -2  # in Spark's `startingOffsets`
 _SHORT_ID: Final = 8
@@ -60,15 +60,15 @@ class Archive:
         self._ids: dict[str, str] = {}
         self._done: dict[str, int] = {}
         self._ends: Offsets = {}
+        self._entries = 0
         self.records = 0
         """Archived by this run."""
 
     def run(self) -> None:
         """Archive until all is, or until the stream is stopped; raises PipelineError."""
-        options = self._options
-        self._topics = self._cluster.chosen(options.topics, options.pattern)
+        self._topics = self._chosen()
         with self._store.writing() as manifest:
-            manifest = self._store.summarize(manifest, f"summary-{uuid.uuid4().hex}")
+            manifest = self._summarize(manifest)
             self._check(manifest)
             self._done, self._ends = manifest.queries, manifest.ends()
             self._ids = {name: known for name, known in manifest.topics.items() if name in self._topics}
@@ -87,9 +87,26 @@ class Archive:
 
     # -- before the start -----------------------------------------------------------------------------------
 
+    def _chosen(self) -> dict[str, int]:
+        """Return the topics to archive. Patterns are Java's, since Spark finds topics to come by the same one."""
+        pattern = self._options.pattern
+        if pattern is None:
+            return self._cluster.chosen(self._options.topics)
+        matches = self._session._jvm.java.util.regex.Pattern.matches  # noqa: SLF001 - pyspark has no other way to it
+        existing = self._cluster.topics()
+        try:
+            found = {name: count for name, count in existing.items() if matches(pattern, name)}
+        except Exception as err:
+            raise PipelineError(f"--pattern {pattern}: {first_line(err)}") from err
+        if not found:
+            raise PipelineError(f"no topic at {self._cluster.clients.bootstrap} matches {pattern}")
+        return found
+
     def _check(self, manifest: Manifest) -> None:
         """Refuse what would leave a gap or write something twice."""
         options = self._options
+        if _visible_below(self._checkpoint.url(), self._store.files.url()):
+            raise PipelineError(f"the checkpoint {options.checkpoint} would lie among the files of {options.to}")
         if (found := layout(manifest)) not in (None, options.partition_by):
             raise PipelineError(f"{options.to} is partitioned by {found}, not by {options.partition_by}")
         if faults := manifest.faults():
@@ -103,9 +120,7 @@ class Archive:
     def _check_checkpoint(self, manifest: Manifest, query: str, ends: Offsets) -> None:
         where, done = self._options.checkpoint, self._checkpoint.committed()
         if self._checkpoint.planned() >= 0:
-            others = {p.topic for p in self._checkpoint.ends(self._checkpoint.planned())} - self._topics.keys()
-            if others:
-                raise PipelineError(f"the checkpoint {where} is one of topic {', '.join(sorted(others))}")
+            self._check_topics({p.topic for p in self._checkpoint.ends(self._checkpoint.planned())})
         archived = manifest.queries.get(query, -1)
         if archived < done:
             raise PipelineError(f"the checkpoint {where} is of another archive than {self._options.to}, or newer")
@@ -122,6 +137,19 @@ class Archive:
             and any(ends.get(partition, 0) != start for partition, start in self._checkpoint.starts(0).items())
         ):
             raise PipelineError(f"the checkpoint {where} is not the one of {self._options.to}; take a new one")
+
+    def _check_topics(self, known: set[str]) -> None:
+        """Refuse a checkpoint that knows other topics than those to archive, unless they are gone and may be."""
+        others = known - self._topics.keys()
+        gone = others - self._cluster.topics().keys() if others else set()
+        if others - gone:
+            names = ", ".join(sorted(others - gone))
+            raise PipelineError(f"the checkpoint {self._options.checkpoint} is one of topic {names}")
+        if gone and not self._options.allow_gaps:
+            raise PipelineError(
+                f"{', '.join(sorted(gone))} was deleted upstream, and what it held last may not be archived;"
+                " --allow-gaps goes on without it"
+            )
 
     def _check_ids(self) -> None:
         """Refuse a topic that is not the one that was archived so far; note the ids of new ones."""
@@ -196,7 +224,7 @@ class Archive:
         ranges, by_file = self._ranges(name, staged, batch)
         gaps = self._gaps(ranges) if options.allow_gaps else ()
         self._topics |= {each.partition.topic: 0 for each, _ in ranges if each.partition.topic not in self._topics}
-        self._check_ids()
+        self._cluster.patiently(self._check_ids)
         entry = Entry(
             name,
             "archive",
@@ -209,7 +237,16 @@ class Archive:
         )
         self._store.commit(entry)
         self._done[query] = batch
+        self._entries += 1
+        if self._entries >= MANY_ENTRIES:
+            self._summarize(self._store.load())
         self._tell(entry, batch)
+
+    def _summarize(self, manifest: Manifest) -> Manifest:
+        """Put the manifest's entries into one when they have become many: a stream may run for years."""
+        summary = self._store.summarize(manifest, f"summary-{uuid.uuid4().hex}")
+        self._entries = len(summary.entries)
+        return summary
 
     def _ranges(self, name: str, staged: Any, batch: int) -> tuple[list[tuple[Range, int]], dict[str, int]]:
         """Return (range, first offset in it) of each partition of a batch, and the records in each file."""
@@ -249,7 +286,7 @@ class Archive:
         return tuple(found)
 
     def _log_starts(self, ranges: list[tuple[Range, int]], numbers: dict[str, int]) -> list[int]:
-        bounds = self._cluster.bounds(numbers)
+        bounds = self._cluster.patiently(lambda: self._cluster.bounds(numbers))
         return [bounds[each.partition][0] for each, _ in ranges]
 
     # -- afterwards -----------------------------------------------------------------------------------------
@@ -264,7 +301,7 @@ class Archive:
     def _lag(self) -> int | None:
         """Return how many offsets are not archived yet, and let a group show it; None while no broker answers."""
         try:
-            bounds = self._cluster.bounds(self._cluster.chosen(self._topics, None))
+            bounds = self._cluster.bounds(self._cluster.chosen(self._topics))
             if self._options.group:
                 self._cluster.show_progress(self._options.group, {p: self._ends[p] for p in bounds if p in self._ends})
         except Exception:  # noqa: BLE001 - it is only shown, and the stream goes on without
@@ -276,6 +313,13 @@ class Archive:
         if isinstance(cause, PipelineError):
             return cause
         return PipelineError(_in_words(cause))
+
+
+def _visible_below(inner: str, outer: str) -> bool:
+    """Say whether a folder is another one, or in it where readers look (not behind `_` or `.`)."""
+    if inner == outer:
+        return True
+    return inner.startswith(f"{outer}/") and inner[len(outer) + 1] not in "_."
 
 
 def _in_words(err: BaseException) -> str:

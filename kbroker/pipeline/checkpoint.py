@@ -23,6 +23,10 @@ class Checkpoint:
         self._files = Files(session, root)
         self.root = root
 
+    def url(self) -> str:
+        """Return the whole path."""
+        return self._files.url()
+
     def query(self) -> str | None:
         """Return the stream's id; None before its first start."""
         if not self._files.exists("metadata"):

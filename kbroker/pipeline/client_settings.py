@@ -1,12 +1,14 @@
 """One set of client settings, as each of the three Kafka clients at work here names them.
 
 Owns the translation from kafka-python's names, which users give with -X, into those of the Java client inside Spark's
-connector and of librdkafka. Never opens a connection.
+connector and of librdkafka. A key in a file of its own is handed to the Java client as text, with its certificate: it
+takes them from one file, or so. Never opens a connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from kbroker.pipeline.errors import PipelineError
@@ -35,6 +37,9 @@ _LIBRDKAFKA_NAMES: Final = {
 def java_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return a Python client's settings of security by the Java client's names; raises PipelineError for others."""
     found: dict[str, str] = {}
+    settings = dict(settings)
+    if "ssl_keyfile" in settings:
+        found |= _key_as_text(settings.pop("ssl_certfile", None), settings.pop("ssl_keyfile"))
     user, password = settings.get("sasl_plain_username"), settings.get("sasl_plain_password")
     for name, value in settings.items():
         if name in _AS_THEY_ARE:
@@ -48,13 +53,32 @@ def java_settings(settings: Mapping[str, Any]) -> dict[str, str]:
                 found["ssl.endpoint.identification.algorithm"] = ""
         elif name not in ("sasl_plain_username", "sasl_plain_password"):
             raise _not_known(name)
-    if user is not None:
+    if user is not None or "sasl_mechanism" in settings:
         module = _JAAS.get(str(settings.get("sasl_mechanism")))
-        if module is None:
-            raise PipelineError(f"-X: sasl_mechanism must be one of {', '.join(_JAAS)} for a user and a password")
+        if module is None or user is None:
+            raise PipelineError(f"-X: a job logs in by {', '.join(_JAAS)}, with a user and a password")
         quoted = [str(text).replace("\\", "\\\\").replace('"', '\\"') for text in (user, password or "")]
         found["sasl.jaas.config"] = f'{module} required username="{quoted[0]}" password="{quoted[1]}";'
     return found
+
+
+def _key_as_text(certificate: str | None, key: str) -> dict[str, str]:
+    """Return a key and its certificate as the Java client takes them without a file (KIP-651)."""
+    if certificate is None:
+        raise PipelineError("-X: ssl_keyfile needs ssl_certfile")
+    texts = []
+    for name, path in (("ssl_certfile", certificate), ("ssl_keyfile", key)):
+        try:
+            texts.append(Path(path).read_text(encoding="ascii"))
+        except (OSError, UnicodeDecodeError) as err:
+            raise PipelineError(f"-X: cannot read {name} {path}: {getattr(err, 'strerror', None) or err}") from err
+    if not any(f"-----BEGIN {kind}PRIVATE KEY-----" in texts[1] for kind in ("", "ENCRYPTED ")):
+        raise PipelineError(f"-X: ssl_keyfile {key} is not PKCS #8, which the Java client needs (openssl pkcs8 -topk8)")
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": texts[0],
+        "ssl.keystore.key": texts[1],
+    }
 
 
 def librdkafka_settings(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,19 +1,24 @@
 """Files below one path, through Hadoop's FileSystem: a local folder, HDFS or an object store alike.
 
 Owns the calls into the JVM. Paths are relative to the root, with `/` between names. A file that is written here appears
-whole or not at all, as far as the file system's rename does.
+whole or not at all, as far as the file system's rename does, and is on the disk when `write` returns where the file
+system is a local one. (Hadoop's own flushes such a file to the kernel and no further.)
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import uuid
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kbroker.pipeline.errors import PipelineError, first_line
 
 Result = TypeVar("Result")
+
+_PATTERN: Final = frozenset("{}[]*?\\")
+"""What Spark's readers take for a pattern of paths, and its writers do not."""
 
 
 def _in_words(method: Callable[..., Result]) -> Callable[..., Result]:
@@ -40,9 +45,14 @@ class Found(NamedTuple):
 
 
 class Files:
-    """The files below `root`, which need not exist yet; raises PipelineError when its file system is not known."""
+    """The files below `root`, which need not exist yet.
+
+    Raises PipelineError when its file system is not known, or when its name would be read as a pattern.
+    """
 
     def __init__(self, session: Any, root: str) -> None:
+        if found := sorted(_PATTERN & set(root)):
+            raise PipelineError(f"cannot use {root}: Spark would read {found[0]} in a path as part of a pattern")
         jvm = session._jvm  # noqa: SLF001 - pyspark has no other way to Hadoop's file systems
         self._path_class = jvm.org.apache.hadoop.fs.Path
         self._charset = jvm.java.nio.charset.StandardCharsets.UTF_8
@@ -108,9 +118,20 @@ class Files:
             self._io.write(text, stream, self._charset)
         finally:
             stream.close()
+        self._sync_one(scratch)
         if self._fs.exists(target) or not self._fs.rename(scratch, target):
             self._fs.delete(scratch, False)
             raise PipelineError(f"{self.url(relative)} was written by somebody else meanwhile")
+        self._sync_one(target.getParent())
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Bring files and the folders that they are in to the disk; nothing on a file system that is not local."""
+        folders = set()
+        for path in paths:
+            self._sync_one(self._at(path))
+            folders.add(path.rpartition("/")[0])
+        for folder in sorted(folders):
+            self._sync_one(self._at(folder))
 
     @_in_words
     def move(self, source: str, target: str) -> None:
@@ -134,6 +155,19 @@ class Files:
     def delete(self, relative: str) -> None:
         """Delete a file or a folder with all it holds, if it is there."""
         self._fs.delete(self._at(relative), True)
+
+    def _sync_one(self, path: Any) -> None:
+        uri = path.toUri()
+        if uri.getScheme() != "file":
+            return
+        try:
+            place = os.open(uri.getPath(), os.O_RDONLY)
+            try:
+                os.fsync(place)
+            finally:
+                os.close(place)
+        except OSError as err:
+            raise PipelineError(f"cannot bring {uri.getPath()} to the disk: {err.strerror}") from err
 
     def _at(self, relative: str) -> Any:
         return self._path_class(self._root, relative) if relative else self._root

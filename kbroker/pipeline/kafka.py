@@ -5,16 +5,20 @@ Owns the use of the Kafka client, which it is handed (`Clients`). Never reads re
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from kbroker.pipeline.client_settings import java_settings
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.manifest import Partition
 
+Result = TypeVar("Result")
+
 _INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+_PATIENCE_S: Final = 60.0  # as long as the Java client waits for an answer
+_PAUSE_S: Final = 0.5
 
 
 class Clients(Protocol):
@@ -35,6 +39,23 @@ class Cluster:
     def __init__(self, clients: Clients) -> None:
         self.clients = clients
 
+    @staticmethod
+    def patiently(call: Callable[[], Result], patience_s: float = _PATIENCE_S) -> Result:
+        """Repeat a call of this class while the brokers do not answer it, for so long at most.
+
+        For jobs under way: what is wrong with the arguments is told at their start. Raises what the last try raised.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return call()
+            except PipelineError:
+                raise
+            except Exception:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+
     def spark_options(self) -> dict[str, str]:
         """Return the options of Spark's source and sink that reach this cluster."""
         options = {"kafka.bootstrap.servers": self.clients.bootstrap}
@@ -48,15 +69,9 @@ class Cluster:
             found = admin.describe_topics()
         return {str(t["name"]): len(t["partitions"]) for t in found if str(t["name"]) not in _INTERNAL}
 
-    def chosen(self, names: Iterable[str], pattern: str | None) -> dict[str, int]:
-        """Return the topics of those names, or all that a pattern matches whole; raises PipelineError for none."""
+    def chosen(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the topics of those names with their numbers of partitions; raises PipelineError for one missing."""
         existing = self.topics()
-        if pattern is not None:
-            matches = re.compile(pattern).fullmatch
-            found = {name: count for name, count in existing.items() if matches(name)}
-            if not found:
-                raise PipelineError(f"no topic at {self.clients.bootstrap} matches {pattern}")
-            return found
         names = list(dict.fromkeys(names))
         missing = [name for name in names if name not in existing]
         if missing:
@@ -68,6 +83,17 @@ class Cluster:
         with self.clients.admin() as admin:
             found = admin.describe_topics(list(topics))
         return {str(topic["name"]): str(topic["topic_id"]) for topic in found}
+
+    def compacted(self, topics: Iterable[str]) -> set[str]:
+        """Return those of the topics whose `cleanup.policy` lets the broker remove single records."""
+        from kafka.admin import ConfigResource
+
+        asked = [ConfigResource("TOPIC", name) for name in topics]
+        if not asked:
+            return set()
+        with self.clients.admin() as admin:
+            found = admin.describe_configs(asked, config_filter="all").get("topic", {})
+        return {name for name, entries in found.items() if "compact" in entries["cleanup.policy"]["value"]}
 
     def bounds(self, topics: Mapping[str, int], isolation: str = "read_committed") -> dict[Partition, tuple[int, int]]:
         """Return (log start offset, last stable offset) of every partition; the high watermark for read_uncommitted."""
@@ -88,11 +114,11 @@ class Cluster:
 
     def ends(self, topic: str) -> dict[Partition, int]:
         """Return where the partitions of a topic end (the last stable offsets)."""
-        return {partition: end for partition, (_, end) in self.bounds(self.chosen((topic,), None)).items()}
+        return {partition: end for partition, (_, end) in self.bounds(self.chosen((topic,))).items()}
 
     def high_watermarks(self, topic: str) -> dict[Partition, int]:
         """Return where the partitions of a topic end, open transactions and all."""
-        found = self.bounds(self.chosen((topic,), None), "read_uncommitted")
+        found = self.bounds(self.chosen((topic,)), "read_uncommitted")
         return {partition: end for partition, (_, end) in found.items()}
 
     def ensure_topic(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> int:

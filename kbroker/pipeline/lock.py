@@ -44,6 +44,9 @@ class WriterLock:
                 )
             self._files.delete(NAME)
         self._files.write(NAME, self._text())
+        for each in self._files.listing():
+            if each.name.startswith(f"{NAME}."):  # its owner was killed while it renewed
+                self._files.delete(each.name)
         self._renewal.start()
         return self
 

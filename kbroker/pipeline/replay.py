@@ -73,6 +73,7 @@ class Replay:
         self._say = say
         self._store = Store(session, options.root)
         self._manifest = Manifest(())
+        self._frame: Any = None
         self._file = StateFile(self._store.files, cluster.identity(), options.to_topic)
         self.records = 0
         """Sent by this run."""
@@ -83,7 +84,7 @@ class Replay:
         if unfinished := self._store.unfinished(self._manifest):
             raise PipelineError(f"{unfinished[0]} is not finished: run archive or optimize once more")
         bounds = self._bounds()
-        self._records()
+        self._frame = self._records()
         state = self._begin()
         self._prepare_target(bounds, state)
         if state.under_way:
@@ -132,8 +133,7 @@ class Replay:
         total = sum(end - start for start, end in bounds.values())
         width = max(total // _MOST_BUCKETS, 1)
         rows = (
-            self._records()
-            .groupBy("topic", "partition", f.floor(f.col("offset") / width))
+            self._frame.groupBy("topic", "partition", f.floor(f.col("offset") / width))
             .agg(f.min("offset").alias("first"), f.unix_millis(f.max("timestamp")).alias("newest"))
             .collect()
         )
@@ -220,7 +220,7 @@ class Replay:
             state.under_way = bounds
             self._file.save(state)
             passed("replay.begun")
-        frame = within(self._records(), bounds)
+        frame = within(self._frame, bounds)
         if present is not None:
             frame = frame.join(present, ["topic", "partition", "offset"], "left_anti")
         sent = self._count(frame)
@@ -235,11 +235,20 @@ class Replay:
 
     def _count(self, frame: Any) -> int:
         """Return how many records there are to send: Spark's sink does not tell how many it sent."""
+        from pyspark.sql import functions as f
+
+        without_time = f.count_if(f.col("timestamp") == f.timestamp_millis(f.lit(0)))
         try:
-            return int(frame.count())
+            records, unsendable = frame.agg(f.count("*"), without_time).collect()[0]
         except Exception as err:
             where = "" if self._options.where is None else "--where: "
             raise PipelineError(f"{where}{first_line(err)}") from err
+        if unsendable and self._options.keep_timestamps:
+            raise PipelineError(
+                f"{unsendable:,} records have the timestamp 0, for which the client would put the present time;"
+                " leave them out with --where, or send without --keep-timestamps"
+            )
+        return int(records)
 
     def _write(self, frame: Any, replay_id: str) -> None:
         from pyspark.sql import functions as f

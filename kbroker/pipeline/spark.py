@@ -1,10 +1,12 @@
 """The SparkSession of a job: its options, the Kafka connector, and what its start says when it fails.
 
-Owns how Spark is started. What a user sets with `--conf` wins, except over what results depend on. Never runs a query.
+Owns how Spark is started and stopped. What a user sets with `--conf` wins, except over what results depend on. Never
+runs a query.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from kbroker.pipeline.ending import Ending
 from kbroker.pipeline.errors import PipelineError, first_line
 
 # Spark writes a page of warnings about itself at its start; what a user must know comes as an exception anyway.
@@ -81,12 +84,14 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
         raise PipelineError(f"--master {options.master} does tasks again that failed, which this cannot have")
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    if not options.debug:
+        logging.getLogger().addHandler(logging.NullHandler())  # py4j tells the root logger, too
     try:
         import pyspark
         from pyspark.sql import SparkSession
     except ImportError:
         raise PipelineError("this needs Spark: install kbroker with its extra `spark`") from None
-    with tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch, Ending(Path(scratch)) as ending:
         settings = {**_settings(options, Path(scratch), pyspark.__version__), **options.conf}
         if not options.retries:
             settings |= _ONE_TRY
@@ -99,10 +104,13 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
         except Exception as err:
             said = _last_words(scratch_log) or first_line(err)
             raise PipelineError(f"Spark does not start with --master {options.master}: {said}") from err
+        ending.started(session)
         try:
             yield configure(session)
         finally:
-            session.stop()
+            ending.jobs_are_over()
+            with contextlib.suppress(Exception) if ending.number else contextlib.nullcontext():
+                session.stop()  # after a signal to the whole process group there may be no JVM any more
 
 
 def configure(session: Any) -> Any:

@@ -29,7 +29,8 @@ from kbroker.pipeline.record_columns import COLUMNS, FOLDERS, SCHEMA
 MANIFEST: Final = "_manifest"
 STAGING: Final = "_staging"
 FORMATS: Final = ("parquet",)
-_MANY_ENTRIES: Final = 500  # reading one takes milliseconds
+MANY_ENTRIES: Final = 500
+"""As many a manifest may have before they are put into one: reading one takes milliseconds."""
 
 
 class Store:
@@ -106,6 +107,9 @@ class Store:
                 self.files.delete(f"{STAGING}/{folder.name}")
         for name in manifest.obsolete:
             self.files.delete(f"{MANIFEST}/{name}.json")
+        for each in self.files.listing(MANIFEST):
+            if each.name.startswith("."):  # half of an entry: its writer was killed
+                self.files.delete(f"{MANIFEST}/{each.name}")
 
     def stage(self, name: str, frame: Any, file_format: str, partition_by: str) -> Any:
         """Write records for a change; returns them as they can be read back from the files."""
@@ -123,8 +127,9 @@ class Store:
 
     def commit(self, entry: Entry) -> None:
         """Let a change happen; raises PipelineError when another one of its name did."""
-        passed("archive.staged")
         assert self._lock is not None, "only the writer commits"
+        self.files.sync(f"{STAGING}/{entry.name}/{file.path}" for file in entry.files)
+        passed("archive.staged")
         self._lock.check()
         self.files.write(f"{MANIFEST}/{entry.name}.json", entry.encode())
         passed("archive.committed")
@@ -140,11 +145,12 @@ class Store:
                 passed("archive.moved")
             elif not self.files.exists(file.path):
                 raise PipelineError(f"{self.files.url(file.path)} is lost: it is neither in its place nor staged")
+        self.files.sync(file.path for file in entry.files)
         for path in entry.removed:
             self.files.delete(path)
         self.files.delete(folder)
 
-    def summarize(self, manifest: Manifest, name: str, least: int = _MANY_ENTRIES) -> Manifest:
+    def summarize(self, manifest: Manifest, name: str, least: int = MANY_ENTRIES) -> Manifest:
         """Put the manifest's entries into one when they have become many; returns the manifest as it is then."""
         if len(manifest.entries) < least:
             return manifest

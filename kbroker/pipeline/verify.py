@@ -19,6 +19,7 @@ from kbroker.pipeline.record_columns import partition_of, record_hash, sums, sum
 from kbroker.pipeline.store import Store
 
 HEADERS: Final = ("partition", "offsets", "records", "checksum", "gaps", "deleted upstream", "to archive", "compared")
+_TRIES: Final = 5
 Bounds = dict[Partition, tuple[int, int]]
 
 
@@ -70,10 +71,27 @@ class Verification:
         self._store = Store(session, root)
         self._topics = topics
         self._report = Report()
+        self._gone: dict[Partition, int] = {}
 
     def run(self) -> Report:
-        """Compare everything; raises PipelineError when there is no archive or no such topic."""
-        manifest = self._store.require(whole=False)
+        """Compare everything; raises PipelineError when there is no archive or no such topic.
+
+        A job may write to the archive meanwhile: what looks like a fault then is looked at again.
+        """
+        for _ in range(_TRIES):
+            manifest = self._store.require(whole=False)
+            before = self._written(manifest)
+            self._report, self._gone = Report(), {}
+            self._look(manifest)
+            if not self._report.faults or self._written(self._store.require(whole=False)) == before:
+                break
+        return self._report
+
+    def _written(self, manifest: Manifest) -> tuple[list[str], list[str]]:
+        """Return what is another one when a job wrote in between: the changes, and those not yet in their places."""
+        return sorted(entry.name for entry in manifest.entries), self._store.unfinished(manifest)
+
+    def _look(self, manifest: Manifest) -> None:
         present = {partition.topic for partition in manifest.ranges}
         if unknown := sorted(set(self._topics) - present):
             raise PipelineError(f"{', '.join(unknown)} is not in {self._store.files.root}")
@@ -86,7 +104,6 @@ class Verification:
             self._check_sums(manifest, found, topics)
             self._check_twice(self._store.frame(manifest))
             self._check_upstream(manifest, {name: count for name, count in topics.items() if count})
-        return self._report
 
     # -- files ----------------------------------------------------------------------------------------------
 
@@ -180,6 +197,7 @@ class Verification:
                 different[partition] = bounds
         if different:
             self._explain(within(upstream, different), within(archived, different), states)
+            self._judge_gone(states, different)
 
     def _explain(self, upstream: Any, archived: Any, states: dict[Partition, PartitionState]) -> None:
         """Tell records that are only here, only there, or not the same."""
@@ -197,11 +215,26 @@ class Verification:
             counts[partition_of(row)][row["kind"]] = row["count"]
         for partition, found in sorted(counts.items()):
             states[partition].compared = found.get("same", 0)
-            states[partition].deleted_upstream += found.get("gone", 0)
+            self._gone[partition] = found.get("gone", 0)
             if "missing" in found:
                 self._report.faults.append(f"{partition}: {found['missing']:,} records are not archived")
             if "other" in found:
                 self._report.faults.append(f"{partition}: {found['other']:,} records are not what the brokers have")
+
+    def _judge_gone(self, states: dict[Partition, PartitionState], bounds: Bounds) -> None:
+        """Count archived records that are not upstream any more; a fault where nothing should have removed them."""
+        compacted = self._cluster.compacted({partition.topic for partition in bounds})
+        counts: dict[str, int] = defaultdict(int)
+        for partition in bounds:
+            counts[partition.topic] = max(counts[partition.topic], partition.number + 1)
+        now = self._cluster.bounds(counts)
+        for partition, number in sorted(self._gone.items()):
+            states[partition].deleted_upstream += number
+            deleted_meanwhile = now[partition][0] > bounds[partition][0]
+            if number and partition.topic not in compacted and not deleted_meanwhile:
+                self._report.faults.append(
+                    f"{partition}: {number:,} archived records are not in the topic, which is not compacted"
+                )
 
     def _upstream(self, common: Bounds) -> Any:
         starts: defaultdict[str, dict[str, int]] = defaultdict(dict)

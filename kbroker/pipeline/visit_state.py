@@ -109,6 +109,7 @@ class StateFiles:
 
     def commit(self, state: VisitsState) -> None:
         """Let a batch count; what is older than the one before it goes."""
+        self.files.sync(each.name for each in self.files.walk(str(state.batch)))
         passed("visits.written")
         self.files.write(f"{state.batch}.json", json.dumps(asdict(state), indent=1) + "\n")
         passed("visits.committed")

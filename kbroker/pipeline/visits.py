@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from kbroker.pipeline.checkpoint import Checkpoint
 from kbroker.pipeline.errors import PipelineError, first_line
@@ -43,10 +43,6 @@ from kbroker.pipeline.visit_rules import (
 )
 from kbroker.pipeline.visit_state import EVENTS, TOTALS, Idle, StateFiles, VisitsState, joined
 
-Result = TypeVar("Result")
-
-_PATIENCE_S: Final = 60.0
-_PAUSE_S: Final = 0.5
 _LARGEST: Final = 32 << 20  # bytes; a producer's default is less than brokers may take
 _HEADERS_ROOM: Final = 64 << 10
 
@@ -108,7 +104,7 @@ class Visits:
     def run(self) -> None:
         """Count until all is counted, or until the stream is stopped; raises PipelineError."""
         options = self._options
-        self._cluster.chosen((options.topic,), None)
+        self._cluster.chosen((options.topic,))
         with WriterLock(Files(self._session, options.checkpoint)) as self._lock, WriterLock(self._outputs.table):
             self._lookup = read_lookup(self._session, options.lookup)
             self.state = self._states.load()
@@ -173,7 +169,7 @@ class Visits:
         """Refuse to go on behind a gap."""
         topic = self._options.topic
         begun = {str(p.number): offset for p, offset in self._begun().items()}
-        for partition, (first, last) in sorted(self._cluster.bounds(self._cluster.chosen((topic,), None)).items()):
+        for partition, (first, last) in sorted(self._cluster.bounds(self._cluster.chosen((topic,))).items()):
             end = begun.get(str(partition.number))
             if end is not None and end > last:
                 raise PipelineError(f"{partition} ends at {last}, but was counted up to {end}: it was cut off")
@@ -259,7 +255,7 @@ class Visits:
             combined.unpersist()
         finally:
             clocked.unpersist()
-        if self._asked(self._topic_id) != before.topic_id:
+        if self._cluster.patiently(self._topic_id) != before.topic_id:
             raise self._made_anew()
         assert self._lock is not None, "a run has it"
         self._lock.check()
@@ -291,23 +287,10 @@ class Visits:
         topic = self._options.topic
 
         def last() -> dict[int, int]:
-            return {partition.number: end for partition, end in self._asked(lambda: self._cluster.ends(topic)).items()}
+            ends = self._cluster.patiently(lambda: self._cluster.ends(topic))
+            return {partition.number: end for partition, end in ends.items()}
 
         return self._idle.set_clocks(ends, clocks, last, self._now())
-
-    def _asked(self, question: Callable[[], Result]) -> Result:
-        """Return the brokers' answer; a stream outlives them, so one may be away for a while. Raises PipelineError."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                return question()
-            except Exception as err:
-                if isinstance(err, PipelineError) or self._stopped:
-                    raise
-                if time.monotonic() > deadline:
-                    where = self._cluster.clients.bootstrap
-                    raise PipelineError(f"no answer from {where} for {_PATIENCE_S:.0f} s: {first_line(err)}") from err
-            time.sleep(_PAUSE_S)
 
     def _combined(self, before: VisitsState, clocked: Any) -> Any:
         """Return the events that matter, old and new, with `begins` as it was (null for new ones) and as it is."""

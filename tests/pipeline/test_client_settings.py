@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kbroker.pipeline.client_settings import java_settings, librdkafka_settings
@@ -33,7 +35,35 @@ def test_host_names_may_go_unchecked() -> None:
     assert java_settings({"ssl_check_hostname": True}) == {}
 
 
-@pytest.mark.parametrize("settings", [{"linger_ms": 5}, {"sasl_mechanism": "GSSAPI", "sasl_plain_username": "x"}])
+def test_a_key_in_a_file_of_its_own_is_handed_over_as_text(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate.write_text("-----BEGIN CERTIFICATE-----")
+    key.write_text("-----BEGIN PRIVATE KEY-----")
+    settings = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key), "ssl_password": "secret"}
+    assert java_settings(settings) == {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": "-----BEGIN CERTIFICATE-----",
+        "ssl.keystore.key": "-----BEGIN PRIVATE KEY-----",
+        "ssl.key.password": "secret",
+    }
+    key.write_text("-----BEGIN RSA PRIVATE KEY-----")
+    with pytest.raises(PipelineError, match="PKCS #8"):
+        java_settings(settings)
+    with pytest.raises(PipelineError, match="No such file"):
+        java_settings({**settings, "ssl_keyfile": str(tmp_path / "none")})
+    with pytest.raises(PipelineError, match="needs ssl_certfile"):
+        java_settings({"ssl_keyfile": str(key)})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"linger_ms": 5},
+        {"sasl_mechanism": "GSSAPI", "sasl_plain_username": "x"},
+        {"sasl_mechanism": "OAUTHBEARER"},
+        {"sasl_mechanism": "PLAIN"},
+    ],
+)
 def test_what_cannot_be_translated_is_refused(settings: dict[str, object]) -> None:
     with pytest.raises(PipelineError, match="-X: "):
         java_settings(settings)

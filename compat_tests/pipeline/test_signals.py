@@ -1,0 +1,87 @@
+"""SIGTERM and SIGINT end a job in good order: its status says so, nothing is printed, and the next run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from compat_tests.harness.brokers import BrokerProcess
+from compat_tests.pipeline.topics import create, put
+from compat_tests.spark.session import connector_jars
+
+pytestmark = pytest.mark.spark
+PATIENCE_S = 100
+
+
+def job(bootstrap: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a verb in a process group of its own, as a shell does; scratch folders go below `folder`."""
+    command = [sys.executable, "-m", "kbroker", "pipeline", *arguments, "--bootstrap", bootstrap]
+    command += ["--master", "local[2]", "--jars", ",".join(connector_jars()), "--conf", "spark.driver.memory=600m"]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder / "tmp")},
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Return the status and what was said on standard error."""
+    try:
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, errors
+
+
+def first_step(process: subprocess.Popen[str]) -> int:
+    """Wait for a job's first line; returns how many records it tells of."""
+    assert process.stdout is not None
+    return int(json.loads(process.stdout.readline())["records"])
+
+
+def test_a_job_ends_at_a_signal(brokers: dict[str, BrokerProcess], tmp_path: Path) -> None:
+    bootstrap = brokers["kbroker"].bootstrap
+    (tmp_path / "tmp").mkdir()
+    topic, copy = "pipeline-signals", "pipeline-signals-copy"
+    create(bootstrap, topic)
+    put(bootstrap, topic, 0, 3000)
+    archive = ("archive", "--topics", topic, "--to", str(tmp_path / "archive"), "--checkpoint", str(tmp_path / "c"))
+    streaming = job(bootstrap, tmp_path, *archive, "--every", "1s", "--batch-records", "500")
+    first_step(streaming)
+    streaming.send_signal(signal.SIGTERM)
+    assert ended(streaming) == (128 + signal.SIGTERM, "")
+    assert not (tmp_path / "archive" / "_lock.json").exists()
+    rest = job(bootstrap, tmp_path, *archive)
+    assert ended(rest)[0] == 0
+    # At this speed the replay would take a day.
+    replay = ("replay", "--from", str(tmp_path / "archive"), "--to-topic", copy, "--speed", "1x")
+    replaying = job(bootstrap, tmp_path, *replay)
+    first_step(replaying)
+    os.killpg(replaying.pid, signal.SIGINT)
+    assert ended(replaying) == (128 + signal.SIGINT, "")
+    assert [name for name in os.listdir(tmp_path / "tmp") if name.startswith("kbroker-")] == []
+
+
+def test_no_folder_is_left_when_spark_cannot_start(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=tmp_path) as scratch:
+        (Path(scratch) / "tmp").mkdir()
+        optimize = ["optimize", "--at", str(tmp_path), "--master", "yarn:nonsense"]
+        command = [sys.executable, "-m", "kbroker", "pipeline", *optimize, "--jars", connector_jars()[0]]
+        environment = {**os.environ, "TMPDIR": f"{scratch}/tmp"}
+        found = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=False
+        )
+        assert found.returncode == 1
+        assert len(found.stderr.splitlines()) == 1
+        assert [name for name in os.listdir(f"{scratch}/tmp") if name.startswith("kbroker-")] == []
