@@ -115,5 +115,6 @@ class StateFiles:
         passed("visits.committed")
         for each in self.files.listing():
             number = each.name.removesuffix(".json")
-            if number.isdecimal() and int(number) < state.batch - 1:
+            old = number.isdecimal() and int(number) < state.batch - 1
+            if old or number.startswith("."):  # half of a state: its writer was killed
                 self.files.delete(each.name)

@@ -221,17 +221,18 @@ class Visits:
 
     def _on_batch(self, frame: Any, batch: int) -> None:
         try:
-            if batch > self.state.batch:
-                self._take_in(frame, batch)
+            records = self._take_in(frame, batch) if batch > self.state.batch else 0
             self._publish(batch)
             self._counted = self._checkpoint.ends(batch)
+            self._tell(batch, records)
         except BaseException as err:
             self._failure = err
             raise
 
     # -- one batch --------------------------------------------------------------------------------------------
 
-    def _take_in(self, frame: Any, batch: int) -> None:
+    def _take_in(self, frame: Any, batch: int) -> int:
+        """Let a batch count; returns how many records it has."""
         from pyspark.sql import functions as f
 
         before, rules = self.state, self._options.rules
@@ -261,7 +262,7 @@ class Visits:
         self._lock.check()
         self._states.commit(state)
         self.state = state
-        self._tell(batch, sum(row["records"] for row in rows))
+        return sum(row["records"] for row in rows)
 
     def _next_state(self, batch: int, ends: dict[str, int], newcomers: list[Clock], rows: list[Any]) -> VisitsState:
         before = self.state
