@@ -40,6 +40,8 @@ torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.torture --kills 1000
 	$(BIN)/python -m tests.crash.transactions --kills 200
 	$(BIN)/python -m tests.crash.pipeline --kills 20
+	$(BIN)/python -m tests.crash.visits --kills 20
+	$(BIN)/python -m tests.pipeline.million
 
 demo: .venv/.stamp
 	$(BIN)/kbroker pipeline demo --out demo --jars "$$($(BIN)/python -m compat_tests.spark.session)"

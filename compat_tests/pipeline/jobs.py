@@ -16,7 +16,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.lookup import read_lookup
 from kbroker.pipeline.optimize import Optimization
-from kbroker.pipeline.recount import differences, recount_days, set_clocks
+from kbroker.pipeline.recount import differences, recount_days, state_of, table_rows
 from kbroker.pipeline.replay import Replay, ReplayOptions
 from kbroker.pipeline.spark import configure
 from kbroker.pipeline.store import Store
@@ -93,11 +93,15 @@ class Jobs:
 
     def recount(self, to: str, topic: str, rules: VisitRules, day: str | None = None) -> list[dict[str, Any]]:
         lookup = read_lookup(self.session, self.at("lookup.csv"))
-        clocks = set_clocks(self.session, self.at("visits"))
+        clocks = state_of(self.session, self.at("visits")).set_clocks
         return recount_days(self.session, self.at(to), topic, lookup, rules, clocks, day)
 
     def differences(self, counted: list[dict[str, Any]]) -> list[str]:
-        return differences(self.session, counted, self.at("table"), None)
+        return differences(counted, self.table(), None)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return what the stream's table holds."""
+        return table_rows(self.session, self.at("table"))
 
     def store(self, to: str) -> Store:
         return Store(self.session, self.at(to))

@@ -31,8 +31,8 @@ from compat_tests.pipeline.visit_model import Record, counted, organisation, som
 from kbroker.pipeline.archive import Archive
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import Replay
+from kbroker.pipeline.visit_outputs import TABLE
 from kbroker.pipeline.visit_rules import VisitRules
-from kbroker.pipeline.visits import TABLE
 
 scenarios = Scenarios("pipeline")
 

@@ -6,7 +6,7 @@ import pytest
 
 from compat_tests.harness.fixtures import SideBySide
 from compat_tests.harness.scenarios import Scenario
-from compat_tests.pipeline import kills, scenarios, upstream
+from compat_tests.pipeline import kills, scenarios, upstream, visit_scenarios
 
 pytestmark = [
     pytest.mark.spark,
@@ -15,8 +15,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(
-    "scenario", [*scenarios.scenarios, *upstream.scenarios, *kills.scenarios], ids=lambda s: s.name
-)
+ALL = [*scenarios.scenarios, *upstream.scenarios, *visit_scenarios.scenarios, *kills.scenarios]
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda s: s.name)
 def test_pipeline(scenario: Scenario, side_by_side: SideBySide) -> None:
     side_by_side(scenario)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 from kbroker.pipeline.visit_rules import DAY_MS, FUTURE_MS, UNKNOWN, VisitRules
@@ -24,11 +26,15 @@ class Record(NamedTuple):
 
 def some_events(seed: int, number: int, begin_ms: int, partitions: int) -> list[Record]:
     """Return events of two days: early, late, twice, malformed, close to the ends of visits, of visitors unknown."""
+    groups = event_stream(seed, begin_ms, 2 * DAY_MS // number, partitions)
+    return [record for group in islice(groups, number) for record in group]
+
+
+def event_stream(seed: int, begin_ms: int, step_ms: int, partitions: int) -> Iterator[list[Record]]:
+    """Yield such events without end, one or two at a time."""
     rng = random.Random(seed)
-    step = 2 * DAY_MS // number
-    found: list[Record] = []
-    for index in range(number):
-        now = begin_ms + index * step
+    for index in count():
+        now = begin_ms + index * step_ms
         visitor = f"v{min(int(rng.paretovariate(0.6)), 60)}"
         time = now - rng.choice([0, 1000, 60_000, 599_000, 600_000, 600_001, 1_800_000, 7_200_000])
         fields: dict[str, Any] = {"id": f"e{index}", "visitor": visitor, "time": time}
@@ -39,8 +45,12 @@ def some_events(seed: int, number: int, begin_ms: int, partitions: int) -> list[
             others += [json.dumps({**fields, "visitor": ""}), json.dumps({**fields, "time": now + FUTURE_MS + 1})]
             value = rng.choice(others)
         record = Record(int(visitor[1:]) % partitions, visitor, value, now)
-        found += [record] * (2 if rng.random() < 0.05 else 1)
-    return found
+        yield [record] * (2 if rng.random() < 0.05 else 1)
+
+
+def lookup_text() -> str:
+    """Return the lookup of the visitors, as CSV."""
+    return "\n".join(["visitor,organisation", *(f"v{n},{organisation(f'v{n}')}" for n in range(2, 61)), ""])
 
 
 def organisation(visitor: str) -> str:
@@ -54,7 +64,7 @@ def counted(records: list[Record], rules: VisitRules) -> dict[Key, list[int]]:
     late: Counter[Key] = Counter()
     for record in records:
         clock = clocks[record.partition] = max(record.stamp, clocks.get(record.partition, 0))
-        event = _event(record)
+        event = event_of(record)
         if event is None:
             continue
         visitor, time, name = event
@@ -75,7 +85,8 @@ def counted(records: list[Record], rules: VisitRules) -> dict[Key, list[int]]:
     return dict(found)
 
 
-def _event(record: Record) -> tuple[str, int, str] | None:
+def event_of(record: Record) -> tuple[str, int, str] | None:
+    """Return (visitor, time, id) of a record; None for a malformed one."""
     try:
         fields = json.loads(record.value or "")
         visitor, time = fields["visitor"], fields["time"]

@@ -14,7 +14,7 @@ from kbroker.cli.spark_options import interval, milliseconds, spark_options
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.lookup import read_lookup
 from kbroker.pipeline.progress import shown
-from kbroker.pipeline.recount import differences, recount_days, set_clocks
+from kbroker.pipeline.recount import Row, as_far, differences, final_days, notes, recount_days, state_of, table_rows
 from kbroker.pipeline.spark import SparkOptions, open_session
 from kbroker.pipeline.visit_rules import VisitRules
 from kbroker.pipeline.visits import Visits, VisitsOptions
@@ -64,6 +64,9 @@ def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
 @click.option("--checkpoint", required=True, metavar="PATH", help="Where the stream keeps its position and its state.")
 @click.option("--once", is_flag=True, help="End when all that is there now is counted; this is the default.")
 @click.option("--every", metavar="TIME", help="Go on for ever, with a batch so often, such as 10s.")
+@click.option(
+    "--idle", default="1m", show_default=True, help="With --every: a partition quiet so long is not waited for."
+)
 @click.option("--batch-records", type=click.IntRange(1), default=500_000, show_default=True, help="In a batch.")
 @click.option("--group", default="kbroker-visits", show_default=True, help="The group that shows the progress.")
 @rules_options
@@ -78,6 +81,7 @@ def visits(
     checkpoint: str,
     once: bool,
     every: str | None,
+    idle: str,
     batch_records: int,
     group: str,
     rules: VisitRules,
@@ -98,6 +102,7 @@ def visits(
         rules,
         batch_records,
         group,
+        milliseconds(idle, "--idle"),
     )
     cluster = Cluster(connection)
     cluster.chosen((topic,))
@@ -137,12 +142,29 @@ def recount(
         except ValueError:
             raise click.UsageError(f"--day takes a day such as 2026-11-21, not {day!r}") from None
     with open_session(spark, "kbroker recount") as session:
-        clocks = set_clocks(session, checkpoint)
+        # The table first: what a stream counts meanwhile is in the checkpoint and the archive then, or in none of them.
+        streamed = table_rows(session, compare) if compare is not None else []
+        state = state_of(session, checkpoint) if checkpoint is not None else None
+        clocks = state.set_clocks if state is not None else []
         rows = recount_days(session, root, topic, read_lookup(session, lookup), rules, clocks, day)
-        faults = differences(session, rows, compare, day) if compare is not None else []
+        late = state is not None and as_far(session, root, topic, state)
+        remarks = notes(session, root, topic, state)
     if as_json:
         print_json(rows)
     else:
         print_table(["organisation", "day", "visits", "events", "late"], [list(row.values()) for row in rows])
-    if faults:
+    for remark in remarks:
+        click.echo(remark, err=True)
+    if compare is not None:
+        _compare(rows, streamed, day, late)
+
+
+def _compare(rows: list[Row], streamed: list[Row], day: str | None, late: bool) -> None:
+    """Say how a stream's final days compare with a recount; raises Failures where they differ."""
+    days = [each for each in final_days(streamed) if day in (None, each)]
+    if faults := differences(rows, streamed, day, late=late):
         raise Failures(faults)
+    what = "visits, events and late events" if late else "visits and events"
+    click.echo(
+        f"{len(days)} final days compared: {what} agree" if days else "no day is final yet: none compared", err=True
+    )

@@ -23,7 +23,7 @@ from kbroker.pipeline.kafka import Clients, Cluster
 from kbroker.pipeline.lookup import read_lookup
 from kbroker.pipeline.organisations import write_lookup
 from kbroker.pipeline.progress import Progress
-from kbroker.pipeline.recount import Row, differences, recount_days, set_clocks, table_rows
+from kbroker.pipeline.recount import Row, differences, recount_days, state_of, table_rows
 from kbroker.pipeline.verify import Verification
 from kbroker.pipeline.visit_rules import DAY_MS, VisitRules
 from kbroker.pipeline.visits import Visits, VisitsOptions
@@ -68,14 +68,14 @@ def tour(session: Any, clients: Clients, folder: Path, days: int, records: int, 
     say("archiving the topic, and checking the archive")
     _archive(session, cluster, folder)
     say("counting the visits anew, from the archive")
-    clocks = set_clocks(session, str(folder / "checkpoint-visits"))
+    clocks = state_of(session, str(folder / "checkpoint-visits")).set_clocks
     known = read_lookup(session, str(lookup))
     rows = recount_days(session, str(folder / "archive"), TOPIC, known, VisitRules(), clocks, None)
-    table = str(folder / "visits")
-    faults = differences(session, rows, table, None)
+    streamed = table_rows(session, str(folder / "visits"))
+    faults = differences(rows, streamed, None)
     note = f"{counts.records:,} events, counted as they came and again from the archive."
     picture, page = chart.save(rows, folder, "Visits by organisation and day", note)
-    return Tour(rows, table_rows(session, table), faults, counts.records, picture, page)
+    return Tour(rows, streamed, faults, counts.records, picture, page)
 
 
 def _events(days: int, records: int) -> EventSource:

@@ -132,6 +132,15 @@ class Cluster:
             return partitions
         return existing[topic]
 
+    def config(self, topic: str, name: str) -> str:
+        """Return one of a topic's configs."""
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        with self.clients.admin() as admin:
+            asked = ConfigResource(ConfigResourceType.TOPIC, topic, {name: None})
+            found = admin.describe_configs([asked], config_filter="all")
+        return str(found["topic"][topic][name]["value"])
+
     def show_progress(self, group: str, ends: Mapping[Partition, int]) -> None:
         """Commit offsets for a group that has no members, so that tools that show lag show a job's."""
         from kafka.structs import OffsetAndMetadata, TopicPartition

@@ -11,6 +11,12 @@ from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.files import Files
 
 _COLUMNS: Final = ("visitor", "organisation")
+_STRICT: Final = {
+    # As RFC 4180 has it: a quote within quotes is doubled, and a quoted field may go on in the next line.
+    "csv": {"header": "true", "escape": '"', "multiLine": "true", "mode": "FAILFAST"},
+    "json": {"mode": "FAILFAST"},
+}
+"""How a file is read, by its kind: a line that is none must not be taken for a visitor of whom nothing is known."""
 
 
 def read_lookup(session: Any, path: str) -> Any:
@@ -18,12 +24,12 @@ def read_lookup(session: Any, path: str) -> Any:
     if not Files(session, path).exists(""):
         raise PipelineError(f"there is no lookup {path}")
     session.catalog.refreshByPath(path)  # a session that read it before would go on with what it read
-    reader = session.read.option("header", "true")
+    reader = session.read
     kind = path.rpartition(".")[2].lower()
     if kind not in ("csv", "json", "parquet"):
         raise PipelineError(f"a lookup is a .csv, .json or .parquet file, not {path}")
     try:
-        found = getattr(reader, kind)(path)
+        found = getattr(reader.options(**_STRICT.get(kind, {})), kind)(path)
         if missing := [name for name in _COLUMNS if name not in found.columns]:
             raise PipelineError(f"the lookup {path} has no column {missing[0]}")
         rows = found.selectExpr("cast(visitor as string) visitor", "cast(organisation as string) organisation")
@@ -32,7 +38,9 @@ def read_lookup(session: Any, path: str) -> Any:
     except PipelineError:
         raise
     except Exception as err:
-        raise PipelineError(f"cannot read the lookup {path}: {first_line(err)}") from err
+        malformed = "MALFORMED_" in str(err)
+        said = "a line of it is not what the others are" if malformed else first_line(err)
+        raise PipelineError(f"cannot read the lookup {path}: {said}") from err
     if twice:
         raise PipelineError(f"the lookup {path} gives {twice[0]['visitor']} two organisations")
     return rows

@@ -1,7 +1,7 @@
 """`recount`: the visits of any day, counted from an archive.
 
 Owns the batch job. It uses the stream's own rules (visit_rules.py) on all that was archived, so it finds what the
-stream found once the stream has come as far: the same events late, the same visits.
+stream found once the stream has come as far: the same events late, the same visits. And how the two are compared.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.files import Files
 from kbroker.pipeline.store import Store
+from kbroker.pipeline.visit_outputs import TABLE
 from kbroker.pipeline.visit_rules import (
     Clock,
     VisitRules,
@@ -22,7 +23,7 @@ from kbroker.pipeline.visit_rules import (
     with_clocks,
     with_organisation,
 )
-from kbroker.pipeline.visits import TABLE, StateFiles
+from kbroker.pipeline.visit_state import StateFiles, VisitsState
 
 Row = dict[str, Any]
 _NUMBERS = ("visits", "events", "late")
@@ -31,7 +32,7 @@ _NUMBERS = ("visits", "events", "late")
 def recount(session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:
     """Return (organisation, day, visits, events, late) by an archive's records; raises PipelineError.
 
-    `clocks` are those that a stream set by itself where a partition stood still (visits.py).
+    `clocks` are those that a stream set by itself (visits.py).
     """
     from pyspark.sql import functions as f
 
@@ -58,35 +59,67 @@ def recount_days(
     return _rows(frame, day)
 
 
-def set_clocks(session: Any, checkpoint: str | None) -> list[Clock]:
-    """Return the clocks that the stream of a checkpoint set; raises PipelineError when it has no state."""
-    if checkpoint is None:
-        return []
+def state_of(session: Any, checkpoint: str) -> VisitsState:
+    """Return how far the stream of a checkpoint is; raises PipelineError when it has no state."""
     state = StateFiles(session, f"{checkpoint}/state").load()
     if state.batch < 0:
         raise PipelineError(f"the checkpoint {checkpoint} is of no stream of visits")
-    return state.set_clocks
+    return state
 
 
-def differences(session: Any, counted: list[Row], table: str, day: str | None) -> list[str]:
-    """Return what a stream's table says otherwise, of the days that are final in it; one line each."""
-    rows = table_rows(session, table)
-    streamed = {(row["organisation"], row["day"]): row for row in rows if row["final"] and day in (None, row["day"])}
-    recounted = {(row["organisation"], row["day"]): row for row in counted}
-    days = {day for _, day in streamed}
-    found = []
-    for key in sorted(streamed.keys() | {key for key in recounted if key[1] in days}):
-        one, other = ({name: rows.get(key, {}).get(name, 0) for name in _NUMBERS} for rows in (streamed, recounted))
-        if one != other:
-            organisation, day = key
-            found.append(f"{organisation}, {day}: the stream has {_text(one)}, the archive {_text(other)}")
+def notes(session: Any, root: str, topic: str, state: VisitsState | None) -> list[str]:
+    """Return what an archive lacks of a topic: offsets that were deleted, and what a stream has counted beyond it."""
+    manifest = Store(session, root).require()
+    found = [
+        f"{partition}: offsets {gap.start} to {gap.end - 1} were deleted before they were archived, and are not counted"
+        for partition, gaps in sorted(manifest.gaps.items())
+        for gap in gaps
+        if partition.topic == topic
+    ]
+    for partition, end in _ends(session, root, topic).items():
+        counted = state.ends.get(str(partition), 0) if state is not None else 0
+        if counted > end:
+            found.append(f"{topic}-{partition} is archived up to {end}, the stream has counted up to {counted}")
     return found
+
+
+def as_far(session: Any, root: str, topic: str, state: VisitsState) -> bool:
+    """Whether an archive ends where a stream is, so that late events, too, are the same."""
+    ends = _ends(session, root, topic)
+    return all(ends.get(int(n), 0) == end for n, end in state.ends.items()) and len(ends) <= len(state.ends)
+
+
+def _ends(session: Any, root: str, topic: str) -> dict[int, int]:
+    return {p.number: end for p, end in sorted(Store(session, root).require().ends().items()) if p.topic == topic}
+
+
+def differences(counted: list[Row], streamed: list[Row], day: str | None, *, late: bool = True) -> list[str]:
+    """Return what a stream's rows say otherwise, of the days that are final in it; one line each.
+
+    All days up to a final one are. The number of `late` events of a final day still grows: compare it where both have
+    the same records.
+    """
+    names = _NUMBERS if late else _NUMBERS[:2]
+    last = max(final_days(streamed), default="")
+    by_key = [{(r["organisation"], r["day"]): r for r in rows if r["day"] <= last} for rows in (streamed, counted)]
+    found = []
+    for key in sorted(key for key in by_key[0].keys() | by_key[1].keys() if day in (None, key[1])):
+        one, other = ({name: rows.get(key, {}).get(name, 0) for name in names} for rows in by_key)
+        if one != other:
+            found.append(f"{key[0]}, {key[1]}: the stream has {_text(one)}, the archive {_text(other)}")
+    return found
+
+
+def final_days(streamed: list[Row]) -> list[str]:
+    """Return the days that are final in a stream's rows, in order."""
+    return sorted({row["day"] for row in streamed if row["final"]})
 
 
 def table_rows(session: Any, table: str) -> list[Row]:
     """Return what a stream's table holds, by day and organisation, with `final`; raises PipelineError."""
-    if not Files(session, table).exists(""):
+    if not any(each.name.startswith("day=") for each in Files(session, table).listing()):
         raise PipelineError(f"there is no table {table}")
+    session.catalog.refreshByPath(table)
     frame = session.read.schema(TABLE).option("pathGlobFilter", "visits.parquet").parquet(table)
     return _rows(frame, None, "final")
 

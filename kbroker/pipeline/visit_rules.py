@@ -25,6 +25,9 @@ FUTURE_MS: Final = 3_600_000
 UNKNOWN: Final = "unknown"
 """The organisation of a visitor whom the lookup does not name."""
 DAY_MS: Final = 86_400_000
+_STRICT: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+_DATED: Final = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}"
+"""How a time as text begins: Spark takes one without a day as one of the day on which it is read."""
 Clock = tuple[int, int, int]
 """(partition, offset, ms): from this offset on, the partition's clock shows this much at least."""
 
@@ -52,36 +55,39 @@ def events(records: Any, rules: VisitRules) -> Any:
     from pyspark.sql import functions as f
 
     fields = ", ".join(f"`{name}` string" for name in (rules.visitor_field, rules.time_field, rules.id_field))
-    text = f.col("value").cast("string")
+    # As the one element of an array: the parser passes over what stands behind a whole value, but not within one.
+    text = f.concat(f.lit("["), f.col("value").cast("string"), f.lit("]"))
     parsed = records.select(
         "partition",
         "offset",
         f.unix_millis("timestamp").alias("clock"),
-        text.alias("text"),
-        f.from_json(text, fields, {"mode": "PERMISSIVE"}).alias("event"),
-        f.get_json_object(text, "$").alias("whole"),
+        f.isnull("value").alias("empty"),
+        f.from_json(text, f"array<struct<{fields}>>", _STRICT).alias("found"),
     )
+    event = f.when(f.size("found") == 1, f.col("found")[0])
+    parsed = parsed.select("partition", "offset", "clock", "empty", event.alias("event"))
     place = f.concat_ws("/", "partition", "offset")
     visitor, time = f.col(f"event.`{rules.visitor_field}`"), f"event.`{rules.time_field}`"
+    stamp = f.expr(f"unix_millis(try_cast({time} as timestamp))")
     read = parsed.select(
         "partition",
         "offset",
         "clock",
-        "text",
-        "whole",
+        "empty",
+        "event",
         visitor.alias("visitor"),
         f.coalesce(f"event.`{rules.id_field}`", place).alias("id"),
-        f.expr(f"coalesce(try_cast({time} as bigint), unix_millis(try_cast({time} as timestamp)))").alias("time"),
+        f.coalesce(f.expr(f"try_cast({time} as bigint)"), f.when(f.col(time).rlike(_DATED), stamp)).alias("time"),
     )
     reason = (
-        f.when(f.isnull("text"), "no value")
-        .when(f.isnull("whole") | ~f.col("whole").startswith("{"), "not a JSON object")
+        f.when(f.col("empty"), "no value")
+        .when(f.isnull("event"), "not a JSON object")
         .when(f.isnull("visitor") | (f.col("visitor") == ""), f"no {rules.visitor_field}")
         .when(f.isnull("time"), f"no {rules.time_field}")
         .when(f.col("time") > f.col("clock") + FUTURE_MS, f"{rules.time_field} lies in the future")
         .when(f.col("time") < 0, f"{rules.time_field} lies before 1970")
     )
-    return read.withColumn("reason", reason).drop("text", "whole")
+    return read.withColumn("reason", reason).drop("empty", "event")
 
 
 def with_clocks(found: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:
