@@ -6,6 +6,7 @@ it starts (executors, their Python) stays in that session: it is ended by it, wh
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -149,11 +150,13 @@ def standalone(workers: int = 2) -> Iterator[StandaloneCluster]:
     """Yield a cluster that is ready; nothing of it is left behind."""
     with tempfile.TemporaryDirectory(prefix="spark-cluster-") as folder:
         cluster = StandaloneCluster(Path(folder))
+        atexit.register(cluster.kill)  # a scenario that takes too long is left, and its thread never comes to the end
         try:
             cluster.start(workers)
             yield cluster
         finally:
             cluster.kill()
+            atexit.unregister(cluster.kill)
         assert not _naming(folder), "something of the cluster lives on"
 
 
