@@ -17,6 +17,8 @@ import threading
 from pathlib import Path
 from typing import Any, Final, Self
 
+from compat_tests.pipeline.cluster import BRIEF_JVM
+
 WAIT_S: Final = 300
 _ROOT: Final = Path(__file__).parents[2]
 
@@ -32,7 +34,7 @@ class Driver:
             stderr=self._errors,
             text=True,
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            env={**os.environ, **BRIEF_JVM, "PYTHONPATH": str(_ROOT)},
             start_new_session=True,
         )
         self._lines: list[str] = []
