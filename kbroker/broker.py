@@ -363,7 +363,7 @@ class BrokerNode:
         """Once after the start, when it is known which transactions are open."""
         if not self._looked_for_hanging and self.transactions.is_loaded:
             self._looked_for_hanging = True
-            warn_of(find_hanging(self.replicas, self.transactions.all()))
+            warn_of(find_hanging(self.replicas, self.transactions.all()), self.bootstrap_servers)
 
     def _follow_cleaning(self) -> None:
         """Look more often while a log is compacted: what the worker has done waits to be taken over."""

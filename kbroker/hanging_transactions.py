@@ -48,21 +48,27 @@ def find_hanging(replicas: Replicas, known: Iterable[Transaction]) -> list[Hangi
     ]
 
 
-def warn_of(hanging: list[Hanging]) -> None:
-    """Say where readers will wait, and what ends it."""
+def warn_of(hanging: list[Hanging], bootstrap_servers: str) -> None:
+    """Say where readers will wait, and what ends it: a tool of Apache Kafka's, which kbroker does not bring along."""
+    tool = f"kafka-transactions.sh --bootstrap-server {bootstrap_servers}"
     for each in hanging[:NAMED]:
         log.warning(
             "%s-%d: no coordinator knows the transaction of producer %d (epoch %d) open since offset %d; "
-            "readers of committed records stop there until it is aborted: "
-            "kafka-transactions.sh abort --topic %s --partition %d --start-offset %d",
+            "readers of committed records stop there until it is aborted, with Apache Kafka's "
+            "%s abort --topic %s --partition %d --start-offset %d",
             each.topic,
             each.partition,
             each.producer_id,
             each.producer_epoch,
             each.first_offset,
+            tool,
             each.topic,
             each.partition,
             each.first_offset,
         )
     if len(hanging) > NAMED:
-        log.warning("so are %d more: kafka-transactions.sh find-hanging", len(hanging) - NAMED)
+        log.warning(
+            "so are %d more; Apache Kafka's %s find-hanging --topic TOPIC lists those of a topic",
+            len(hanging) - NAMED,
+            tool,
+        )

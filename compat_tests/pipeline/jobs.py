@@ -43,9 +43,13 @@ class Jobs:
     bootstrap: str
     folder: Path
     said: list[str] = field(default_factory=list)
+    archiving: type[Archive] = Archive
+
+    session: Any = None
+    """Another SparkSession than that of the tests."""
 
     def __post_init__(self) -> None:
-        self.session = configure(spark().newSession())
+        self.session = self.session or configure(spark().newSession())
         self.cluster = Cluster(Connection(self.bootstrap, {}))
 
     def archive(
@@ -55,7 +59,7 @@ class Jobs:
         steps = Steps()
         names = () if topics is None else tuple(topics.split(","))
         chosen = ArchiveOptions(names, pattern, self.at(to), self.at(checkpoint), **options)
-        Archive(self.session, self.cluster, chosen, steps).run()
+        self.archiving(self.session, self.cluster, chosen, steps).run()
         return steps.records
 
     def verify(self, to: str, *topics: str) -> dict[str, Any]:
@@ -80,7 +84,7 @@ class Jobs:
         return run
 
     def visits(self, topic: str, **options: Any) -> Visits:
-        """Count the visits of what is there now; the numbers go to `table`."""
+        """Count the visits of what is there now; the numbers go to `table`, the state to `visits`."""
         places = (self.at("table"), f"{topic}-visits", self.at("visits"), f"{topic}-malformed")
         chosen = VisitsOptions(topic, self.at("lookup.csv"), *places, **options)
         job = Visits(self.session, self.cluster, chosen, Steps())

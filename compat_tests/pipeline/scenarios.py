@@ -28,6 +28,7 @@ from compat_tests.pipeline.topics import (
     values,
 )
 from compat_tests.pipeline.visit_model import Record, counted, organisation, some_events
+from kbroker.pipeline.archive import Archive
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import Replay
 from kbroker.pipeline.visit_outputs import TABLE
@@ -83,6 +84,27 @@ def by_others(archive: Path) -> object:
         found = database.sql(f"select {query} from read_parquet('{files}', hive_partitioning=true)").fetchall()
     table = pyarrow.dataset.dataset(str(archive), partitioning="hive").to_table()
     return [[list(row) for row in found], table.num_rows, sorted(table.column_names)]
+
+
+class OftenSummarized(Archive):
+    """Puts the manifest's entries together after every third."""
+
+    most_entries = 3
+
+
+@scenarios.add
+def a_stream_keeps_its_manifest_short(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique)
+    put(bootstrap, unique, 0, 80)
+    with jobs(bootstrap) as job:
+        job.archiving = OftenSummarized
+        batches = len(job.archive(unique, "archive", batch_records=10))
+        entries = job.store("archive").load().entries
+        put(bootstrap, unique, 80, 1)
+        job.archive(unique, "archive")
+        report = job.verify("archive")
+        names = [found.name for found in job.store("archive").files.listing("_manifest")]
+        return [batches >= 8, len(entries) <= 3, len(names) <= 3, sums(report), report["faults"]]
 
 
 @scenarios.add
@@ -201,11 +223,14 @@ def changes_are_finished_or_forgotten(bootstrap: str, unique: str) -> object:
         for path in before.files:
             store.files.move(path, f"_staging/{entry.name}/{path}")
             store.files.write(f"_staging/archive-none-000000001/{path}", "half a file")
+        store.files.write(f"_manifest/.{entry.name}.json.0", "half an entry")
+        store.files.write("_lock.json.0", "a lock that was being renewed")
         faults = job.verify("archive")["faults"]
         put(bootstrap, unique, 100, 10)
         job.archive(unique, "archive")
         report = job.verify("archive")
-        left = [found.name for found in store.files.listing("_staging")]
+        hidden = store.files.walk("_manifest", hidden=True) + store.files.walk("_staging", hidden=True)
+        left = [len(hidden), [found.name for found in store.files.listing() if not found.name.startswith("topic=")]]
         (job.folder / "archive" / next(iter(before.files))).unlink()
         damaged = job.verify("archive")["faults"]
         kinds = sorted({fault.rpartition(" is ")[2] for fault in faults})

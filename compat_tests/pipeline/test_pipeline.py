@@ -6,7 +6,7 @@ import pytest
 
 from compat_tests.harness.fixtures import SideBySide
 from compat_tests.harness.scenarios import Scenario
-from compat_tests.pipeline import scenarios, upstream, visit_scenarios
+from compat_tests.pipeline import kills, scenarios, upstream, visit_scenarios
 
 pytestmark = [
     pytest.mark.spark,
@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-ALL = [*scenarios.scenarios, *upstream.scenarios, *visit_scenarios.scenarios]
+ALL = [*scenarios.scenarios, *upstream.scenarios, *visit_scenarios.scenarios, *kills.scenarios]
 
 
 @pytest.mark.parametrize("scenario", ALL, ids=lambda s: s.name)

@@ -193,8 +193,9 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
         if not equals:
             raise click.UsageError(f"-X takes KEY=VALUE, not {pair!r}")
         if key not in _KNOWN:
-            near = difflib.get_close_matches(key, _KNOWN, 1)
-            raise click.UsageError(f"-X: no client setting {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
+            near = difflib.get_close_matches(key, _KNOWN, 1, 0.75)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise click.UsageError(f"-X: the client here, kafka-python, has no setting {name.strip()!r}{hint}")
         found[key] = _typed(key, text.strip())
     return found
 
@@ -203,6 +204,8 @@ def _typed(key: str, text: str) -> Any:
     default = _KNOWN[key]
     if key in _NOT_TEXT or not isinstance(default, (str, int, float, type(None))):
         raise click.UsageError(f"-X: {key} cannot be set here")
+    if key == "transactional_id":
+        raise click.UsageError(f"-X: {key} cannot be set here: `kbroker produce` writes without transactions")
     if key == "api_version":
         return tuple(int(part) for part in text.split(".") if part.isdigit()) or None
     if key == "security_protocol" and text not in _PROTOCOLS:

@@ -16,6 +16,7 @@ from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker.cli.client import Connection, Failures, client_options, error_text, patiently
+from kbroker.cli.consumer_group import describe_consumer_group
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
 
 STATES: Final = (
@@ -106,23 +107,27 @@ def _answered(admin: Any, name: str) -> Any:
 
 
 def _group(admin: Any, name: str) -> dict[str, Any] | None:
-    """Return state, protocol and members of a group; None if it does not exist."""
+    """Return state, type, protocol and members of a group; None if it does not exist."""
     group = patiently(lambda: _answered(admin, name))
     if group["error"] is None and group["group_state"] != "Dead":
         return {
             "group": name,
             "state": group["group_state"],
+            "type": "classic",
             "protocol": group["protocol_type"],
             "assignor": group["protocol_data"] or None,
             "members": [_member(each) for each in group["members"]],
         }
     if group["error"] is not None and not any(each in group["error"] for each in _NO_GROUP):
         raise click.ClickException(f"cannot describe group {name}: {group['error']}")
-    # Groups of the newer protocols are listed, but described by other APIs than those this client has.
+    found = describe_consumer_group(admin, name)
+    if found is not None:
+        return found
+    # Share and streams groups are listed, but described by APIs of their own.
     listed = _listed(admin).get(name)
     if listed is None or listed["state"] == "Dead":
         return None
-    return {"group": name, "state": listed["state"], "protocol": listed["protocol"], "assignor": None, "members": None}
+    return {**listed, "assignor": None, "members": None}
 
 
 def _member(member: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,6 +209,7 @@ def _print_group(group: Mapping[str, Any]) -> None:
         [
             ("group", group["group"]),
             ("state", group["state"]),
+            ("type", group["type"]),
             ("protocol", group["protocol"]),
             ("assignor", group["assignor"]),
             ("members", None if members is None else len(members)),

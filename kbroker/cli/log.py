@@ -6,6 +6,7 @@ kbroker.controller.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from kbroker.cluster_state import TopicState
 from kbroker.log.audit import audit, data_dir_of, log_bytes, partitions_of
 from kbroker.log.dir_lock import in_use, is_locked
 from kbroker.log.dump import dump as dump_file
-from kbroker.log.findings import Finding, Progress
+from kbroker.log.findings import Checked, Finding, Progress
 from kbroker.log.repair import repair as repair_directory
 from kbroker.protocol.wire import uuid_text
 
@@ -56,14 +57,15 @@ def _finding(finding: Finding) -> dict[str, object]:
 def check(directory: str, as_json: bool) -> None:
     """Check every file of a data directory, or of one partition; nothing is changed.
 
-    One line for each finding. Exits with 1 if there is any.
+    One line for each finding, and exit status 1 if there is any; else one line that says what was checked.
     """
     directory = directory.rstrip("/") or "/"
     if is_locked(data_dir_of(directory, partitions_of(directory))):
         click.echo("kbroker: a broker uses this directory; what it writes meanwhile may show up as findings", err=True)
     found = []
+    checked = Checked()
     with _progress("checking", log_bytes(directory)) as progress:
-        for finding in audit(directory, progress):
+        for finding in audit(directory, progress, checked=checked):
             if as_json:
                 found.append(_finding(finding))
             else:
@@ -71,8 +73,20 @@ def check(directory: str, as_json: bool) -> None:
                 click.echo(str(finding))
     if as_json:
         print_json(found)
+    elif not found:
+        counts = [
+            _count(checked.partitions, "partition"),
+            _count(checked.files, "file"),
+            _count(checked.batches, "batch", "batches"),
+            _count(checked.records, "record"),
+        ]
+        click.echo(f"checked {', '.join(counts)}: all is well")
     if found:
         sys.exit(1)
+
+
+def _count(number: int, one: str, several: str = "") -> str:
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
 @command.command("dump")
@@ -80,9 +94,18 @@ def check(directory: str, as_json: bool) -> None:
 @click.option("--deep-iteration", is_flag=True, help="Also each record of a .log file.")
 @click.option("--print-data-log", is_flag=True, help="Also the records' keys and values.")
 def dump(files: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> None:
-    """Print .log, .index, .timeindex, .txnindex, .snapshot files and checkpoints, as kafka-dump-log does."""
+    """Print .log, .index, .timeindex, .txnindex, .snapshot files as Kafka's kafka-dump-log does.
+
+    Checkpoints and the metadata journal (__metadata.journal, __metadata.snapshot) are printed entry by entry.
+    """
+    from kbroker.controller.journal_dump import FILES, dump_journal
+
     for path in files:
-        for line in dump_file(path, deep=deep_iteration, contents=print_data_log):
+        if os.path.basename(path) in FILES:
+            lines = dump_journal(path)
+        else:
+            lines = dump_file(path, deep=deep_iteration, contents=print_data_log)
+        for line in lines:
             click.echo(line)
 
 

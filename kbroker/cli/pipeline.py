@@ -66,7 +66,7 @@ def archive(
         raise click.UsageError("give --topics or --pattern")
     if once and every:
         raise click.UsageError("give --once or --every")
-    names = tuple(name.strip() for name in (topics or "").split(",") if name.strip())
+    names = _names(topics)
     options = ArchiveOptions(
         names, pattern, to, checkpoint, interval(every), file_format, partition_by, allow_gaps, batch_records, group
     )
@@ -79,15 +79,15 @@ def archive(
 
 
 @command.command("verify")
-@click.option("--topic", "topics", multiple=True, metavar="T", help="Only this topic; may be given several times.")
+@click.option("--topics", metavar="A,B", help="Only these topics; all without.")
 @click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
 @json_option
 @spark_options
 @client_options
-def verify(topics: tuple[str, ...], root: str, as_json: bool, connection: Connection, spark: SparkOptions) -> None:
+def verify(topics: str | None, root: str, as_json: bool, connection: Connection, spark: SparkOptions) -> None:
     """Compare an archive with its manifest and with the topics it came from; exit 1 when something is wrong."""
     with open_session(spark, "kbroker verify") as session:
-        report = Verification(session, Cluster(connection), root, topics).run()
+        report = Verification(session, Cluster(connection), root, _names(topics)).run()
     if as_json:
         print_json(report.encode())
     else:
@@ -110,7 +110,7 @@ def optimize(root: str, target_mb: int, spark: SparkOptions) -> None:
 @command.command("replay")
 @click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
 @click.option("--to-topic", required=True, metavar="T", help="Where to; it is created if it does not exist.")
-@click.option("--topic", "topics", multiple=True, metavar="T", help="Only this archived topic; may be repeated.")
+@click.option("--topics", metavar="A,B", help="Only these archived topics; all without.")
 @click.option("--since", metavar="TIME", help="Records from this time on, such as 2026-11-21T10:00:00 (UTC).")
 @click.option("--until", metavar="TIME", help="Records before this time.")
 @click.option("--where", metavar="SQL", help="Records for which this holds, by the columns' names.")
@@ -124,7 +124,7 @@ def optimize(root: str, target_mb: int, spark: SparkOptions) -> None:
 def replay(
     root: str,
     to_topic: str,
-    topics: tuple[str, ...],
+    topics: str | None,
     since: str | None,
     until: str | None,
     where: str | None,
@@ -140,7 +140,7 @@ def replay(
     options = ReplayOptions(
         root,
         to_topic,
-        topics,
+        _names(topics),
         _time(since, "--since"),
         _time(until, "--until"),
         where,
@@ -158,6 +158,10 @@ def replay(
         job = Replay(session, cluster, options, progress, functools.partial(click.echo, err=True))
         job.run()
     click.echo(f"sent {job.records:,} records to {to_topic}", err=True)
+
+
+def _names(topics: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (topics or "").split(",") if name.strip())
 
 
 def _speed(text: str) -> float | None:

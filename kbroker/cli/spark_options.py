@@ -28,7 +28,7 @@ def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(function)
     def with_spark(*args: Any, master: str, conf: tuple[str, ...], jars: str | None, **kwargs: Any) -> Result:
         debug = bool(click.get_current_context().find_root().params.get("debug"))
-        options = SparkOptions(master, _pairs(conf), tuple(filter(None, (jars or "").split(","))), debug)
+        options = SparkOptions(master, _pairs(conf), tuple(filter(None, (jars or "").split(","))), debug=debug)
         try:
             return function(*args, spark=options, **kwargs)
         except PipelineError as err:

@@ -249,8 +249,7 @@ class BrokerConfig:
             elif name in _GONE or name.startswith(_GONE_PREFIXES):
                 self.warnings.append(f"{name} has no effect: Apache Kafka 4 no longer has it either")
             else:
-                near = difflib.get_close_matches(name, BROKER, 1, 0.75)
-                complaints.append(f"unknown config {name}" + (f"; did you mean {near[0]}?" if near else ""))
+                complaints.append(f"unknown config {name}{_hint(name)}")
         if complaints and strict:
             raise ConfigError("; ".join(complaints))
         self.warnings += complaints
@@ -293,6 +292,16 @@ class BrokerConfig:
             self.get_str("listener.security.protocol.map"),
             self.get_list("controller.listener.names"),
         )
+
+
+def _hint(unknown: str) -> str:
+    """Return what to say behind an unknown name of a broker's config: the broker's own name for it, or a near one."""
+    for owner, table in (("topic", TOPIC), ("group", GROUP)):
+        if (key := table.get(unknown)) is not None:
+            own = f"the broker's own is {key.synonyms[0].name}" if key.synonyms else "the broker has none for all"
+            return f"; it is a config of a {owner}, {own}"
+    near = difflib.get_close_matches(unknown, BROKER, 1, 0.75)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _number(value: Value) -> float:

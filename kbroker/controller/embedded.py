@@ -106,7 +106,7 @@ class EmbeddedStore:
     def _load_snapshot(self) -> None:
         try:
             with open(self._path(SNAPSHOT), "rb") as file:
-                entries = _parse(file.read().rstrip(b"\n"))
+                entries = parse_line(file.read().rstrip(b"\n"))
         except FileNotFoundError:
             return
         if entries is None:
@@ -120,7 +120,7 @@ class EmbeddedStore:
             lines = file.read().split(b"\n")
         position = 0
         for i, line in enumerate(lines[:-1]):
-            entries = _parse(line)
+            entries = parse_line(line)
             if entries is None:
                 if i < len(lines) - 2 or lines[-1] or b"\0" not in line:
                     raise CorruptMetadata(f"{self._path(JOURNAL)} is damaged at byte {position}")
@@ -176,8 +176,8 @@ def _line(entries: list[list[Any]]) -> bytes:
     return b"%08x %s\n" % (crc32c.crc32c(body), body)
 
 
-def _parse(line: bytes) -> list[Any] | None:
-    """Return a line's entries, None when it is not whole."""
+def parse_line(line: bytes) -> list[Any] | None:
+    """Return the entries of a line without its newline, None when it is not whole."""
     try:
         if line[8:9] != b" " or int(line[:8], 16) != crc32c.crc32c(line[9:]):
             return None

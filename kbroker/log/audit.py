@@ -25,7 +25,7 @@ from kbroker.log.files import (
     offset_name,
     offset_of,
 )
-from kbroker.log.findings import Finding, OpenFile, Progress
+from kbroker.log.findings import Checked, Finding, OpenFile, Progress
 from kbroker.log.loading import partition_of
 from kbroker.log.producer_entry import ProducerEntry, decode_snapshot
 
@@ -35,6 +35,9 @@ _OFFSET_CHECKPOINTS = (
     checkpoints.HIGH_WATERMARKS,
     checkpoints.CLEANER_OFFSETS,
 )
+_OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, checkpoints.META_PROPERTIES)
+_OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
+_OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 _LARGEST_SNAPSHOT = 1 << 26
 
 Key = tuple[str, int]
@@ -89,12 +92,18 @@ def log_bytes(directory: str) -> int:
 
 
 def audit(
-    directory: str, progress: Progress = lambda _count: None, *, before_recovery: bool = False
+    directory: str,
+    progress: Progress = lambda _count: None,
+    *,
+    before_recovery: bool = False,
+    checked: Checked | None = None,
 ) -> Iterator[Finding]:
     """Yield everything that is not as it should be. Raises NoLogDir, OSError.
 
     `before_recovery` foretells what recovery would do, although the mark of a clean stop may say that none is due.
+    `checked` is counted up on the way.
     """
+    checked = checked or Checked()
     partitions = partitions_of(directory)
     above = data_dir_of(directory, partitions)
     clean = not before_recovery and os.path.exists(os.path.join(above, checkpoints.CLEAN_SHUTDOWN))
@@ -104,8 +113,9 @@ def audit(
         yield from findings
         yield from parse_properties(os.path.join(above, checkpoints.META_PROPERTIES))
         yield from _strangers(state, set(partitions.values()))
+        checked.files += sum(name in _OF_A_DIRECTORY for name in os.listdir(above))
     for path, key in partitions.items():
-        yield from _partition(path, key, state, progress)
+        yield from _partition(path, key, state, progress, checked)
 
 
 def _read_checkpoints(state: DataDir) -> Iterator[Finding]:
@@ -124,8 +134,10 @@ def _strangers(state: DataDir, known: set[Key]) -> Iterator[Finding]:
             yield Finding(os.path.join(state.path, name), None, what, not state.clean)
 
 
-def _partition(path: str, key: Key, state: DataDir, progress: Progress) -> Iterator[Finding]:
+def _partition(path: str, key: Key, state: DataDir, progress: Progress, checked: Checked) -> Iterator[Finding]:
     names = os.listdir(path)
+    checked.partitions += 1
+    checked.files += sum(name.endswith(_OF_A_SEGMENT) or name in _OF_A_PARTITION for name in names)
     yield from _leftovers(path, names, state.clean)
     yield from _topic_id(path, key, state)
     epochs: list[tuple[int, int]] = []
@@ -140,7 +152,7 @@ def _partition(path: str, key: Key, state: DataDir, progress: Progress) -> Itera
     log_start = max(state.offset(checkpoints.LOG_STARTS, key) or 0, bases[0])
     # Deleting records takes epochs away at once; where the log starts is written down some time later.
     epochs_from = log_start if state.clean or not epochs else max(log_start, epochs[0][1])
-    walk = PartitionWalk(path, bases[0], epochs, epochs_from, _first_producers(path, bases[0]), progress)
+    walk = PartitionWalk(path, bases[0], epochs, epochs_from, _first_producers(path, bases[0]), progress, checked)
     first_recovered = _first_recovered(path, key, bases, state)
     end: int | None = None
     for index, base in enumerate(bases):

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from kbroker.log.audit_index import IndexChecks
 from kbroker.log.files import LOG_SUFFIX, offset_name, read_at
-from kbroker.log.findings import CHUNK, Finding, OpenFile, Progress
+from kbroker.log.findings import CHUNK, Checked, Finding, OpenFile, Progress
 from kbroker.log.index import MAX_RELATIVE_OFFSET
 from kbroker.log.producer_entry import ProducerEntry
 from kbroker.log.txn_index import AbortedTxn
@@ -81,6 +81,7 @@ class PartitionWalk:
         epochs_from: int,
         producers: Sequence[ProducerEntry] | None,
         progress: Progress,
+        checked: Checked,
     ) -> None:
         """Begin at the first segment; `producers` is what its snapshot holds, None if that is not known.
 
@@ -92,6 +93,7 @@ class PartitionWalk:
         self._epoch_starts = [start for _, start in epochs]
         self._epochs_from = epochs_from
         self._progress = progress
+        self._checked = checked
         self._dense = producers is not None
         self._last_epoch = -1
         self._open = {
@@ -150,6 +152,8 @@ class PartitionWalk:
             yield from self._epoch(file.path, position, header, recovers)
             indexes.batch(position, header)
             self._transactions(window, position, header, indexes)
+            self._checked.batches += 1
+            self._checked.records += header.record_count
             self.next_offset = header.last_offset + 1
             position += header.size
         return True

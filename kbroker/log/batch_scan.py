@@ -49,6 +49,20 @@ def is_intact(fd: int, position: int, header: BatchHeader) -> bool:
     return len(batch) == header.size and compute_crc(batch) == header.crc
 
 
+def may_end_at(fd: int, size: int, base_offset: int, offset: int) -> bool:
+    """Whether a segment's last batch is damaged, or ends at `offset` by the end of the one before it.
+
+    What is being appended to has no holes, and what is intact before the last batch is not to be written again.
+    """
+    before = end = base_offset
+    last = None
+    for last in scan_headers(fd, 0, size):
+        before, end = end, last[1].last_offset + 1
+    if last is None or offset <= before:
+        return False
+    return before + last[1].last_offset_delta + 1 == offset or not is_intact(fd, *last)
+
+
 def scan_batches(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """Yield (position, header, bytes) of whole batches; stops at anything odd."""
     start, chunk = position, memoryview(b"")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 from kbroker.log.files import read_at
@@ -34,6 +35,16 @@ class Finding(NamedTuple):
     def __str__(self) -> str:
         where = self.path if self.position is None else f"{self.path} at {self.position}"
         return f"{where}: {self.what}"
+
+
+@dataclass(slots=True)
+class Checked:
+    """How much an audit has looked at; records as the headers of their batches count them."""
+
+    partitions: int = 0
+    files: int = 0
+    batches: int = 0
+    records: int = 0
 
 
 class TooLargeError(ValueError):

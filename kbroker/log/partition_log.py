@@ -1,7 +1,9 @@
 """The log of one partition.
 
 Owns its segments, offsets, producers and leader epochs, and keeps them true to each other: an append changes all or
-none of them. Never waits, never knows who asks, and never moves the high watermark of itself.
+none of them. What only looks at them, or follows from a change, are functions in modules beside it (reading.py,
+offset_queries.py, aborted.py, truncation.py, retention.py). Never waits, never knows who asks, and never moves the high
+watermark of itself.
 
     <topic>-<partition>/   segments (see segment.py), *.snapshot (producer_entry.py),
                            leader-epoch-checkpoint and partition.metadata (checkpoints.py)
@@ -19,17 +21,15 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from kbroker.failpoints import passed
-from kbroker.log import aborted, checkpoints, offset_queries, retention, truncation
+from kbroker.log import aborted, checkpoints, offset_queries, reading, retention, truncation
 from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.files import remove_quietly
 from kbroker.log.flushing import FlushTask
-from kbroker.log.links import proven_end
 from kbroker.log.log_config import LogConfig
 from kbroker.log.producer_entry import ProducerEntry
 from kbroker.log.producer_state import CompletedTxn
 from kbroker.log.recovery import aborted_entry, load_log
 from kbroker.log.segment import Segment
-from kbroker.log.slices import EMPTY_SLICE, LogSlice
 from kbroker.log.validation import BatchRules, check_header, needs_walk, stamp, trim, walk
 from kbroker.log.verification import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
@@ -314,61 +314,7 @@ class PartitionLog:
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    def read(self, fetch_offset: int, max_bytes: int, upper_bound: int, *, min_one: bool) -> LogSlice:
-        """Return batches from the one that holds `fetch_offset` on, none that reaches to `upper_bound`.
-
-        At most `max_bytes`, of which the last batch may be cut off; nothing if that is less than the first batch, which
-        `min_one` lets through whatever its size. Raises ApiError(OFFSET_OUT_OF_RANGE), or CORRUPT_MESSAGE where the
-        file makes no sense from there on.
-        """
-        if not self.log_start_offset <= fetch_offset <= self.log_end_offset:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if fetch_offset >= upper_bound:
-            return EMPTY_SLICE
-        segments = self.segments
-        for index in range(max(bisect_right(self.bases, fetch_offset) - 1, 0), len(segments)):
-            segment = segments[index]
-            found = segment.find(fetch_offset)
-            if found is None:
-                if not self._is_whole_from(index, fetch_offset):
-                    raise ApiError(ErrorCode.CORRUPT_MESSAGE)  # or the reader would go past what it cannot see
-                continue
-            position, first_size = found
-            limit = max(max_bytes, first_size) if min_one else max_bytes
-            if limit < first_size:
-                return EMPTY_SLICE
-            wanted = min(self._end_position(index, upper_bound) - position, limit)
-            if segment.unproven and fetch_offset < segment.tail_start:
-                limit = min(limit, self._proven_size(index, fetch_offset, position, limit))
-            size = min(wanted, limit)
-            if size <= 0:
-                return EMPTY_SLICE
-            piece = LogSlice(segment.handle, position, size, self, index, fetch_offset, upper_bound)
-            piece.cut_short = size < wanted
-            return piece
-        return EMPTY_SLICE
-
-    def _is_whole_from(self, index: int, offset: int) -> bool:
-        segment = self.segments[index]
-        if not segment.unproven or offset >= segment.tail_start:
-            return segment.is_whole_from(offset)
-        return proven_end(self, index, segment.place_before(offset), segment.size, segment.size) >= segment.size
-
-    def _proven_size(self, index: int, offset: int, position: int, size: int) -> int:
-        """Return how many bytes from `position` on may be served; raises ApiError(CORRUPT_MESSAGE) for none."""
-        end = proven_end(self, index, self.segments[index].place_before(offset), position, position + size)
-        if end <= position:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE)
-        return end - position
-
-    def _end_position(self, index: int, upper_bound: int) -> int:
-        segment = self.segments[index]
-        if upper_bound >= self.log_end_offset:
-            return segment.size
-        if index + 1 < len(self.bases) and self.bases[index + 1] <= upper_bound:
-            return segment.size
-        found = segment.find(upper_bound)
-        return segment.size if found is None else found[0]
+    read = reading.read  # as it stands there: a method that passed it on would cost every fetch a call
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""

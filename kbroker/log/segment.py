@@ -16,7 +16,8 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from kbroker.failpoints import passed
-from kbroker.log.batch_scan import is_intact, read_header, scan_headers
+from kbroker.log import index_trust
+from kbroker.log.batch_scan import may_end_at, read_header, scan_headers
 from kbroker.log.files import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -322,35 +323,15 @@ class Segment:
         """Return the position behind which the indexes say nothing; 0 after resetting them if they are not true."""
         assert self.offsets is not None
         assert self.times is not None
-        last, newest = self.offsets.last, self.times.last
-        sane = self.offsets.looks_sane(self.size) and self.times.looks_sane()
-        if newest and sane and self._is_place_of(last):
-            place = self._trusted_time_position(newest)
-            if place is not None:
-                self._max_timestamp, self._max_offset = newest
-                return min(place, last[1] if last else 0)
+        trust = index_trust.look(self.offsets, self.times, self.handle.fd, self.size, self.base_offset)
+        self.damaged |= trust.damaged
+        if trust.newest is not None:
+            self._max_timestamp, self._max_offset = trust.newest
+            return trust.start
         self.offsets.entries.truncate(0)
         self.times.entries.truncate(0)
         self._max_timestamp, self._max_offset = -1, self.base_offset
         return 0
-
-    def _is_place_of(self, entry: tuple[int, int] | None) -> bool:
-        """Whether a batch that may hold the entry's offset begins at its position; a small segment has no entry."""
-        if entry is None:
-            return True
-        header = read_header(self.handle.fd, entry[1], self.size)
-        return header is not None and self.base_offset <= header.base_offset <= entry[0]
-
-    def _trusted_time_position(self, newest: tuple[int, int]) -> int | None:
-        assert self.offsets is not None
-        entry = self.offsets.lookup(newest[1])
-        for position, header in scan_headers(self.handle.fd, entry[1] if entry else 0, self.size):
-            if header.last_offset >= newest[1]:
-                if header.base_offset <= newest[1] and header.max_timestamp == newest[0]:
-                    return position
-                self.damaged |= not is_intact(self.handle.fd, position, header)
-                return None
-        return None
 
     def _complete_from(self, start: int) -> None:
         assert self.offsets is not None
@@ -429,24 +410,11 @@ class Segment:
                 first = read_header(self.handle.fd, 0, self.size)
                 self.first_timestamp = first.max_timestamp if first else None
         self.ends_whole = whole == self.size
-        if known_end not in (0, end) and self._may_end_at(known_end):
+        if known_end not in (0, end) and may_end_at(self.handle.fd, self.size, self.base_offset, known_end):
             end = known_end
         self._forget_tail()
         self.tail_start = end
         return end
-
-    def _may_end_at(self, offset: int) -> bool:
-        """Whether the last batch is damaged, or ends at `offset` by the end of the one before it.
-
-        What is being appended to has no holes, and what is intact before the last batch is not to be written again.
-        """
-        before = end = self.base_offset
-        last = None
-        for last in scan_headers(self.handle.fd, 0, self.size):
-            before, end = end, last[1].last_offset + 1
-        if last is None or offset <= before:
-            return False
-        return before + last[1].last_offset_delta + 1 == offset or not is_intact(self.handle.fd, *last)
 
     def _forget_tail(self) -> None:
         self.tail_start = self.base_offset + MAX_RELATIVE_OFFSET + 1 if self.size else self.base_offset

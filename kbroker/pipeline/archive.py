@@ -48,6 +48,8 @@ class ArchiveOptions:
 class Archive:
     """One run of the job."""
 
+    most_entries = MANY_ENTRIES
+
     def __init__(self, session: Any, cluster: Cluster, options: ArchiveOptions, progress: Progress) -> None:
         self._session = session
         self._cluster = cluster
@@ -238,13 +240,13 @@ class Archive:
         self._store.commit(entry)
         self._done[query] = batch
         self._entries += 1
-        if self._entries >= MANY_ENTRIES:
+        if self._entries >= self.most_entries:
             self._summarize(self._store.load())
         self._tell(entry, batch)
 
     def _summarize(self, manifest: Manifest) -> Manifest:
         """Put the manifest's entries into one when they have become many: a stream may run for years."""
-        summary = self._store.summarize(manifest, f"summary-{uuid.uuid4().hex}")
+        summary = self._store.summarize(manifest, f"summary-{uuid.uuid4().hex}", self.most_entries)
         self._entries = len(summary.entries)
         return summary
 

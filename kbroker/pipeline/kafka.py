@@ -86,14 +86,7 @@ class Cluster:
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
         """Return those of the topics whose `cleanup.policy` lets the broker remove single records."""
-        from kafka.admin import ConfigResource
-
-        asked = [ConfigResource("TOPIC", name) for name in topics]
-        if not asked:
-            return set()
-        with self.clients.admin() as admin:
-            found = admin.describe_configs(asked, config_filter="all").get("topic", {})
-        return {name for name, entries in found.items() if "compact" in entries["cleanup.policy"]["value"]}
+        return {name for name in topics if "compact" in self.config(name, "cleanup.policy")}
 
     def bounds(self, topics: Mapping[str, int], isolation: str = "read_committed") -> dict[Partition, tuple[int, int]]:
         """Return (log start offset, last stable offset) of every partition; the high watermark for read_uncommitted."""

@@ -19,8 +19,10 @@ from typing import Any, Final
 
 from kbroker.failpoints import passed
 from kbroker.pipeline.errors import PipelineError, first_line
+from kbroker.pipeline.first_attempt import first_attempt_only, lost_in
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.manifest import Manifest, Partition
+from kbroker.pipeline.one_task_each import one_task_each
 from kbroker.pipeline.progress import Progress
 from kbroker.pipeline.record_columns import within
 from kbroker.pipeline.replay_plan import Bounds, Bucket, Slice, after, by_count, by_time
@@ -224,7 +226,7 @@ class Replay:
         if present is not None:
             frame = frame.join(present, ["topic", "partition", "offset"], "left_anti")
         sent = self._count(frame)
-        ordered = frame.repartition(len(bounds), "topic", "partition")
+        ordered = one_task_each(frame, bounds)
         self._write(ordered.sortWithinPartitions("topic", "partition", "offset"), state.id)
         passed("replay.sent")
         self.records += sent
@@ -259,12 +261,19 @@ class Replay:
             frame = frame.withColumn("headers", f.concat(f.coalesce("headers", f.array().cast(_HEADERS)), header))
         try:
             if self._options.keep_timestamps:
-                write_with_timestamps(frame, self._cluster.clients, self._options.to_topic)
+                once = self._options.exactly_once
+                write_with_timestamps(frame, self._cluster.clients, self._options.to_topic, once=once)
             else:
-                self._sink(frame.select("key", "value", "headers", "partition"))
+                frame = frame.select("key", "value", "headers", "partition")
+                self._sink(first_attempt_only(frame) if self._options.exactly_once else frame)
         except PipelineError:
             raise
         except Exception as err:
+            if self._options.exactly_once and lost_in(err):
+                raise PipelineError(
+                    f"Spark lost an executor that was sending to {self._options.to_topic}: run this once more, and it"
+                    " looks what arrived and sends the rest"
+                ) from err
             raise PipelineError(f"writing to {self._options.to_topic} failed: {first_line(err)}") from err
 
     def _sink(self, frame: Any) -> None:

@@ -2,33 +2,44 @@
 
 Owns what a Spark task does with its rows: one idempotent producer of librdkafka, which sends them in their order and
 waits for all. (kafka-python refuses records that Kafka takes: without key and value, or with a header that is null.)
-Runs in the executors' Python, where kbroker must be installed, too.
+Runs in the executors' Python, which needs confluent-kafka and gets the code from the driver.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kbroker.pipeline.client_settings import librdkafka_settings
+from kbroker.pipeline.first_attempt import DONE_AGAIN
 from kbroker.pipeline.kafka import Clients
 
 _WAIT_S: Final = 600
 _QUEUED: Final = 20_000  # records that wait to be sent
 
 
-def write_with_timestamps(frame: Any, clients: Clients, topic: str) -> None:
-    """Send a DataFrame's rows (key, value, headers, partition, timestamp), task by task; raises what Spark raises."""
+def write_with_timestamps(frame: Any, clients: Clients, topic: str, *, once: bool) -> None:
+    """Send a DataFrame's rows (key, value, headers, partition, timestamp), task by task; raises what Spark raises.
+
+    `once`: a task that Spark does again (first_attempt.py) sends nothing, and fails.
+    """
+    from pyspark.cloudpickle import register_pickle_by_value
     from pyspark.sql import functions as f
 
+    register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     settings = librdkafka_settings(clients.bootstrap, clients.settings)
     rows = frame.select("key", "value", "headers", "partition", f.unix_millis("timestamp").alias("stamp"))
-    rows.foreachPartition(lambda found: _send_rows(found, settings, topic))
+    rows.foreachPartition(lambda found: _send_rows(found, settings, topic, once))
 
 
-def _send_rows(rows: Iterator[Any], settings: Mapping[str, Any], topic: str) -> None:
+def _send_rows(rows: Iterator[Any], settings: Mapping[str, Any], topic: str, once: bool) -> None:
     from confluent_kafka import KafkaException, Producer
+    from pyspark import TaskContext
 
+    context = TaskContext.get()
+    if once and context is not None and context.attemptNumber() > 0:
+        raise RuntimeError(DONE_AGAIN)
     own = {
         "enable.idempotence": True,
         "linger.ms": 5,

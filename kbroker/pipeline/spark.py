@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 from kbroker.pipeline.ending import Ending
 from kbroker.pipeline.errors import PipelineError, first_line
+from kbroker.pipeline.spark_master import address_towards
 
 # Spark writes a page of warnings about itself at its start; what a user must know comes as an exception anyway.
 _QUIET: Final = """\
@@ -59,6 +61,9 @@ _ONE_TRY: Final = {
 }
 _LOCAL: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
+_PARTITIONS: Final = "16"
+_TOLD_AFTER_S: Final = 15.0
+_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
         raise PipelineError("this needs Spark: install kbroker with its extra `spark`") from None
     with tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch, Ending(Path(scratch)) as ending:
         settings = {**_settings(options, Path(scratch), pyspark.__version__), **options.conf}
+        _choose_python(settings)
         if not options.retries:
             settings |= _ONE_TRY
         builder = SparkSession.builder.master(options.master).appName(name)
@@ -106,6 +112,8 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
             raise PipelineError(f"Spark does not start with --master {options.master}: {said}") from err
         ending.started(session)
         try:
+            if options.master.startswith("spark://"):
+                _await_executor(session, options.master)
             yield configure(session)
         finally:
             ending.jobs_are_over()
@@ -159,14 +167,54 @@ def _settings(options: SparkOptions, scratch: Path, version: str) -> dict[str, s
     else:
         settings["spark.jars.packages"] = connector(version)
     if options.master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        settings |= {
+        return settings | {
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
             "spark.local.dir": str(scratch),
             "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
         }
+    return settings | _on_a_cluster(options.master)
+
+
+def _on_a_cluster(master: str) -> dict[str, str]:
+    """Return what differs on a cluster; raises PipelineError when nobody is there."""
+    settings = {
+        # A stream's batch makes this many tasks a shuffle, however few its records are: Spark's own 200 are too many.
+        "spark.sql.shuffle.partitions": _PARTITIONS,
+    }
+    host = address_towards(master)
+    if host is not None and "SPARK_LOCAL_IP" not in os.environ:
+        settings["spark.driver.host"] = host  # Spark would take any of this machine's addresses
     return settings
+
+
+def _choose_python(settings: Mapping[str, str]) -> None:
+    """Name the executors' Python: the one that was asked for, or this one where they are on this machine."""
+    if (asked := settings.get("spark.pyspark.python")) is not None:
+        os.environ["PYSPARK_PYTHON"] = asked  # pyspark looks nowhere else once Python runs
+    elif settings.get("spark.driver.host") == _LOOPBACK:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _await_executor(session: Any, master: str) -> None:
+    """Wait for the first executor, and say so when it takes long: Spark would wait in silence."""
+    context = session.sparkContext
+    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        return  # they come with the first tasks
+    tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - pyspark's own has no executors
+    tell_at = time.monotonic() + _TOLD_AFTER_S
+    while len(tracker.getExecutorInfos()) == 1:  # the driver itself
+        if context._jsc.sc().isStopped():  # noqa: SLF001
+            raise PipelineError(f"{master} has ended the job before it began")
+        if time.monotonic() > tell_at:
+            memory = context.getConf().get("spark.executor.memory", "1g")
+            print(
+                f"waiting for an executor: no worker of {master} has a core and {memory} (spark.executor.memory) free",
+                file=sys.stderr,
+                flush=True,
+            )
+            tell_at = float("inf")
+        time.sleep(_LOOK_S)
 
 
 def connector(version: str) -> str:

@@ -25,6 +25,8 @@ from kbroker.pipeline.files import Files
 from kbroker.pipeline.lock import WriterLock
 from kbroker.pipeline.manifest import Entry, File, Manifest
 from kbroker.pipeline.record_columns import COLUMNS, FOLDERS, SCHEMA
+from kbroker.pipeline.shared_folder import require_shared
+from kbroker.pipeline.small_frame import small_frame
 
 MANIFEST: Final = "_manifest"
 STAGING: Final = "_staging"
@@ -72,7 +74,7 @@ class Store:
         partition_by = layout(manifest) or "date"
         frames = [self._read(name, urls, partition_by) for name, urls in sorted(by_format.items())]
         if not frames:
-            return self._session.createDataFrame([], f"{SCHEMA}, {FOLDERS[partition_by]}")
+            return small_frame(self._session, [], f"{SCHEMA}, {FOLDERS[partition_by]}")
         whole = frames[0]
         for each in frames[1:]:
             whole = whole.unionByName(each)
@@ -90,6 +92,7 @@ class Store:
         with WriterLock(self.files) as lock:
             self._lock = lock
             try:
+                require_shared(self._session, self.files, f"{STAGING}/trial")
                 manifest = self.load()
                 self.recover(manifest)
                 yield manifest

@@ -13,6 +13,7 @@ from typing import Any, Final
 from kbroker.failpoints import passed
 from kbroker.pipeline.files import Files
 from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.small_frame import small_frame
 
 TABLE: Final = "organisation string, visits bigint, events bigint, late bigint, final boolean, day date"
 """The columns of the table; the day is in the folders' names."""
@@ -53,7 +54,7 @@ class Outputs:
     def _there(self) -> Any:
         """Return what the table holds."""
         if not any(each.name.startswith("day=") for each in self.table.listing()):
-            return self._session.createDataFrame([], TABLE)
+            return small_frame(self._session, [], TABLE)
         self._session.catalog.refreshByPath(self.table.url())
         return self._session.read.schema(TABLE).option("pathGlobFilter", _FILE).parquet(self.table.url())
 

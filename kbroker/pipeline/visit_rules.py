@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kbroker.pipeline.small_frame import small_frame
+
 FUTURE_MS: Final = 3_600_000
 UNKNOWN: Final = "unknown"
 """The organisation of a visitor whom the lookup does not name."""
@@ -97,9 +99,8 @@ def with_clocks(found: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> 
     everything = found.withColumn("order", f.lit(1))
     if marks:
         session = found.sparkSession
-        known = session.createDataFrame(marks, "partition int, offset bigint, clock bigint").withColumn(
-            "order", f.lit(0)
-        )
+        rows = [{"partition": partition, "offset": offset, "clock": clock} for partition, offset, clock in marks]
+        known = small_frame(session, rows, "partition int, offset bigint, clock bigint").withColumn("order", f.lit(0))
         everything = everything.unionByName(known, allowMissingColumns=True)
     window = Window.partitionBy("partition").orderBy("offset", "order").rowsBetween(Window.unboundedPreceding, 0)
     clocked = everything.withColumn("clock", f.max("clock").over(window)).where("order = 1").drop("order")

@@ -14,6 +14,7 @@ from typing import Any, Final
 from kbroker.failpoints import passed
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.files import Files
+from kbroker.pipeline.small_frame import small_frame
 from kbroker.pipeline.visit_rules import Clock
 
 EVENTS: Final = "visitor string, id string, time bigint, begins boolean, organisation string"
@@ -104,7 +105,7 @@ class StateFiles:
     def frame(self, batch: int, name: str, schema: str) -> Any:
         """Return the rows of a batch's state."""
         if batch < 0:
-            return self._session.createDataFrame([], schema)
+            return small_frame(self._session, [], schema)
         return self._session.read.schema(schema).parquet(self.files.url(f"{batch}/{name}"))
 
     def commit(self, state: VisitsState) -> None:

@@ -29,6 +29,7 @@ from kbroker.pipeline.lock import WriterLock
 from kbroker.pipeline.lookup import fingerprint, read_lookup
 from kbroker.pipeline.manifest import Partition
 from kbroker.pipeline.progress import Progress
+from kbroker.pipeline.shared_folder import require_shared
 from kbroker.pipeline.visit_outputs import KEY, Outputs
 from kbroker.pipeline.visit_rules import (
     DAY_MS,
@@ -114,6 +115,8 @@ class Visits:
             self.state = self._states.load()
             self._check()
             self._check_upstream()
+            require_shared(self._session, self._states.files, "_trial")
+            require_shared(self._session, self._outputs.table, "_new")
             self._make_topics()
             if self.state.batch >= 0:
                 self._publish(self.state.batch)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 
+import click
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from kbroker import Broker
+from kbroker.cli import consumer_group, own_request
 from kbroker.cli import group as verbs
+from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse, DescribedGroup
 from tests.cli.conftest import CommandLine
 
 WAIT_S = 20
@@ -45,6 +49,7 @@ def test_a_groups_life(anywhere, topic):
     assert told == {
         "group": group,
         "state": "Empty",
+        "type": "classic",
         "protocol": "consumer",
         "assignor": None,
         "members": [],
@@ -79,7 +84,7 @@ def test_members(anywhere, topic):
                 assert time.monotonic() < deadline
             (told,) = anywhere.ok("group", "describe", group, "--json").json
             (member,) = told["members"]
-            assert (told["state"], told["assignor"]) == ("Stable", "range")
+            assert (told["state"], told["type"], told["assignor"]) == ("Stable", "classic", "range")
             assert member["client_id"] == "reader"
             assert member["instance_id"] is None
             assert member["host"] == "/127.0.0.1"
@@ -190,27 +195,78 @@ def test_several_groups(cli, name):
     assert done.err == "kbroker: group nope does not exist\n"
 
 
-@pytest.mark.java
-def test_a_group_of_the_newer_protocol_shows_its_offsets(apache_kafka, name):
-    """Its members are described by an API that the client does not have."""
-    cli = CommandLine(apache_kafka.bootstrap)
-    cli.ok("topic", "create", name)
-    cli.ok("produce", name, stdin=b"a\nb\n")
+@pytest.fixture
+def reader(anywhere, name):
+    """A member of a group of the consumer protocol, which has read a record of two partitions and committed that."""
+    anywhere.ok("topic", "create", name, "-p", "2")
+    anywhere.ok("produce", name, "-p", "0", stdin=b"a\nb\n")
     settings = {"group.id": name, "group.protocol": "consumer", "auto.offset.reset": "earliest", "log_level": 0}
-    member = Consumer({"bootstrap.servers": cli.bootstrap, "enable.auto.commit": False, **settings})
+    own = {"enable.auto.commit": False, "client.id": "reader", "group.instance.id": "first"}
+    member = Consumer({"bootstrap.servers": anywhere.bootstrap, **own, **settings})
     try:
         member.subscribe([name])
         deadline = time.monotonic() + WAIT_S
         while (message := member.poll(0.2)) is None:
             assert time.monotonic() < deadline
         member.commit(message, asynchronous=False)
-        (told,) = cli.ok("group", "describe", name, "--json").json
-        assert (told["state"], told["protocol"], told["members"]) == ("Stable", "consumer", None)
-        assert [(row["current_offset"], row["lag"]) for row in told["partitions"]] == [(1, 1)]
-        assert ["members", "-"] in [line.split() for line in cli.ok("group", "describe", name).lines]
-        assert "has members" in cli.fails("group", "reset", name, "--all-topics", "--to-latest")
+        yield member
     finally:
         member.close()
+
+
+def test_a_group_of_the_consumer_protocol(anywhere, name, reader):
+    deadline = time.monotonic() + WAIT_S
+    while True:  # what a member has is told by its next heartbeat
+        (told,) = anywhere.ok("group", "describe", name, "--json").json
+        if told["members"][0]["partitions"]:
+            break
+        assert time.monotonic() < deadline
+    (member,) = told["members"]
+    facts = (told["state"], told["type"], told["protocol"], told["assignor"])
+    assert facts == ("Stable", "consumer", "consumer", "uniform")
+    assert (member["client_id"], member["instance_id"], member["host"]) == ("reader", "first", "/127.0.0.1")
+    assert member["partitions"] == [{"topic": name, "partition": 0}, {"topic": name, "partition": 1}]
+    assert [(row["current_offset"], row["lag"]) for row in told["partitions"]] == [(1, 1), (None, None)]
+    assert {row["member_id"] for row in told["partitions"]} == {member["member_id"]}
+    assert member["member_id"] == reader.memberid()
+    lines = [line.split() for line in anywhere.ok("group", "describe", name).lines]
+    assert ["type", "consumer"] in lines
+    assert ["members", "1"] in lines
+    assert [member["member_id"], "first", "reader", "/127.0.0.1", "2"] in lines
+    (listed,) = (each for each in anywhere.ok("group", "list", "--json").json if each["group"] == name)
+    assert (listed["type"], listed["protocol"]) == ("consumer", "consumer")
+    assert "has members" in anywhere.fails("group", "reset", name, "--all-topics", "--to-latest")
+
+
+def test_a_broker_that_is_too_old_for_the_question(anywhere, name, reader):
+    """The client then speaks as it would to Apache Kafka 2.8, which has classic groups only."""
+    (told,) = anywhere.ok("group", "describe", name, "--json", "-X", "api.version=2.8").json
+    assert (told["state"], told["type"], told["members"]) == ("Stable", None, None)
+    assert [(row["current_offset"], row["lag"]) for row in told["partitions"]] == [(1, 1)]
+    said = anywhere.fails("group", "describe", f"{name}-no", "-X", "api.version=2.8")
+    assert said == f"group {name}-no does not exist"
+
+
+def test_a_broker_that_has_the_consumer_protocol_switched_off():
+    with Broker({"group.coordinator.rebalance.protocols": "classic"}) as broker:
+        cli = CommandLine(broker.bootstrap_servers)
+        assert cli.fails("group", "describe", "none") == "group none does not exist"
+
+
+def test_a_request_for_a_refused_group_says_why(monkeypatch):
+    told = [DescribedGroup(error_code=14), DescribedGroup(error_code=30, error_message="not for you")]
+    monkeypatch.setattr(
+        consumer_group, "ask_coordinator", lambda *_: ConsumerGroupDescribeResponse(groups=[told.pop(0)])
+    )
+    with pytest.raises(click.ClickException, match=r"^cannot describe group g: not for you \("):
+        consumer_group.describe_consumer_group(None, "g")
+    assert told == []
+
+
+def test_an_answer_that_cannot_be_read_is_one_line(cli, monkeypatch):
+    cli.ok("group", "list")
+    monkeypatch.setattr(own_request._Response, "decode", lambda _self, buffer: buffer.read()[:-3])
+    assert cli.fails("group", "describe", "none").startswith("the broker's answer cannot be read: ")
 
 
 class Loading:
@@ -227,7 +283,8 @@ class Loading:
         return []
 
 
-def test_a_coordinator_that_is_on_its_way_is_waited_for():
+def test_a_coordinator_that_is_on_its_way_is_waited_for(monkeypatch):
+    monkeypatch.setattr(verbs, "describe_consumer_group", lambda _admin, _name: None)
     admin = Loading()
     assert verbs._group(admin, "g") is None
     assert admin.errors == []

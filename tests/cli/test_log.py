@@ -39,10 +39,26 @@ def log_file(data: Path) -> Path:
     return data / "orders-0" / f"{0:020}.log"
 
 
-def test_a_directory_without_a_fault_says_nothing(offline: CommandLine, data: Path) -> None:
-    assert offline.ok("log", "check", str(data)).text == ""
+def test_a_directory_without_a_fault_says_what_was_checked(offline: CommandLine, data: Path) -> None:
+    inside = {f"{0:020}.log", f"{0:020}.index", f"{0:020}.timeindex", f"{40:020}.snapshot"}
+    inside |= {f"{0:020}.txnindex", checkpoints.LEADER_EPOCHS}
+    beside = {checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS}
+    beside |= {checkpoints.META_PROPERTIES}
+    assert {path.name for path in (data / "orders-0").iterdir()} == inside
+    assert {path.name for path in data.iterdir() if path.is_file()} - {".lock", checkpoints.CLEAN_SHUTDOWN} == beside
+    said = "checked 1 partition, %d files, 20 batches, 40 records: all is well\n"
+    assert offline.ok("log", "check", str(data)).text == said % (len(inside) + len(beside))
     assert offline.ok("log", "check", f"{data}/", "--json").json == []
-    assert offline.ok("log", "check", str(data / "orders-0")).text == ""
+    assert offline.ok("log", "check", str(data / "orders-0")).text == said % len(inside)
+    for path in (data / "orders-0").iterdir():
+        path.unlink()
+    (data / "orders-0").rmdir()
+    (data / checkpoints.CLEAN_SHUTDOWN).unlink()
+    for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS):
+        (data / name).unlink()
+    assert offline.ok("log", "check", str(data)).lines == [
+        "checked 0 partitions, 1 file, 0 batches, 0 records: all is well"
+    ]
 
 
 def test_findings_are_lines_and_exit_1(offline: CommandLine, data: Path, log_file: Path) -> None:
@@ -84,7 +100,7 @@ def test_repair_asks_first(offline: CommandLine, data: Path, log_file: Path) -> 
     partition = data / "orders-0"
     assert f"{partition}: cut 4 bytes, 0 segments removed; the log ends at 40" in done.lines
     assert log_file.read_bytes() == content
-    assert offline.ok("log", "check", str(data)).text == ""
+    assert offline.ok("log", "check", str(data)).text.endswith(": all is well\n")
 
 
 def test_repair_says_what_it_cannot_mend(offline: CommandLine, data: Path, log_file: Path) -> None:
@@ -121,6 +137,21 @@ def test_dump_prints_every_kind_of_file(offline: CommandLine, data: Path, log_fi
     assert said[1:] == ["topic: orders partition: 0 offset: 40"]
     said = offline.ok("log", "dump", str(data / "orders-0" / checkpoints.LEADER_EPOCHS)).lines
     assert said[1:] == ["epoch: 0 startOffset: 0"]
+
+
+def test_dump_prints_the_metadata_journal(offline: CommandLine, tmp_path: Path) -> None:
+    with Broker(data_dir=str(tmp_path)) as broker:
+        cli = CommandLine(broker.bootstrap_servers)
+        cli.ok("topic", "create", "orders", "-p", "2", "-c", "retention.ms=5")
+        cli.ok("topic", "delete", "orders")
+    lines = offline.ok("log", "dump", str(tmp_path / "__metadata.journal")).lines
+    assert lines[0] == f"Dumping {tmp_path}/__metadata.journal"
+    assert any(line.startswith("position: 0 size: ") and line.endswith(" isvalid: true") for line in lines)
+    (topic,) = (line for line in lines if line.startswith("| put /brokers/topics/orders {"))
+    assert '"partitions":{"0":[1],"1":[1]}' in topic
+    assert any(line.startswith("| put /brokers/topics/orders/partitions/1/state {") for line in lines)
+    assert '| put /config/topics/orders {"version":1,"config":{"retention.ms":"5"}}' in lines
+    assert "| delete /brokers/topics/orders" in lines
 
 
 def test_adopt_makes_a_broker_serve_what_only_files_know(offline: CommandLine, data: Path) -> None:

@@ -84,6 +84,8 @@ def test_where_the_broker_is(cli, name):
         (["-b", " , "], "empty"),
         (["-X", "novalue"], "KEY=VALUE"),
         (["-X", "securty.protocol=SSL"], "did you mean security_protocol"),
+        (["-X", "group.protocol=consumer"], "kafka-python, has no setting 'group.protocol'\n"),
+        (["-X", "transactional.id=x"], "writes without transactions"),
         (["-X", "request.timeout.ms=soon"], "takes a number"),
         (["-X", "check.crcs=maybe"], "true or false"),
         (["-X", "partitioner=mine"], "cannot be set"),

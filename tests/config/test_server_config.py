@@ -16,6 +16,7 @@ from kbroker.config.describe import (
 from kbroker.config.model import ConfigError, ConfigSource
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.sources import parse_properties, settings_from_environment
+from kbroker.config.table import BROKER, GROUP, TOPIC
 
 
 def test_properties_file_syntax() -> None:
@@ -85,6 +86,32 @@ def test_unknown_key_is_a_warning_with_the_nearest_name_and_an_error_under_stric
     assert config.warnings == ["unknown config num.partitons; did you mean num.partitions?"]
     with pytest.raises(ConfigError, match=r"unknown config num\.partitons"):
         BrokerConfig({"num.partitons": "3"}, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("flush.messages", "it is a config of a topic, the broker's own is log.flush.interval.messages"),
+        ("retention.ms", "it is a config of a topic, the broker's own is log.retention.ms"),
+        (
+            "consumer.session.timeout.ms",
+            "it is a config of a group, the broker's own is group.consumer.session.timeout.ms",
+        ),
+        ("remote.storage.enable", "it is a config of a topic, the broker has none for all"),
+    ],
+)
+def test_a_config_of_a_topic_or_group_is_told_the_brokers_own_name(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig({name: "1"}, strict=True)
+    assert str(refused.value) == f"unknown config {name}; {hint}"
+
+
+def test_every_config_that_a_topic_or_group_takes_from_the_broker_has_its_hint() -> None:
+    for name, key in {**TOPIC, **GROUP}.items():
+        if key.synonyms and name not in BROKER:
+            (warning,) = BrokerConfig({name: "1"}).warnings
+            assert warning.endswith(f" the broker's own is {key.synonyms[0].name}"), name
+            assert key.synonyms[0].name in BROKER, name
 
 
 def test_key_of_an_older_version_is_named_as_such_even_under_strict() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import socket
 
+import click
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli.spark_options import spark_options
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.spark import SparkOptions, connector, open_session
+from kbroker.pipeline.spark_master import address_towards
 
 
 @pytest.mark.parametrize(
@@ -48,3 +54,48 @@ def test_java_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_first_line_that_says_something(text: str, line: str) -> None:
     assert first_line(ValueError(text)) == line
+
+
+def test_options_reach_spark_by_their_names() -> None:
+    @click.group()
+    @click.option("--debug", is_flag=True)
+    def main(debug: bool) -> None:
+        del debug
+
+    seen: list[SparkOptions] = []
+
+    @main.command()
+    @spark_options
+    def verb(spark: SparkOptions) -> None:
+        seen.append(spark)
+
+    assert CliRunner().invoke(main, ["verb", "--conf", "a=b=c", "--jars", "x,y"]).exit_code == 0
+    assert CliRunner().invoke(main, ["--debug", "verb", "--master", "spark://h:1"]).exit_code == 0
+    assert seen == [
+        SparkOptions("local[*]", {"a": "b=c"}, ("x", "y"), retries=True, debug=False),
+        SparkOptions("spark://h:1", {}, (), retries=True, debug=True),
+    ]
+
+
+def test_driver_is_called_as_the_master_sees_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        port, gone = server.getsockname()[1], other.getsockname()[1]
+        other.close()
+        assert address_towards(f"spark://127.0.0.1:{port}") == "127.0.0.1"
+        assert address_towards(f"spark://127.0.0.1:{gone},127.0.0.1:{port}") == "127.0.0.1"
+        with pytest.raises(PipelineError, match=rf"no Spark master answers at 127\.0\.0\.1:{gone}: connection refused"):
+            address_towards(f"spark://127.0.0.1:{gone}")
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://host:1", "spark://", "spark://host", "spark://host:port"])
+def test_what_is_no_address_is_left_to_spark(master: str) -> None:
+    assert address_towards(master) is None
+
+
+def test_master_that_is_not_there_ends_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbroker.pipeline.spark._require_java", lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    options = SparkOptions(f"spark://127.0.0.1:{port}", jars=(__file__,))
+    with pytest.raises(PipelineError, match="no Spark master answers"), open_session(options, "test"):
+        pass

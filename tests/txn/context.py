@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from kbroker.coordination_batches import record_batch
 from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Schedule
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.config import TransactionConfig
+from kbroker.txn.records import transaction_record
 from kbroker.txn.shard import Identity, TransactionShard
+from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 START_MS = 1_700_000_000_000
@@ -129,3 +132,27 @@ class Context:
 
     def txn(self, name: str = "id") -> Transaction:
         return self.shard.transactions[name]
+
+
+def ongoing(version: int = 0, level: int = 2) -> tuple[Context, Identity]:
+    context = Context(level)
+    producer = context.init()
+    assert context.add(producer, P0, P1, version=version) is None
+    return context, producer
+
+
+def ended(commit: bool, version: int) -> tuple[Context, Identity, Identity]:
+    """Return a context with a complete transaction, the producer that ended it, and what it goes on with."""
+    context, producer = ongoing(version)
+    after = context.end(producer, commit, version)
+    context.mark()
+    assert context.txn().state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
+    return context, producer, after if version else producer
+
+
+def put(context: Context, **changes: object) -> Transaction:
+    """Bring the id into a state that would take long to reach."""
+    txn = replace(context.shard.transactions.get("id") or Transaction("id", 7, 0, timeout_ms=TIMEOUT_MS), **changes)
+    context.shard.replay(0, -1, *transaction_record(txn, 1))
+    context.shard._put(txn)
+    return txn

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compat_tests.clients.java_tools.tool import run_class
 from kbroker import Broker
 from kbroker.hanging_transactions import NAMED, Hanging, warn_of
 from kbroker.protocol.errors import ErrorCode
@@ -37,11 +38,16 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.name == "kbroker.hanging_transactions"]
 
 
-def test_what_no_coordinator_knows_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    topic, producers = leave_open(tmp_path)
-    for path in tmp_path.glob("__transaction_state-*/*"):
+def forget(data: Path) -> None:
+    """Lose what the coordinators know."""
+    for path in data.glob("__transaction_state-*/*"):
         if path.name != "partition.metadata":
             path.unlink()
+
+
+def test_what_no_coordinator_knows_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    topic, producers = leave_open(tmp_path)
+    forget(tmp_path)
     with Broker(SETTINGS, data_dir=str(tmp_path)) as broker:
         told = until("two warnings", lambda: len(found := lines(caplog)) == 2 and found)
         one = Raw(broker.bootstrap_servers, 2)
@@ -52,9 +58,24 @@ def test_what_no_coordinator_knows_is_told_of(tmp_path: Path, caplog: pytest.Log
         seen = one.see(topic)
         assert (seen.values, seen.stable) == ([b"committed"], seen.high_watermark)
         one.close()
+        command = f"with Apache Kafka's kafka-transactions.sh --bootstrap-server {broker.bootstrap_servers} abort"
     for line, producer, offset in zip(told, producers, (2, 3), strict=True):
         assert line.startswith(f"{topic}-0: no coordinator knows the transaction of producer {producer.producer_id} ")
-        assert line.endswith(f"kafka-transactions.sh abort --topic {topic} --partition 0 --start-offset {offset}")
+        assert line.endswith(f"{command} --topic {topic} --partition 0 --start-offset {offset}")
+
+
+@pytest.mark.java
+def test_the_command_that_is_told_works(tmp_path: Path, caplog: pytest.LogCaptureFixture, kafka_libs: Path) -> None:
+    topic, _ = leave_open(tmp_path)
+    forget(tmp_path)
+    with Broker(SETTINGS, data_dir=str(tmp_path)) as broker:
+        for line in until("two warnings", lambda: len(found := lines(caplog)) == 2 and found):
+            arguments = line.partition("kafka-transactions.sh ")[2].split()
+            assert run_class("org.apache.kafka.tools.TransactionsCommand", *arguments) == ["exit 0"]
+        one = Raw(broker.bootstrap_servers, 2)
+        seen = one.see(topic)
+        assert (seen.values, seen.stable) == ([b"committed"], seen.high_watermark)
+        one.close()
 
 
 def test_what_a_coordinator_knows_is_not_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -66,6 +87,7 @@ def test_what_a_coordinator_knows_is_not_told_of(tmp_path: Path, caplog: pytest.
 
 
 def test_there_may_be_thousands(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of([Hanging("t", n, n, 0, 0) for n in range(5_000)])
+    warn_of([Hanging("t", n, n, 0, 0) for n in range(5_000)], "host:9092")
     assert len(lines(caplog)) == NAMED + 1
     assert "4980 more" in lines(caplog)[-1]
+    assert "kafka-transactions.sh --bootstrap-server host:9092 find-hanging --topic " in lines(caplog)[-1]

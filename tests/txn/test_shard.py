@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -23,36 +22,12 @@ from kbroker.txn.states import (
 )
 from kbroker.txn.transaction import LAST_CLIENT_EPOCH, MAX_EPOCH, Transaction
 
-from .context import P0, P1, START_MS, TIMEOUT_MS, Context
+from .context import P0, P1, START_MS, Context, ended, ongoing, put
 
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
 FENCED = ErrorCode.PRODUCER_FENCED
 MAPPING = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 WRONG_STATE = ErrorCode.INVALID_TXN_STATE
-
-
-def ongoing(version: int = 0, level: int = 2) -> tuple[Context, Identity]:
-    context = Context(level)
-    producer = context.init()
-    assert context.add(producer, P0, P1, version=version) is None
-    return context, producer
-
-
-def ended(commit: bool, version: int) -> tuple[Context, Identity, Identity]:
-    """Return a context with a complete transaction, the producer that ended it, and what it goes on with."""
-    context, producer = ongoing(version)
-    after = context.end(producer, commit, version)
-    context.mark()
-    assert context.txn().state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
-    return context, producer, after if version else producer
-
-
-def put(context: Context, **changes: object) -> Transaction:
-    """Bring the id into a state that would take long to reach."""
-    txn = replace(context.shard.transactions.get("id") or Transaction("id", 7, 0, timeout_ms=TIMEOUT_MS), **changes)
-    context.shard.replay(0, -1, *transaction_record(txn, 1))
-    context.shard._put(txn)
-    return txn
 
 
 # -- InitProducerId
@@ -320,205 +295,7 @@ def test_a_late_answer_about_a_transaction_counts_for_no_later_one_of_the_same_e
     assert context.txn().state is COMPLETE_COMMIT
 
 
-# -- time
-
-
-@pytest.mark.parametrize(("level", "version"), [(0, 0), (1, 0), (2, 0), (2, 2)])
-def test_t10_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(level: int, version: int) -> None:
-    context, producer = ongoing(version, level)
-    context.advance(TIMEOUT_MS)
-    assert context.txn().state is ONGOING, "not before its time"
-    context.advance(context.config.abort_interval_ms + 1)
-    assert context.txn().state is PREPARE_ABORT
-    assert context.txn().producer_epoch == producer.epoch + 1
-    context.mark()
-    assert context.end(producer, True, version) is (WRONG_STATE if version else FENCED)
-    assert context.end(Identity(producer.producer_id, producer.epoch - 1), True, version) is FENCED
-    assert context.txn().state is COMPLETE_ABORT
-    assert context.add(producer, P0, version=version) is FENCED
-
-
-def test_timeouts_go_on_after_an_append_that_failed() -> None:
-    context, producer = ongoing()
-    context.fail_with = ErrorCode.NOT_ENOUGH_REPLICAS
-    context.advance(TIMEOUT_MS + 2 * context.config.abort_interval_ms)
-    assert context.txn().state is ONGOING
-    assert context.txn().producer_epoch == producer.epoch
-    context.fail_with = ErrorCode.NONE
-    context.advance(context.config.abort_interval_ms)
-    assert context.txn().state is PREPARE_ABORT
-    assert context.txn().producer_epoch == producer.epoch + 1, "one epoch, however often it was tried"
-
-
-def test_ids_are_forgotten_unless_in_use() -> None:
-    context = Context()
-    for i in range(1200):
-        context.init(name=f"idle-{i}")
-    context.init(name="busy", timeout_ms=2**31 - 1)
-    busy = Identity(context.txn("busy").producer_id, 0)
-    context.add(busy, P0, name="busy")
-    context.advance(context.config.id_expiration_ms + 2 * context.config.expiration_interval_ms)
-    assert list(context.shard.transactions) == ["busy"]
-    assert list(context.restarted().shard.transactions) == ["busy"]
-    assert context.init(name="idle-3").epoch == 0
-
-
-def test_ids_are_kept_when_their_tombstones_cannot_be_written() -> None:
-    context = Context()
-    context.init()
-    context.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
-    context.advance(context.config.id_expiration_ms + 2 * context.config.expiration_interval_ms)
-    assert "id" in context.shard.transactions
-    context.fail_with = ErrorCode.NONE
-    assert context.init().epoch == 1
-    context.advance(context.config.id_expiration_ms + 2 * context.config.expiration_interval_ms)
-    assert not context.shard.transactions
-
-
-@pytest.mark.parametrize("max_bytes", [300, 5_000, 1 << 20])
-def test_long_ids_are_forgotten_whatever_the_largest_batch(max_bytes: int) -> None:
-    """500 ids of 4 kB make 2 MB, more than max.message.bytes allows by default."""
-    context = Context()
-    names = [f"{i:04}" + "x" * (200 if max_bytes < 5_000 else 4_000) for i in range(300)]
-    for name in names:
-        context.init(name=name)
-    context.max_bytes = max_bytes
-    context.advance(context.config.id_expiration_ms + 2 * context.config.expiration_interval_ms)
-    assert not context.shard.transactions
-    assert not context.restarted().shard.transactions
-
-
-def test_an_id_that_cannot_be_forgotten_does_not_keep_the_others() -> None:
-    context = Context()
-    for name in ("a", "b" * 500, "c"):
-        context.init(name=name)
-    context.max_bytes = 400
-    context.advance(context.config.id_expiration_ms + 2 * context.config.expiration_interval_ms)
-    assert list(context.shard.transactions) == ["b" * 500]
-    context.max_bytes = 1 << 20
-    context.advance(context.config.expiration_interval_ms)
-    assert not context.shard.transactions
-
-
-def test_looks_for_overdue_and_unused_ids_are_made_in_pieces() -> None:
-    context = Context()
-    for i in range(7_000):
-        producer = context.init(name=f"id-{i}", timeout_ms=2**31 - 1 if i % 2 else TIMEOUT_MS)
-        context.add(producer, P0, name=f"id-{i}")
-    turns = 0
-
-    def looks(kind: str) -> int:
-        nonlocal turns
-        turns = 1
-        while not (out := context.shard.on_timer((kind,), context.now + 10 * TIMEOUT_MS)).timers[0].delay_ms:
-            turns += 1
-            aborts.extend(out.timers[1:])
-        aborts.extend(out.timers[1:])
-        return turns
-
-    aborts: list[Any] = []
-    assert looks("timeouts") > 2
-    assert sorted(timer.key[1] for timer in aborts) == sorted(f"id-{i}" for i in range(0, 7_000, 2))
-    assert looks("expire") > 2
-
-
-def test_what_fits_into_the_log_can_be_ended() -> None:
-    """An abort by the coordinator is of version 2, whatever the producer spoke, and its record a little larger."""
-    for max_bytes in range(1_000, 1_008):
-        context = Context()
-        producer = context.init()
-        context.max_bytes = max_bytes
-        for i in range(1_000):
-            refused = context.add(producer, ("t", i), version=0)
-            if refused is not None:
-                break
-        assert refused is ErrorCode.MESSAGE_TOO_LARGE
-        assert context.txn().partitions == {("t", n) for n in range(i)}
-        assert i > 100
-        context.advance(TIMEOUT_MS + 2 * context.config.abort_interval_ms)
-        assert context.txn().state is PREPARE_ABORT
-        context.mark()
-        assert context.txn().state is COMPLETE_ABORT
-
-
-# -- what failed, what is loaded
-
-
-@pytest.mark.parametrize("how", ["init", "fence", "add", "end"])
-@pytest.mark.parametrize("version", [0, 2])
-def test_t15_if_the_append_fails_neither_epoch_nor_state_moves(how: str, version: int) -> None:
-    """KAFKA-9666, KAFKA-15784."""
-    context, producer = ongoing(version)
-    if how == "init":
-        context.end(producer, True, version)
-        context.mark()
-        producer = Identity(context.txn().producer_id, context.txn().producer_epoch)
-    asks = {
-        "init": context.init,
-        "fence": context.init,
-        "add": lambda: context.add(producer, ("u", 9), version=version),
-        "end": lambda: context.end(producer, True, version),
-    }
-    before = context.txn()
-    for lag in (False, True):
-        context.lag = lag
-        context.fail_with = ErrorCode.NONE if lag else ErrorCode.NOT_ENOUGH_REPLICAS
-        context.prepared.clear()
-        answer = asks[how]()
-        if lag:
-            assert context.txn() == before, "nothing holds before it is committed"
-            assert context.end(producer, True, 2) is CONCURRENT
-            assert context.init() is CONCURRENT
-            context.catch_up(ErrorCode.REQUEST_TIMED_OUT)
-        else:
-            assert answer is ErrorCode.NOT_ENOUGH_REPLICAS
-        assert context.txn() == before
-        assert context.prepared == []
-    context.lag, context.fail_with = False, ErrorCode.NONE
-    assert asks[how]() not in (CONCURRENT, FENCED)
-
-
-def test_two_ends_at_once_are_one() -> None:
-    """KAFKA-9777, KAFKA-10080."""
-    context, producer = ongoing()
-    context.lag = True
-    assert context.end(producer) is NOBODY
-    assert context.end(producer) is CONCURRENT
-    context.catch_up()
-    assert context.prepared == ["id"]
-    assert context.end(producer) is CONCURRENT
-    context.mark()
-    context.mark()
-    context.catch_up()
-    assert context.txn().state is COMPLETE_COMMIT
-    assert sum(read_value("id", value).state is COMPLETE_COMMIT for _, value in context.log) == 1
-
-
-@pytest.mark.parametrize("commit", [True, False])
-@pytest.mark.parametrize("version", [0, 2])
-def test_t12_t13_what_was_decided_is_finished_by_whoever_loads_it(commit: bool, version: int) -> None:
-    context, producer = ongoing(version)
-    context.end(producer, commit, version)
-    context.mark(P0)
-    other = context.restarted()
-    assert other.prepared == ["id"]
-    assert other.txn().partitions == {P0, P1}, "markers are not logged, so all are written again"
-    assert other.txn().producer_epoch == context.txn().producer_epoch
-    other.mark()
-    assert other.txn().state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
-
-
-@pytest.mark.parametrize("version", [0, 2])
-def test_t12_an_open_transaction_goes_on_after_a_failover(version: int) -> None:
-    context, producer = ongoing(version)
-    other = context.restarted()
-    assert other.prepared == []
-    assert other.add(producer, ("u", 0), version=version) is None
-    expected = (producer.producer_id, producer.epoch + 1) if version else NOBODY
-    assert other.end(producer, True, version) == expected
-    assert other.txn().state is PREPARE_COMMIT
-    other.mark()
-    assert other.txn().state is COMPLETE_COMMIT
+# -- states and records
 
 
 @pytest.mark.parametrize("state", [EMPTY, *AT_REST, *PREPARED, ONGOING])
@@ -542,10 +319,3 @@ def test_every_state_can_be_reached_and_none_is_left_for_nowhere() -> None:
         assert any(state in before for before in FOLLOWS.values()), f"{state.name} leads nowhere"
     with pytest.raises(ValueError, match="cannot follow"):
         Transaction("id", 1, 0).prepared(True, 0, -1, 0)
-
-
-def test_an_unencodable_id_is_refused_and_leaves_nothing() -> None:
-    context = Context()
-    assert context.init(name="x" * 40_000) is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert not context.shard.transactions
-    assert not context.shard._pending

@@ -7,7 +7,7 @@ import pytest
 from kbroker.coordination_outcome import partition_for
 from kbroker.coordination_service import CoordinatorService
 
-from .test_coordination import FakeWriter, Journal, ManualClock
+from .world import FakeWriter, Journal, ManualClock
 
 KEYS = [f"key-{n}" for n in range(100)]
 

@@ -1,0 +1,86 @@
+"""Drivers as processes: the verbs of the command line, and modules that run several jobs in one Spark.
+
+Owns their start, their lines, and their end. Never looks at what a job did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any, Final, Self
+
+WAIT_S: Final = 300
+_ROOT: Final = Path(__file__).parents[2]
+
+
+class Driver:
+    """A Python module in a process group of its own, which prints lines of JSON; a context manager that ends it."""
+
+    def __init__(self, *arguments: str, cwd: Path) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed at the end
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            start_new_session=True,
+        )
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._changed:
+                self._lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def line(self, number: int) -> Any:
+        """Wait for a line, counted from 0, and return what it says."""
+        with self._changed:
+            there = self._changed.wait_for(lambda: self._ended or len(self._lines) > number, WAIT_S)
+            lines = list(self._lines)
+        assert there, f"line {number} did not come within {WAIT_S} s"
+        assert len(lines) > number, f"it ended before line {number}: {self.said()}"
+        return json.loads(lines[number])
+
+    def wait(self) -> tuple[int, list[Any], str]:
+        """Wait for its own end; returns its status, its lines, and what it said on standard error."""
+        status = self._process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
+        return status, [json.loads(line) for line in self._lines], self.said()
+
+    def said(self) -> str:
+        """Return standard error so far."""
+        return os.pread(self._errors.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._errors.close()

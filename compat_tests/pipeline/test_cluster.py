@@ -1,0 +1,187 @@
+"""The pipeline on a Spark standalone cluster, on both brokers: what it does is what it does on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from typing import Any
+
+import duckdb
+import pytest
+
+from compat_tests.harness.brokers import free_port
+from compat_tests.harness.fixtures import SideBySide
+from compat_tests.harness.scenarios import Scenario, Scenarios
+from compat_tests.pipeline.cluster import EXECUTOR_MEMORY, StandaloneCluster, standalone
+from compat_tests.pipeline.jobs import Jobs, jobs
+from compat_tests.pipeline.processes import WAIT_S, Driver
+from compat_tests.pipeline.scenarios import put_events
+from compat_tests.pipeline.topics import BASE_MS, create, records, values
+from compat_tests.pipeline.visit_model import counted, organisation, some_events
+from compat_tests.spark.session import connector_jars
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.visit_rules import VisitRules
+
+pytestmark = [
+    pytest.mark.spark,
+    # py4j leaves the sockets of its threads to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+scenarios = Scenarios("cluster")
+PARTITIONS = 2
+BATCH = 800
+CONF = (f"spark.executor.memory={EXECUTOR_MEMORY}", "spark.driver.memory=700m", "spark.sql.shuffle.partitions=2")
+
+
+@scenarios.add
+def jobs_on_a_cluster_do_what_local_ones_do(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique, partitions=PARTITIONS)
+    found_events = some_events(seed=20261121, number=3000, begin_ms=BASE_MS, partitions=PARTITIONS)
+    put_events(bootstrap, unique, found_events)
+    with standalone() as cluster, jobs(bootstrap) as near, jobs(bootstrap) as far:
+        lines = ["visitor,organisation", *(f"v{n},{organisation(f'v{n}')}" for n in range(2, 61))]
+        for job in (near, far):
+            (job.folder / "lookup.csv").write_text("\n".join(lines))
+        archived, workers = archive_while_a_worker_dies(cluster, far, unique)
+        with verb(cluster.url, far, "visits", *visits_of(far, unique)) as driver:
+            visited = driver.wait()[0]
+        assert near.archive(unique, "archive", batch_records=BATCH) == archived
+        near.visits(unique)
+        assert contents(far) == contents(near)
+        assert table(far) == table(near) == expected(found_events)
+        seen = jobs_in_one_driver(cluster, workers, far, near, unique)
+        assert list(cluster.applications().values()) == ["kbroker archive", "kbroker visits", "several jobs"]
+        for topic in (newest, bad):
+            assert topic(bootstrap, f"{unique}-far") == topic(bootstrap, unique)
+        return [archived, visited, len(table(far)), seen]
+
+
+def archive_while_a_worker_dies(cluster: StandaloneCluster, far: Jobs, topic: str) -> tuple[list[int], list[int]]:
+    """Archive on the cluster and kill a worker after the first batch; returns the batches' records, and who lives."""
+    places = ("--to", far.at("archive"), "--checkpoint", far.at("checkpoint"), "--batch-records", str(BATCH))
+    with verb(cluster.url, far, "archive", "--topics", topic, *places) as driver:
+        driver.line(0)
+        (application,) = cluster.applications()
+        working = next(number for number in range(2) if cluster.stages_of(number, application))
+        cluster.kill_worker(working)
+        assert driver.running, "the worker was killed too late"
+        cluster.launch_worker(2)
+        status, steps, said = driver.wait()
+    assert status == 0, said
+    cluster.await_worker(2)
+    return [step["records"] for step in steps], [1 - working, 2]
+
+
+def visits_of(job: Jobs, topic: str) -> tuple[str, ...]:
+    topics = ("--topic", topic, "--out-topic", f"{topic}-far-visits", "--dead-letters", f"{topic}-far-malformed")
+    return (*topics, "--lookup", job.at("lookup.csv"), "--to", job.at("table"), "--checkpoint", job.at("visits"))
+
+
+def jobs_in_one_driver(cluster: StandaloneCluster, workers: list[int], far: Jobs, near: Jobs, topic: str) -> object:
+    """Run the other jobs on the cluster, and kill a worker that sends a replay's records."""
+    module, places = "compat_tests.pipeline.cluster_driver", (cluster.url, far.bootstrap, str(far.folder), topic)
+    with Driver(module, *places, cwd=far.folder) as driver:
+        application = driver.line(6)[1]
+        await_sending(driver, near, f"{topic}-again")
+        cluster.kill_worker(sender_without_its_input(cluster, workers, application))
+        status, found, said = driver.wait()
+    assert status == 0, said
+    told = dict(found)
+    assert told["recount"] == near.recount("archive", topic, VisitRules())
+    assert told["differences"] == []
+    assert told["verify"] == near.verify("archive")
+    assert contents(far) == contents(near)
+    plain = records(near.bootstrap, topic, PARTITIONS)
+    assert records(near.bootstrap, f"{topic}-kept", PARTITIONS) == plain
+    again = records(near.bootstrap, f"{topic}-again", PARTITIONS, timestamps=False)
+    whole = records(near.bootstrap, topic, PARTITIONS, timestamps=False)
+    assert [sorted(map(str, part)) for part in again] == [sorted(map(str, part)) for part in whole]
+    total = sum(len(part) for part in plain)
+    assert told["kept"] == total
+    assert 0 < told["again"] < total
+    return [told["lost"], told["not shared"].replace(str(far.folder), "FOLDER"), told["optimize"][1]]
+
+
+def await_sending(driver: Driver, near: Jobs, target: str) -> None:
+    """Wait until records arrive in all partitions of a topic, which need not be there yet."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        assert driver.running, driver.said()
+        assert time.monotonic() < deadline, "nobody sends"
+        with contextlib.suppress(PipelineError):
+            if min(near.cluster.high_watermarks(target).values()) > BATCH // 40:
+                return
+        time.sleep(0.1)
+
+
+def sender_without_its_input(cluster: StandaloneCluster, workers: list[int], application: str) -> int:
+    """Return the worker, of two that send, that did not read the records: they are not lost with it."""
+    stages = {number: cluster.stages_of(number, application) for number in workers}
+    sending = max(set.intersection(*stages.values()))
+    reading = max(stage for begun in stages.values() for stage in begun if stage < sending)
+    (found,) = [number for number, begun in stages.items() if reading not in begun]
+    return found
+
+
+@scenarios.add
+def master_that_is_not_there_ends_in_a_line(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique)
+    with jobs(bootstrap) as job:
+        master = f"spark://127.0.0.1:{free_port()}"
+        places = ("--to", job.at("archive"), "--checkpoint", job.at("checkpoint"))
+        with verb(master, job, "archive", "--topics", unique, *places) as driver:
+            status, steps, said = driver.wait()
+        return [status, steps, said.replace(master.removeprefix("spark://"), "MASTER")]
+
+
+def verb(master: str, job: Jobs, name: str, *arguments: str) -> Driver:
+    """Start a verb of the command line on a cluster."""
+    command = ["kbroker", "pipeline", name, *arguments, "--bootstrap", job.bootstrap, "--master", master]
+    command += ["--jars", ",".join(connector_jars())]
+    for each in CONF:
+        command += ["--conf", each]
+    return Driver(*command, cwd=job.folder)
+
+
+def contents(job: Jobs) -> list[Any]:
+    """Return an archive's records with all their columns, as DuckDB reads them from the folders."""
+    columns = "* replace (epoch_us(timestamp) as timestamp)"
+    order = 'order by topic, "partition", "offset"'
+    query = f"select {columns} from read_parquet(?, hive_partitioning = true) {order}"
+    with duckdb.connect() as database:
+        return database.execute(query, [f"{job.at('archive')}/topic=*/*/*.parquet"]).fetchall()
+
+
+def table(job: Jobs) -> dict[Any, list[int]]:
+    """Return the numbers of a table of visits by (organisation, day)."""
+    query = (
+        "select organisation, cast(day as varchar), visits, events, late from read_parquet(?, hive_partitioning = true)"
+    )
+    with duckdb.connect() as database:
+        rows = database.execute(query, [f"{job.at('table')}/day=*/visits.parquet"]).fetchall()
+    return {(name, day): numbers for name, day, *numbers in rows}
+
+
+def expected(found: list[Any]) -> dict[Any, list[int]]:
+    """Return what the model counts."""
+    first = datetime.date(1970, 1, 1)
+    numbers = counted(found, VisitRules()).items()
+    return {(name, str(first + datetime.timedelta(day))): each for (name, day), each in numbers}
+
+
+def newest(bootstrap: str, prefix: str) -> dict[str | None, str | None]:
+    """Return the newest numbers in the compacted topic, by key."""
+    (part,) = values(bootstrap, f"{prefix}-visits", 1)
+    return dict(part)
+
+
+def bad(bootstrap: str, prefix: str) -> list[Any]:
+    """Return the malformed events."""
+    (part,) = values(bootstrap, f"{prefix}-malformed", 1)
+    return sorted(part, key=str)
+
+
+@pytest.mark.parametrize("scenario", list(scenarios), ids=lambda s: s.name)
+def test_cluster(scenario: Scenario, side_by_side: SideBySide) -> None:
+    side_by_side(scenario)

@@ -1,0 +1,104 @@
+"""Requests that kafka-python does not have, sent on its connections: its TLS, SASL and timeouts hold for them.
+
+Owns what such a request looks like to kafka-python, and every use of its insides. Never knows a particular API.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, TypeVar
+
+import click
+from kafka.errors import IncompatibleBrokerVersion
+from kafka.protocol.api_header import ResponseHeader
+
+from kbroker.protocol.compiler import decode, encode
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.messages.headers import RequestHeader
+
+Answer = TypeVar("Answer")
+
+
+def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) -> Answer | None:
+    """Send a message of kbroker.protocol to a group's coordinator; None if that broker does not serve the API.
+
+    Raises kafka-python's errors, a retriable one while there is no coordinator, and ClickException for an answer that
+    cannot be read.
+    """
+    sent = _Request(request)
+    try:
+        body = admin._manager.run(_send, admin, group, sent)  # noqa: SLF001 - no public method sends what it does not know
+    except IncompatibleBrokerVersion:
+        return None
+    assert sent.API_VERSION is not None
+    try:
+        return decode(answer, sent.API_VERSION, body)
+    except Malformed as err:
+        raise click.ClickException(f"the broker's answer cannot be read: {err}") from None
+
+
+async def _send(admin: Any, group: str, request: _Request) -> bytes:
+    node = await admin._find_coordinator_id(group)  # noqa: SLF001
+    body: bytes = await admin._manager.send(request, node_id=node)  # noqa: SLF001
+    return body
+
+
+class _Request:
+    """A message as kafka-python's connections take it; they set API_VERSION, the newest that both sides have."""
+
+    _min_version = None
+    _max_version = None
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+        self.name = type(message).__name__
+        self.API_KEY: int = message.KEY
+        self.min_version: int = message.VERSIONS.low
+        self.max_version: int = message.VERSIONS.high
+        self.API_VERSION: int | None = None
+        self.header: _Header
+
+    def expect_response(self) -> bool:
+        return True
+
+    def with_header(self, correlation_id: int, client_id: str) -> None:
+        assert self.API_VERSION is not None
+        flexible = self.API_VERSION in self._message.FLEXIBLE
+        self.header = _Header(RequestHeader(self.API_KEY, self.API_VERSION, correlation_id, client_id), flexible)
+
+    def encode(self, framed: bool, header: bool) -> bytes:
+        """Return the request's bytes; kafka-python always asks for the frame and the header."""
+        assert framed
+        assert header
+        assert self.API_VERSION is not None
+        body = self.header.encoded() + encode(self._message, self.API_VERSION)
+        return struct.pack(">i", len(body)) + body
+
+
+class _Header:
+    """A request's header, by which kafka-python finds what reads the response."""
+
+    def __init__(self, header: RequestHeader, flexible: bool) -> None:
+        self._header = header
+        self._flexible = flexible
+        self.correlation_id = header.correlation_id
+
+    def encoded(self) -> bytes:
+        return encode(self._header, 2 if self._flexible else 1)
+
+    def get_response_class(self) -> _Response:
+        return _Response(self._flexible)
+
+
+class _Response:
+    """Reads a response's header and leaves its body as it is."""
+
+    def __init__(self, flexible: bool) -> None:
+        self._flexible = flexible
+
+    def parse_header(self, buffer: Any) -> Any:
+        return ResponseHeader.decode(buffer, flexible=self._flexible)
+
+    def decode(self, buffer: Any) -> bytes:
+        body: bytes = buffer.read()
+        return body

@@ -1,0 +1,117 @@
+"""The coordinators' runtime: a log is loaded, whatever comes in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import build_batch, build_marker
+
+from .world import FakeWriter, World
+
+
+def test_loading_replays_what_was_written() -> None:
+    world = World()
+    shard = world.lead()
+    world.write(b"a", b"b")
+    of_7: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
+    world.writer.append(0, build_batch([(0, b"t", b"1", ())], base_sequence=0, transactional=True, **of_7), 0)
+    world.writer.append(0, build_marker(commit=True, coordinator_epoch=0, timestamp=0, **of_7), 0)
+    world.writer.append(0, build_batch([(0, b"i", b"2", ())], producer_id=8, producer_epoch=0, base_sequence=0), 0)
+    again = World(world.writer).lead()
+    assert again.seen == [*shard.seen, (2, 7, b"t", b"1"), (4, -1, b"i", b"2")]
+    assert again.events == [("end", 7, True), "loaded"]
+
+
+def test_a_large_load_does_not_hold_the_loop() -> None:
+    async def scenario() -> None:
+        writer = FakeWriter()
+        records = [(0, f"key-{i}".encode(), b"v" * 30, ()) for i in range(2_000)]
+        for _ in range(40):
+            writer.append(0, build_batch(records), 0)
+        world = World(writer)
+        world.runtime.lead(0, 1)
+        world.runtime.lead(1, 1)
+        loading = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
+        assert world.write(b"a") == world.read() == loading
+        assert dict(world.runtime.shards()) == {0: None, 1: None}
+        # 80,000 records take some 300 ms, a slice 10 ms. On a machine ten times as fast there are still some turns.
+        assert await world.loaded() >= 4
+        assert len(world.runtime.shard(0).seen) == 80_000
+        world.runtime.close()
+
+    asyncio.run(scenario())
+
+
+def test_leadership_that_goes_while_loading() -> None:
+    async def scenario() -> None:
+        writer = FakeWriter()
+        records = [(0, b"key", b"v", ())] * 2_000
+        for _ in range(60):
+            writer.append(0, build_batch(records), 0)
+        world = World(writer)
+        world.runtime.lead(0, 1)
+        world.runtime.lead(0, 1)
+        world.runtime.resign(0)
+        assert world.write(b"a") == (ErrorCode.NOT_COORDINATOR, None)
+        world.runtime.lead(0, 2)
+        world.runtime.lead(0, 1)
+        await world.loaded()
+        assert len(world.runtime.shard(0).seen) == 120_000
+        held = world.runtime.shard(0)
+        world.runtime.lead(0, 3)
+        assert world.runtime.shard(0) is held, "a new epoch of the same leader changes nothing"
+        world.runtime.lead(1, 1)
+        world.runtime.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_cannot_be_read() -> None:
+    async def scenario() -> None:
+        writer = FakeWriter()
+        writer.append(0, build_batch([(0, b"broken", b"", ())]), 0)
+        world = World(writer)
+        world.runtime.lead(0, 1)
+        assert world.write(b"a") == (ErrorCode.NOT_COORDINATOR, None)
+        assert dict(world.runtime.shards()) == {}
+        writer.batches.clear()
+        assert world.lead(0, 2).seen == []
+        world.runtime.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_load_that_failed_is_tried_again_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
+    """What kept it from being read may go: a full table of files, a disk that was away."""
+    writer = FakeWriter()
+    writer.append(0, build_batch([(0, b"broken", b"", ())]), 0)
+    world = World(writer)
+    world.runtime.lead(0, 1)
+    for _ in range(600):
+        world.advance(1_000)
+    assert world.write(b"a") == (ErrorCode.NOT_COORDINATOR, None)
+    attempts = caplog.text.count("cannot be loaded")
+    assert 10 < attempts < 20
+    assert caplog.text.count("Traceback") == 1
+    writer.batches.clear()
+    writer.append(0, build_batch([(0, b"good", b"", ())]), 0)
+    world.advance(60_000)
+    assert [key for _, _, key, _ in world.runtime.shard(0).seen] == [b"good"]
+    assert world.runtime.epoch(0) == 1
+    world.runtime.close()
+
+
+def test_a_load_that_failed_is_not_tried_again_by_who_has_resigned() -> None:
+    writer = FakeWriter()
+    writer.append(0, build_batch([(0, b"broken", b"", ())]), 0)
+    world = World(writer)
+    world.runtime.lead(0, 1)
+    world.runtime.resign(0)
+    writer.batches.clear()
+    world.advance(600_000)
+    assert dict(world.runtime.shards()) == {}
+    world.runtime.close()
