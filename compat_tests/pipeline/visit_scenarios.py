@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewPartitions
 
 from compat_tests.harness.scenarios import Scenarios
@@ -85,6 +85,14 @@ def visits_through_changes_of_the_topic(bootstrap: str, unique: str) -> object:
         return [before, after, clocks, [without(line, job) for line in lines]]
 
 
+def compact(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    policy = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    changes = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[policy])]
+    for future in admin.incremental_alter_configs(changes).values():
+        future.result(30)
+
+
 def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not holds():
@@ -94,7 +102,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 @scenarios.add
 def visits_of_odd_events_go_where_they_belong(bootstrap: str, unique: str) -> object:
-    create(bootstrap, unique, partitions=1)
+    create(bootstrap, unique, f"{unique}-visits", partitions=1)
     now = BASE_MS + HOUR_MS
     time_field = f'"time": {now}'
     odd = [
@@ -113,6 +121,8 @@ def visits_of_odd_events_go_where_they_belong(bootstrap: str, unique: str) -> ob
         producer.produce(unique, large, partition=0, timestamp=now)
         assert producer.flush(30) == 0
         put_events(bootstrap, unique, [event(0, HOUR_MS, name) for name in (*NAMES, "nobody")])
+        lines = [refused(job.visits, unique)]
+        compact(bootstrap, f"{unique}-visits")
         job.session.conf.set("spark.sql.files.maxRecordsPerFile", "1")
         job.visits(unique)
         job.session.conf.unset("spark.sql.files.maxRecordsPerFile")
@@ -131,7 +141,7 @@ def visits_of_odd_events_go_where_they_belong(bootstrap: str, unique: str) -> ob
         kept = {json.loads(key or "")["organisation"] for key, value in newest.items() if value is not None}
         assert kept == {row["organisation"] for row in job.table()} == {"A", "unknown"}
         with WriterLock(Files(job.session, job.at("visits"))):
-            lines = [refused(job.visits, unique).partition(" (process")[0]]
+            lines.append(refused(job.visits, unique).partition(" (process")[0])
         with WriterLock(Files(job.session, job.at("table"))):
             lines.append(refused(job.visits, unique).partition(" (process")[0])
         for name, text in (("l.csv", "visitor,organisation\na\n"), ("l.json", '{"visitor": "a"}\n{"visitor"')):

@@ -106,6 +106,10 @@ class Visits:
         """Count until all is counted, or until the stream is stopped; raises PipelineError."""
         options = self._options
         self._cluster.chosen((options.topic,))
+        if options.out_topic in self._cluster.topics() and not self._cluster.compacted((options.out_topic,)):
+            raise PipelineError(
+                f"{options.out_topic} would lose numbers by its retention: set its cleanup.policy to compact"
+            )
         with WriterLock(Files(self._session, options.checkpoint)) as self._lock, WriterLock(self._outputs.table):
             self._lookup = read_lookup(self._session, options.lookup)
             self.state = self._states.load()

@@ -9,6 +9,7 @@ from kbroker import Broker
 from kbroker.cli.spark_options import interval, milliseconds
 from tests.cli.conftest import CommandLine
 
+VISITS = ("pipeline", "visits", "--topic", "t", "--lookup", "l.csv", "--to", "nowhere", "--checkpoint", "nowhere")
 ARCHIVE = ("pipeline", "archive", "--to", "nowhere", "--checkpoint", "nowhere")
 
 
@@ -36,6 +37,9 @@ def test_other_times_are_refused(text: str) -> None:
             ("pipeline", "recount", "--from", "x", "--topic", "y", "--lookup", "z", "--day", "today"),
             "--day takes a day",
         ),
+        ((*VISITS, "--idle", "soon"), "--idle takes a time"),
+        ((*VISITS, "--once", "--every", "1s"), "give --once or --every"),
+        ((*VISITS, "--time-field", "id"), "are different ones"),
     ],
 )
 def test_options_that_make_no_sense(arguments: tuple[str, ...], line: str) -> None:
@@ -46,6 +50,8 @@ def test_options_that_make_no_sense(arguments: tuple[str, ...], line: str) -> No
 
 def test_what_is_not_there_is_told_before_spark_starts() -> None:
     assert CommandLine("127.0.0.1:1").fails(*ARCHIVE, "--topics", "a").endswith("connection refused")
+    assert CommandLine("127.0.0.1:1").fails(*VISITS).endswith("connection refused")
+    assert CommandLine("127.0.0.1:1").fails(*VISITS, "--dead-letters", "t").endswith("must be three")
     with Broker() as broker:
         run = CommandLine(broker.bootstrap_servers)
         assert run.fails(*ARCHIVE, "--topics", "a") == f"no topic a at {broker.bootstrap_servers}"
