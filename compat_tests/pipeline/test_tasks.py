@@ -11,6 +11,7 @@ from compat_tests.spark.session import spark
 from kbroker.pipeline.first_attempt import DONE_AGAIN, FIRST, first_attempt_only, lost_in
 from kbroker.pipeline.manifest import Partition
 from kbroker.pipeline.one_task_each import one_task_each
+from kbroker.pipeline.record_columns import offsets_of, within
 from kbroker.pipeline.small_frame import small_frame
 
 pytestmark = [
@@ -28,6 +29,18 @@ def test_each_partition_has_a_task_of_its_own(number: int) -> None:
     spread = one_task_each(frame, partitions).selectExpr("*", "spark_partition_id() as task").collect()
     assert sorted(row["task"] for row in spread) == sorted(3 * list(range(2 * number)))
     assert len({(row["topic"], row["partition"], row["task"]) for row in spread}) == 2 * number
+
+
+def test_a_thousand_partitions_have_bounds() -> None:
+    partitions = [Partition(f"t{n % 3}", n) for n in range(1000)]
+    rows = [{"offset": n, "topic": p.topic, "partition": p.number} for p in partitions for n in range(4)]
+    frame = small_frame(spark(), rows, "offset bigint, topic string, partition int")
+    found = within(frame, {p: (1, 3) for p in partitions if p.number != 500})
+    assert found.columns == frame.columns
+    assert sorted(row["offset"] for row in found.collect()) == 999 * [1] + 999 * [2]
+    assert within(frame, {}).collect() == []
+    some = within(frame.where("offset <> 1"), {partitions[0]: (0, 4)})
+    assert offsets_of(some) == [(0, 1), (2, 4)]
 
 
 def test_rows_of_the_driver_need_no_python_of_the_executors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,19 +26,22 @@ def create(bootstrap: str, *topics: str, partitions: int = 2, configs: dict[str,
         future.result(30)
 
 
-def put(bootstrap: str, topic: str, first: int, count: int, partitions: int = 2) -> None:
+def put(bootstrap: str, topic: str, first: int, count: int, partitions: int = 2, *, keyed: bool = False) -> None:
     """Produce records round robin, 20 seconds apart, of every shape: without key, value, headers; null and empty."""
+    failures: list[object] = []
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
     for i in range(first, first + count):
         producer.produce(
             topic,
             value=None if i % 7 == 0 else b"" if i % 7 == 1 else f"value-{i}",
-            key=None if i % 3 == 0 else b"" if i % 3 == 1 else f"key-{i}",
+            key=f"key-{i}" if keyed else None if i % 3 == 0 else b"" if i % 3 == 1 else f"key-{i}",
             partition=i % partitions,
             timestamp=BASE_MS + i * 20_000,
             headers=[("n", str(i).encode()), ("n", None), ("", b"")] if i % 2 else [],
+            on_delivery=lambda error, _: failures.append(error) if error else None,
         )
     assert producer.flush(30) == 0
+    assert failures == []
 
 
 def put_transaction(bootstrap: str, topic: str, *, commit: bool) -> None:

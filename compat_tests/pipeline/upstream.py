@@ -6,9 +6,11 @@ from typing import Any
 
 from compat_tests.harness.scenarios import Scenarios
 from compat_tests.pipeline.jobs import Jobs, jobs, refused, without
-from compat_tests.pipeline.topics import create, delete_topic, put
+from compat_tests.pipeline.topics import create, delete_records, delete_topic, put
+from kbroker.pipeline.archive import Archive
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.manifest import Manifest
+from kbroker.pipeline.replay import Replay
 from kbroker.pipeline.store import Store
 from kbroker.pipeline.verify import Verification
 
@@ -54,7 +56,7 @@ class Forgetful(Cluster):
 def records_that_vanish_need_a_reason(bootstrap: str, unique: str) -> object:
     """A record that is in the archive and not in the topic: the cleaner may have taken it, and nobody else."""
     create(bootstrap, unique, configs={"cleanup.policy": "compact"})
-    put(bootstrap, unique, 0, 40)
+    put(bootstrap, unique, 0, 40, keyed=True)
     with jobs(bootstrap) as job:
         job.archive(unique, "archive")
         manifest = job.store("archive").load()
@@ -63,7 +65,8 @@ def records_that_vanish_need_a_reason(bootstrap: str, unique: str) -> object:
         compacted = Fewer(job.session, job.cluster, job.at("archive"), ()).run()
         plain = Fewer(job.session, Forgetful(job.cluster.clients), job.at("archive"), ()).run()
         gone = [[state.deleted_upstream, state.compared] for state in compacted.partitions]
-        return [whole, compacted.faults, gone, plain.faults, len(manifest.ranges)]
+        assert len(plain.faults) == len(manifest.ranges) == 2
+        return [whole, compacted.faults, gone, plain.faults]
 
 
 class Fewer(Verification):
@@ -88,6 +91,19 @@ class Disturbed(Verification):
         return super()._check_files(manifest)
 
 
+class DisturbedLate(Disturbed):
+    """The other job comes when files are read for the second time."""
+
+    def _check_files(self, manifest: Manifest) -> bool:
+        return Verification._check_files(self, manifest)
+
+    def _check_twice(self, frame: Any) -> None:
+        self.looks += 1
+        if self.looks == 1:
+            self._disturb()
+        super()._check_twice(frame)
+
+
 @scenarios.add
 def an_archive_is_verified_while_it_grows(bootstrap: str, unique: str) -> object:
     create(bootstrap, unique)
@@ -99,6 +115,97 @@ def an_archive_is_verified_while_it_grows(bootstrap: str, unique: str) -> object
         seen = [growing.run().faults, growing.looks]
         packed = Disturbed(job, lambda: job.optimize("archive"))
         seen += [packed.run().faults, packed.looks]
+        put(bootstrap, unique, 60, 30)
+        job.archive(unique, "archive")
+        packed_late = DisturbedLate(job, lambda: job.optimize("archive"))
+        seen += [packed_late.run().faults, packed_late.looks]
         store: Store = job.store("archive")
         wrong = Disturbed(job, lambda: store.files.write("topic=x/date=2026-11-21/part.parquet", "stray"))
         return [*seen, [fault.partition("/")[0] for fault in wrong.run().faults], wrong.looks]
+
+
+class Deleting(Archive):
+    """Records are deleted upstream between the look at the log's start and the first batch."""
+
+    def _start(self, manifest: Manifest) -> Any:
+        delete_records(self._cluster.clients.bootstrap, next(iter(self._topics)), 0, 10)
+        return super()._start(manifest)
+
+
+class Overtaken(Archive):
+    """Records are deleted upstream while a batch is read: the first ones and the last ones are read."""
+
+    def _take_in(self, frame: Any, batch: int) -> None:
+        delete_records(self._cluster.clients.bootstrap, next(iter(self._topics)), 0, 60)
+        super()._take_in(frame.where("partition <> 0 or offset < 20 or offset >= 60"), batch)
+
+
+@scenarios.add
+def what_is_deleted_meanwhile_is_no_silent_gap(bootstrap: str, unique: str) -> object:
+    topics = [f"{unique}-start", f"{unique}-middle"]
+    create(bootstrap, *topics)
+    for topic in topics:
+        put(bootstrap, topic, 0, 200)
+    with jobs(bootstrap) as job:
+        job.archiving = Deleting
+        line = refused(job.archive, topics[0], "start")
+        job.archiving = Archive
+        job.archive(topics[0], "start", "start-checkpoint", allow_gaps=True)
+        job.archiving = Overtaken
+        job.archive(topics[1], "middle", "middle-checkpoint", allow_gaps=True)
+        seen: list[object] = [without(line, job)]
+        for place in ("start", "middle"):
+            manifest = job.store(place).load()
+            gaps = [[p.number, each.start, each.end] for p, found in manifest.gaps.items() for each in found]
+            seen.append([gaps, job.verify(place)["faults"]])
+        return seen
+
+
+@scenarios.add
+def a_first_batch_that_is_gone_is_a_fault(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique)
+    put(bootstrap, unique, 0, 40)
+    with jobs(bootstrap) as job:
+        job.archive(unique, "archive", batch_records=20)
+        store = job.store("archive")
+        first = min(store.load().entries, key=lambda entry: entry.ranges[0].start)
+        for path in [f"_manifest/{first.name}.json", *(file.path for file in first.files)]:
+            store.files.delete(path)
+        return job.verify("archive")["faults"]
+
+
+@scenarios.add
+def a_damaged_file_is_told_in_a_line(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique)
+    put(bootstrap, unique, 0, 40)
+    with jobs(bootstrap) as job:
+        job.archive(unique, "archive")
+        path = job.folder / "archive" / next(iter(job.store("archive").load().files))
+        raw = path.read_bytes()
+        path.write_bytes(b"PAR1" + bytes(len(raw) - 8) + b"PAR1")
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        (fault,) = job.verify("archive")["faults"]
+        assert "\n" not in fault
+        return fault.partition(":")[0]
+
+
+@scenarios.add
+def one_replay_at_a_time_goes_to_a_topic(bootstrap: str, unique: str) -> object:
+    create(bootstrap, unique)
+    put(bootstrap, unique, 0, 40)
+    with jobs(bootstrap) as job:
+        job.archive(unique, "archive")
+        copy = f"{unique}-copy"
+        lines: list[str] = []
+
+        class Meeting(Replay):
+            """Another replay into the same topic is begun while this one sends."""
+
+            def _write(self, frame: Any, replay_id: str) -> None:
+                lines.append(refused(job.replay, "archive", copy, exactly_once=True))
+                super()._write(frame, replay_id)
+
+        sent = job.replaying("archive", copy, Meeting, exactly_once=True)()
+        kept = job.replay("archive", f"{unique}-kept", keep_timestamps=True)
+        retention = job.cluster.config(f"{unique}-kept", "retention.ms")
+        return [sent, [without(line, job).partition("_replay")[0] for line in lines], kept, retention]

@@ -44,6 +44,9 @@ def spark() -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        # Compiling a plan takes longer than running it over a test's few rows; drivers in processes of their own do.
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.warehouse.dir", f"{scratch.name}/warehouse")
         .config("spark.local.dir", scratch.name)
         .config("spark.log.level", "ERROR")

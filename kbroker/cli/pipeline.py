@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import functools
 from dataclasses import replace
-from typing import TypeVar
 
 import click
 
@@ -23,8 +22,6 @@ from kbroker.pipeline.replay import Replay, ReplayOptions
 from kbroker.pipeline.spark import SparkOptions, open_session
 from kbroker.pipeline.store import FORMATS
 from kbroker.pipeline.verify import HEADERS, Verification
-
-Result = TypeVar("Result")
 
 
 @click.group("pipeline")

@@ -19,7 +19,7 @@ from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.manifest import Entry, Manifest, Partition, Range, Sums
 from kbroker.pipeline.progress import Progress
-from kbroker.pipeline.record_columns import partition_of, sums, sums_of, with_folders
+from kbroker.pipeline.record_columns import holes, offsets_of, partition_of, sums, sums_of, with_folders, within
 from kbroker.pipeline.store import MANY_ENTRIES, Store, counted, layout, now
 
 _EARLIEST: Final = -2  # in Spark's `startingOffsets`
@@ -122,7 +122,8 @@ class Archive:
     def _check_checkpoint(self, manifest: Manifest, query: str, ends: Offsets) -> None:
         where, done = self._options.checkpoint, self._checkpoint.committed()
         if self._checkpoint.planned() >= 0:
-            self._check_topics({p.topic for p in self._checkpoint.ends(self._checkpoint.planned())})
+            known = {p.topic for p in self._checkpoint.ends(self._checkpoint.planned())}
+            self._check_topics(known, under_way=self._checkpoint.planned() > done)
         archived = manifest.queries.get(query, -1)
         if archived < done:
             raise PipelineError(f"the checkpoint {where} is of another archive than {self._options.to}, or newer")
@@ -136,17 +137,22 @@ class Archive:
         elif (
             ends
             and self._checkpoint.planned() >= 0
-            and any(ends.get(partition, 0) != start for partition, start in self._checkpoint.starts(0).items())
+            and any(ends.get(partition, start) != start for partition, start in self._checkpoint.starts(0).items())
         ):
             raise PipelineError(f"the checkpoint {where} is not the one of {self._options.to}; take a new one")
 
-    def _check_topics(self, known: set[str]) -> None:
+    def _check_topics(self, known: set[str], *, under_way: bool) -> None:
         """Refuse a checkpoint that knows other topics than those to archive, unless they are gone and may be."""
         others = known - self._topics.keys()
         gone = others - self._cluster.topics().keys() if others else set()
         if others - gone:
             names = ", ".join(sorted(others - gone))
             raise PipelineError(f"the checkpoint {self._options.checkpoint} is one of topic {names}")
+        if gone and under_way:
+            raise PipelineError(
+                f"{', '.join(sorted(gone))} was deleted upstream while it was being archived, and the batch under way"
+                f" cannot be read any more: take a new checkpoint, which goes on where {self._options.to} ends"
+            )
         if gone and not self._options.allow_gaps:
             raise PipelineError(
                 f"{', '.join(sorted(gone))} was deleted upstream, and what it held last may not be archived;"
@@ -167,10 +173,7 @@ class Archive:
                     f"{partition} ends at {last}, but was archived up to {end}: the topic was made anew or cut off"
                 )
             if end < first and not self._options.allow_gaps:
-                raise PipelineError(
-                    f"{partition}: offsets {end} to {first - 1} were deleted before they were archived;"
-                    " --allow-gaps goes on behind them and notes the gap"
-                )
+                raise _deleted(partition, end, first)
 
     # -- the stream -----------------------------------------------------------------------------------------
 
@@ -224,18 +227,19 @@ class Archive:
             name, with_folders(frame, options.partition_by), options.format, options.partition_by
         )
         ranges, by_file = self._ranges(name, staged, batch)
-        gaps = self._gaps(ranges) if options.allow_gaps else ()
-        self._topics |= {each.partition.topic: 0 for each, _ in ranges if each.partition.topic not in self._topics}
+        gaps = self._gaps(staged, ranges) if options.allow_gaps else ()
+        topics = {each.partition.topic for each in ranges}
+        self._topics |= dict.fromkeys(topics - self._topics.keys(), 0)
         self._cluster.patiently(self._check_ids)
         entry = Entry(
             name,
             "archive",
             now(),
-            tuple(each for each, _ in ranges),
+            tuple(ranges),
             gaps,
             counted(self._store.staged(name), by_file),
             queries={query: batch},
-            topics={name: self._ids[name] for name in {each.partition.topic for each, _ in ranges}},
+            topics={name: self._ids[name] for name in topics & self._ids.keys()},
         )
         self._store.commit(entry)
         self._done[query] = batch
@@ -250,8 +254,8 @@ class Archive:
         self._entries = len(summary.entries)
         return summary
 
-    def _ranges(self, name: str, staged: Any, batch: int) -> tuple[list[tuple[Range, int]], dict[str, int]]:
-        """Return (range, first offset in it) of each partition of a batch, and the records in each file."""
+    def _ranges(self, name: str, staged: Any, batch: int) -> tuple[list[Range], dict[str, int]]:
+        """Return the range of each partition of a batch, and the records in each file."""
         from pyspark.sql import functions as f
 
         found: dict[Partition, tuple[Sums, int, int]] = {}
@@ -262,34 +266,48 @@ class Archive:
             total, first, last = found.get(partition_of(row), (Sums(), row["first"], row["last"]))
             found[partition_of(row)] = (total + sums_of(row), min(first, row["first"]), max(last, row["last"]))
         ranges = []
+        starts = self._checkpoint.starts(batch)
         for partition, end in sorted(self._checkpoint.ends(batch).items()):
             start = self._ends.get(partition, 0)
+            if starts.get(partition, 0) > start and not self._options.allow_gaps:
+                raise _deleted(partition, start, starts[partition])
             if start == end:
                 continue
             total, first, last = found.pop(partition, (Sums(), end, end - 1))
             if first < start or last >= end or total.records > end - start:
                 raise PipelineError(f"{partition}: batch {batch} is {start} to {end - 1}, Spark read {first} to {last}")
-            ranges.append((Range(partition, start, end, total), first))
+            ranges.append(Range(partition, start, end, total))
         if found:
             raise PipelineError(f"batch {batch} has records of {min(found)}, which is not in its plan")
         return ranges, by_file
 
-    def _gaps(self, ranges: list[tuple[Range, int]]) -> tuple[Range, ...]:
-        """Return which offsets of a batch were deleted upstream before they could be read."""
-        numbers: dict[str, int] = {}
-        for each, _ in ranges:
-            numbers[each.partition.topic] = max(numbers.get(each.partition.topic, 0), each.partition.number + 1)
-        found = []
-        for (each, first), log_start in zip(ranges, self._log_starts(ranges, numbers), strict=True):
-            deleted = min(log_start, each.end)
-            # What was read before it was deleted is here; markers of transactions look like what was not.
-            if first > each.start and deleted > each.start:
-                found.append(Range(each.partition, each.start, min(first, deleted)))
-        return tuple(found)
+    def _gaps(self, staged: Any, ranges: list[Range]) -> tuple[Range, ...]:
+        """Return which offsets of a batch were deleted upstream before they could be read.
 
-    def _log_starts(self, ranges: list[tuple[Range, int]], numbers: dict[str, int]) -> list[int]:
-        bounds = self._cluster.patiently(lambda: self._cluster.bounds(numbers))
-        return [bounds[each.partition][0] for each, _ in ranges]
+        What was read before it was deleted is here. Among the rest, markers of transactions and what compaction removed
+        cannot be told from it any more, and count as deleted.
+        """
+        before = self._log_starts({each.partition.topic for each in ranges})
+        deleted = {
+            each.partition: (each.start, min(before.get(each.partition, each.start), each.end))
+            for each in ranges
+            if before.get(each.partition, each.start) > each.start
+        }
+        if not deleted:
+            return ()
+        return tuple(
+            Range(partition, start, end)
+            for partition, bounds in sorted(deleted.items())
+            for start, end in holes(offsets_of(within(staged, {partition: bounds})), bounds)
+        )
+
+    def _log_starts(self, topics: set[str]) -> Offsets:
+        def ask() -> Offsets:
+            existing = self._cluster.topics()
+            bounds = self._cluster.bounds({name: existing[name] for name in topics & existing.keys()})
+            return {partition: first for partition, (first, _) in bounds.items()}
+
+        return self._cluster.patiently(ask)
 
     # -- afterwards -----------------------------------------------------------------------------------------
 
@@ -303,7 +321,8 @@ class Archive:
     def _lag(self) -> int | None:
         """Return how many offsets are not archived yet, and let a group show it; None while no broker answers."""
         try:
-            bounds = self._cluster.bounds(self._cluster.chosen(self._topics))
+            existing = self._cluster.topics()
+            bounds = self._cluster.bounds({name: existing[name] for name in self._topics if name in existing})
             if self._options.group:
                 self._cluster.show_progress(self._options.group, {p: self._ends[p] for p in bounds if p in self._ends})
         except Exception:  # noqa: BLE001 - it is only shown, and the stream goes on without
@@ -315,6 +334,13 @@ class Archive:
         if isinstance(cause, PipelineError):
             return cause
         return PipelineError(_in_words(cause))
+
+
+def _deleted(partition: Partition, start: int, end: int) -> PipelineError:
+    return PipelineError(
+        f"{partition}: offsets {start} to {end - 1} were deleted before they were archived;"
+        " --allow-gaps goes on behind them and notes the gap"
+    )
 
 
 def _visible_below(inner: str, outer: str) -> bool:

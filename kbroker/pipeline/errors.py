@@ -20,6 +20,11 @@ def first_line(err: BaseException) -> str:
     return told or type(err).__name__
 
 
+def of_spark(err: BaseException) -> bool:
+    """Whether Spark, or the way to its JVM, raised an error: those have hundreds of types, and no common one."""
+    return type(err).__module__.partition(".")[0] in ("py4j", "pyspark")
+
+
 def _last_line(text: str) -> str:
     """Return what a Python traceback within a text ends with."""
     lines = text.partition("Traceback")[2].splitlines()

@@ -79,10 +79,10 @@ class Cluster:
         return {name: existing[name] for name in names}
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids of topics: one that was made anew has another (KIP-516)."""
+        """Return the ids of those of the topics that are there: one that was made anew has another (KIP-516)."""
         with self.clients.admin() as admin:
             found = admin.describe_topics(list(topics))
-        return {str(topic["name"]): str(topic["topic_id"]) for topic in found}
+        return {str(topic["name"]): str(topic["topic_id"]) for topic in found if not topic["error_code"]}
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
         """Return those of the topics whose `cleanup.policy` lets the broker remove single records."""

@@ -166,7 +166,7 @@ class Manifest:
         """Return what is wrong between the ranges: offsets that none holds, or two do."""
         found = []
         for partition, ranges in sorted(self.ranges.items()):
-            for before, after in pairwise(ranges):
+            for before, after in pairwise([Range(partition, 0, 0), *ranges]):
                 if after.start > before.end:
                     found.append(f"{partition}: offsets {before.end} to {after.start - 1} are in no batch")
                 elif after.start < before.end:

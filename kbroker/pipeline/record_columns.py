@@ -5,11 +5,11 @@ Owns the names, the types, the folders' columns, and the hash of a record. Never
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kbroker.pipeline.manifest import Partition, Sums
+from kbroker.pipeline.small_frame import small_frame
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 SCHEMA: Final = (
@@ -76,16 +76,43 @@ def partition_of(row: Any) -> Partition:
 
 
 def within(frame: Any, bounds: Mapping[Partition, tuple[int, int]]) -> Any:
-    """Return the records whose offsets lie in their partition's bounds, [start, end)."""
+    """Return the records whose offsets lie in their partition's bounds, [start, end).
+
+    A join: conditions for a thousand partitions would be more than Spark's parser and planner can hold.
+    """
     from pyspark.sql import functions as f
 
-    condition = f.lit(False)
-    by_topic: defaultdict[str, dict[Partition, tuple[int, int]]] = defaultdict(dict)
-    for partition, pair in bounds.items():
-        by_topic[partition.topic][partition] = pair
-    for topic, found in by_topic.items():
-        places = f.lit(False)
-        for partition, (start, end) in found.items():
-            places |= (f.col("partition") == partition.number) & (f.col("offset") >= start) & (f.col("offset") < end)
-        condition |= (f.col("topic") == topic) & places
-    return frame.where(condition)
+    if not bounds:
+        return frame.where("false")
+    rows = [
+        {"topic": p.topic, "partition": p.number, "_start": start, "_end": end} for p, (start, end) in bounds.items()
+    ]
+    limits = small_frame(frame.sparkSession, rows, "topic string, partition int, _start bigint, _end bigint")
+    least, most = min(start for start, _ in bounds.values()), max(end for _, end in bounds.values())
+    near = frame.where((f.col("offset") >= least) & (f.col("offset") < most))  # what a file's statistics can rule out
+    near = near.where(f.col("topic").isin(*{partition.topic for partition in bounds}))
+    joined = near.join(f.broadcast(limits), ["topic", "partition"])
+    return joined.where("offset >= _start and offset < _end").select(*frame.columns)
+
+
+def offsets_of(frame: Any) -> list[tuple[int, int]]:
+    """Return the offsets of one partition's records as runs without a hole, [start, end), in order."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    # Within a run, an offset and its place in the order grow alike.
+    run = f.col("offset") - f.row_number().over(Window.partitionBy("topic", "partition").orderBy("offset"))
+    runs = frame.select("offset", run.alias("run")).groupBy("run")
+    rows = runs.agg(f.min("offset").alias("first"), f.max("offset").alias("last")).orderBy("first").collect()
+    return [(row["first"], row["last"] + 1) for row in rows]
+
+
+def holes(runs: Iterable[tuple[int, int]], bounds: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return what runs, [start, end) and in order, leave out within bounds."""
+    place, last = bounds
+    found = []
+    for start, end in [*runs, (last, last)]:
+        if start > place:
+            found.append((place, start))
+        place = end
+    return found

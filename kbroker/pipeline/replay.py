@@ -76,7 +76,7 @@ class Replay:
         self._store = Store(session, options.root)
         self._manifest = Manifest(())
         self._frame: Any = None
-        self._file = StateFile(self._store.files, cluster.identity(), options.to_topic)
+        self._file = StateFile(session, self._store.files, cluster.identity(), options.to_topic)
         self.records = 0
         """Sent by this run."""
 
@@ -87,6 +87,10 @@ class Replay:
             raise PipelineError(f"{unfinished[0]} is not finished: run archive or optimize once more")
         bounds = self._bounds()
         self._frame = self._records()
+        with self._file.only_one():
+            self._replay(bounds)
+
+    def _replay(self, bounds: Bounds) -> None:
         state = self._begin()
         self._prepare_target(bounds, state)
         if state.under_way:
@@ -159,7 +163,9 @@ class Replay:
 
     def _prepare_target(self, bounds: Bounds, state: ReplayState) -> None:
         needed = max((p.number for p in bounds), default=0) + 1
-        number = self._cluster.ensure_topic(self._options.to_topic, needed)
+        # Old timestamps would be deleted with the first segment that is rolled.
+        configs = {"retention.ms": "-1"} if self._options.keep_timestamps else {}
+        number = self._cluster.ensure_topic(self._options.to_topic, needed, configs)
         if number < needed:
             raise PipelineError(
                 f"{self._options.to_topic} has {number} partitions, {needed} are needed to keep the records' order"
@@ -243,8 +249,8 @@ class Replay:
         try:
             records, unsendable = frame.agg(f.count("*"), without_time).collect()[0]
         except Exception as err:
-            where = "" if self._options.where is None else "--where: "
-            raise PipelineError(f"{where}{first_line(err)}") from err
+            where = "" if self._options.where is None else ", or judged by --where"
+            raise PipelineError(f"the records cannot be read{where}: {first_line(err)}") from err
         if unsendable and self._options.keep_timestamps:
             raise PipelineError(
                 f"{unsendable:,} records have the timestamp 0, for which the client would put the present time;"

@@ -6,6 +6,7 @@ the order of their offsets, however their timestamps jump.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
@@ -56,19 +57,17 @@ def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: flo
     if not times:
         return []
     begin, end, span_ms = min(times), max(times), speed * step_s * 1000
-    number = int((end - begin) / span_ms) + 1
-    if number * step_s > _LONGEST_S:
+    if (end - begin) / span_ms * step_s > _LONGEST_S:
         raise PipelineError(
-            f"at this speed the replay would take {number * step_s / 86_400:,.0f} days: the timestamps lie far apart"
+            f"at this speed the replay would take {(end - begin) / span_ms * step_s / 86_400:,.0f} days:"
+            " the timestamps lie far apart"
         )
-    limits = [begin + span_ms * step for step in range(1, number + 1)]
-    cuts = {p: _cuts(bounds[p], marks.get(p, []), limits) for p in bounds}
-    slices = []
-    for step, pair in enumerate(pairwise(range(number + 1))):
-        ranges = {p: (cut[pair[0]], cut[pair[1]]) for p, cut in cuts.items() if cut[pair[0]] < cut[pair[1]]}
-        if ranges:
-            slices.append(Slice(ranges, step * step_s))
-    return slices
+    slices: defaultdict[int, Bounds] = defaultdict(dict)
+    for partition, whole in bounds.items():
+        steps = [(first, int((newest - begin) / span_ms)) for first, newest in marks.get(partition, [])]
+        for step, found in _stretches(whole, steps):
+            slices[step][partition] = found
+    return [Slice(slices[step], step * step_s) for step in sorted(slices)]
 
 
 def after(slices: Iterable[Slice], positions: Mapping[Partition, int]) -> list[Slice]:
@@ -97,12 +96,15 @@ def _marks(buckets: list[Bucket]) -> list[tuple[int, int]]:
     return [(bucket.first, stamp) for bucket, stamp in zip(buckets, newest, strict=True)]
 
 
-def _cuts(bounds: tuple[int, int], marks: list[tuple[int, int]], limits: list[float]) -> list[int]:
-    """Return where the slices of a partition begin, and where the last one ends."""
-    start, end = bounds
-    cuts, place = [start], 0
-    for limit in limits[:-1]:
-        while place < len(marks) and marks[place][1] < limit:
-            place += 1
-        cuts.append(max(marks[place][0], cuts[-1]) if place < len(marks) else end)
-    return [*cuts, end]
+def _stretches(whole: tuple[int, int], steps: list[tuple[int, int]]) -> list[tuple[int, tuple[int, int]]]:
+    """Return (step, offsets) of a partition: from the first record of a step to that of the next one that has any.
+
+    `steps` are (offset, step), both growing. Offsets before the first record go with it; one without records is due at
+    once.
+    """
+    start, end = whole
+    firsts = [steps[0]] if steps else [(start, 0)]
+    firsts += [after for before, after in pairwise(steps) if after[1] > before[1]]
+    edges = [start, *(first for first, _ in firsts[1:]), end]
+    found = [(step, pair) for (_, step), pair in zip(firsts, pairwise(edges), strict=True)]
+    return [(step, (first, last)) for step, (first, last) in found if first < last]

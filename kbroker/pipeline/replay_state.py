@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.files import Files
+from kbroker.pipeline.lock import WriterLock
 from kbroker.pipeline.manifest import Partition
 from kbroker.pipeline.replay_plan import Bounds
 
@@ -67,9 +68,14 @@ class ReplayState:
 class StateFile:
     """Where the state of the replay into one topic is kept."""
 
-    def __init__(self, files: Files, cluster: str, topic: str) -> None:
+    def __init__(self, session: Any, files: Files, cluster: str, topic: str) -> None:
         self._files = files
+        self._lock = WriterLock(Files(session, f"{files.url(_FOLDER)}/{cluster}-{topic}"))
         self._names = [f"{_FOLDER}/{cluster}-{topic}-{turn}.json" for turn in range(2)]
+
+    def only_one(self) -> WriterLock:
+        """Return a lock: two replays of an archive into one topic would each send what the other sends."""
+        return self._lock
 
     def load(self) -> ReplayState | None:
         """Return the newest state; None where no replay was begun."""

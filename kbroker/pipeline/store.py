@@ -46,11 +46,23 @@ class Store:
     # -- reading ------------------------------------------------------------------------------------------
 
     def load(self) -> Manifest:
-        """Read the manifest; empty for a folder that is not there. Raises PipelineError when it is damaged."""
+        """Read the manifest; empty for a folder that is not there. Raises PipelineError when it is damaged.
+
+        Entries that another job puts together meanwhile are looked for again, in what stands for them.
+        """
+        while True:
+            names = self._entries()
+            try:
+                texts = [(name.removesuffix(".json"), self.files.read(f"{MANIFEST}/{name}")) for name in names]
+            except PipelineError:
+                if self._entries() == names:
+                    raise
+            else:
+                return Manifest(Entry.decode(name, text) for name, text in texts)
+
+    def _entries(self) -> list[str]:
         found = (each.name for each in self.files.listing(MANIFEST))
-        names = [name for name in found if name.endswith(".json") and not name.startswith(".")]
-        texts = ((name.removesuffix(".json"), self.files.read(f"{MANIFEST}/{name}")) for name in names)
-        return Manifest(Entry.decode(name, text) for name, text in texts)
+        return [name for name in found if name.endswith(".json") and not name.startswith(".")]
 
     def require(self, *, whole: bool = True) -> Manifest:
         """Read the manifest of an archive that must be there, and without faults if `whole`; raises PipelineError."""
@@ -157,6 +169,8 @@ class Store:
         """Put the manifest's entries into one when they have become many; returns the manifest as it is then."""
         if len(manifest.entries) < least:
             return manifest
+        assert self._lock is not None, "only the writer summarizes"
+        self._lock.check()
         self.files.write(f"{MANIFEST}/{name}.json", manifest.summary(name, now()).encode())
         manifest = self.load()
         self.recover(manifest)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from kbroker.pipeline.errors import PipelineError, first_line
+from kbroker.pipeline.errors import PipelineError, first_line, of_spark
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.manifest import Manifest, Partition, Sums
 from kbroker.pipeline.record_columns import partition_of, record_hash, sums, sums_of, within
@@ -82,10 +82,23 @@ class Verification:
             manifest = self._store.require(whole=False)
             before = self._written(manifest)
             self._report, self._gone = Report(), {}
-            self._look(manifest)
-            if not self._report.faults or self._written(self._store.require(whole=False)) == before:
+            failure = self._look_or_fail(manifest)
+            content = failure is None and not self._report.faults
+            if content or self._written(self._store.require(whole=False)) == before:
                 break
+        if failure is not None:
+            raise PipelineError(f"cannot compare {self._store.files.root} with the brokers: {failure}")
         return self._report
+
+    def _look_or_fail(self, manifest: Manifest) -> str | None:
+        """Look at everything; returns how Spark failed to, if it did: files may vanish when another job packs them."""
+        try:
+            self._look(manifest)
+        except Exception as err:
+            if not of_spark(err):
+                raise
+            return first_line(err)
+        return None
 
     def _written(self, manifest: Manifest) -> tuple[list[str], list[str]]:
         """Return what is another one when a job wrote in between: the changes, and those not yet in their places."""
@@ -100,7 +113,9 @@ class Verification:
         topics = {name: existing.get(name, 0) for name in sorted(wanted)}
         self._report.faults += manifest.faults()
         if self._check_files(manifest):
-            found = self._sums(self._store.frame(manifest), manifest)
+            found = self._sums(self._store.frame(manifest))
+            if found is None:
+                return
             self._check_sums(manifest, found, topics)
             self._check_twice(self._store.frame(manifest))
             self._check_upstream(manifest, {name: count for name, count in topics.items() if count})
@@ -121,12 +136,12 @@ class Verification:
         self._report.faults += faults
         return not faults
 
-    def _sums(self, frame: Any, manifest: Manifest) -> dict[Partition, Sums]:
+    def _sums(self, frame: Any) -> dict[Partition, Sums] | None:
         try:
             return {partition_of(row): sums_of(row) for row in sums(frame, "topic", "partition")}
         except Exception as err:  # noqa: BLE001 - a damaged file may end in any of a reader's errors
             self._report.faults.append(f"the files cannot be read: {first_line(err)}")
-            return {partition: _sum_of(manifest, partition) for partition in manifest.ranges}
+            return None
 
     def _check_sums(self, manifest: Manifest, found: dict[Partition, Sums], topics: dict[str, int]) -> None:
         for partition, ranges in sorted(manifest.ranges.items()):
@@ -223,14 +238,16 @@ class Verification:
 
     def _judge_gone(self, states: dict[Partition, PartitionState], bounds: Bounds) -> None:
         """Count archived records that are not upstream any more; a fault where nothing should have removed them."""
-        compacted = self._cluster.compacted({partition.topic for partition in bounds})
         counts: dict[str, int] = defaultdict(int)
         for partition in bounds:
             counts[partition.topic] = max(counts[partition.topic], partition.number + 1)
-        now = self._cluster.bounds(counts)
+        existing = self._cluster.topics()
+        gone = {partition.topic for partition, number in self._gone.items() if number}
+        compacted = self._cluster.compacted(gone & existing.keys())
+        now = self._cluster.bounds({name: count for name, count in counts.items() if name in existing})
         for partition, number in sorted(self._gone.items()):
             states[partition].deleted_upstream += number
-            deleted_meanwhile = now[partition][0] > bounds[partition][0]
+            deleted_meanwhile = partition not in now or now[partition][0] > bounds[partition][0]
             if number and partition.topic not in compacted and not deleted_meanwhile:
                 self._report.faults.append(
                     f"{partition}: {number:,} archived records are not in the topic, which is not compacted"

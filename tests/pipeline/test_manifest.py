@@ -31,7 +31,7 @@ def test_entry_comes_back_from_its_document() -> None:
 
 
 def test_ranges_in_order_have_no_fault() -> None:
-    manifest = Manifest([entry("b", span(5, 9)), entry("a", span(0, 5), span(2, 4, T1))])
+    manifest = Manifest([entry("b", span(5, 9)), entry("a", span(0, 5), span(0, 4, T1))])
     assert manifest.faults() == []
     assert manifest.ends() == {T0: 9, T1: 4}
 
@@ -40,6 +40,7 @@ def test_offset_in_no_batch_and_in_two() -> None:
     assert Manifest([entry("a", span(0, 5)), entry("b", span(6, 9))]).faults() == [
         "t-0: offsets 5 to 5 are in no batch"
     ]
+    assert Manifest([entry("b", span(6, 9))]).faults() == ["t-0: offsets 0 to 5 are in no batch"]
     overlap = Manifest([entry("a", span(0, 5)), entry("b", span(3, 9))])
     assert overlap.faults() == ["t-0: offsets 3 to 4 are in two batches"]
 

@@ -68,6 +68,17 @@ def test_an_old_record_behind_a_new_one_goes_with_it() -> None:
     assert [(each.bounds[P[0]], each.due) for each in slices] == [((0, 1), 0), ((1, 3), 2)]
 
 
+def test_steps_without_records_are_none() -> None:
+    year = 365 * 86_400
+    buckets = [Bucket(P[0], 0, 0), Bucket(P[0], 1, year * 1000), Bucket(P[1], 0, year * 500)]
+    slices = by_time({P[0]: (0, 2), P[1]: (0, 1), P[2]: (0, 4)}, buckets, speed=1, step_s=0.001)
+    assert slices == [
+        Slice({P[0]: (0, 1), P[2]: (0, 4)}, 0),
+        Slice({P[1]: (0, 1)}, year / 2),
+        Slice({P[0]: (1, 2)}, year),
+    ]
+
+
 def test_what_is_left_begins_at_once() -> None:
     slices = [Slice({P[0]: (0, 5)}, 0), Slice({P[0]: (5, 8), P[1]: (0, 2)}, 4), Slice({P[1]: (2, 9)}, 6)]
     left = after(slices, {P[0]: 6})
