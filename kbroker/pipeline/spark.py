@@ -98,7 +98,7 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
         raise PipelineError("this needs Spark: install kbroker with its extra `spark`") from None
     with tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch, Ending(Path(scratch)) as ending:
         settings = {**_settings(options, Path(scratch), pyspark.__version__), **options.conf}
-        _choose_python(settings)
+        _choose_python(options.master, settings)
         if not options.retries:
             settings |= _ONE_TRY
         builder = SparkSession.builder.master(options.master).appName(name)
@@ -190,11 +190,11 @@ def _on_a_cluster(master: str) -> dict[str, str]:
     return settings
 
 
-def _choose_python(settings: Mapping[str, str]) -> None:
+def _choose_python(master: str, settings: Mapping[str, str]) -> None:
     """Name the executors' Python: the one that was asked for, or this one where they are on this machine."""
     if (asked := settings.get("spark.pyspark.python")) is not None:
         os.environ["PYSPARK_PYTHON"] = asked  # pyspark looks nowhere else once Python runs
-    elif settings.get("spark.driver.host") == _LOOPBACK:
+    elif master.startswith("local") or settings.get("spark.driver.host") == _LOOPBACK:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
@@ -205,9 +205,11 @@ def _await_executor(session: Any, master: str) -> None:
         return  # they come with the first tasks
     tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - pyspark's own has no executors
     tell_at = time.monotonic() + _TOLD_AFTER_S
-    while len(tracker.getExecutorInfos()) == 1:  # the driver itself
+    while True:
         if context._jsc.sc().isStopped():  # noqa: SLF001
             raise PipelineError(f"{master} has ended the job before it began")
+        if len(tracker.getExecutorInfos()) > 1:  # one is the driver
+            return
         if time.monotonic() > tell_at:
             memory = context.getConf().get("spark.executor.memory", "1g")
             print(
