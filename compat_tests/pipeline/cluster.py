@@ -6,6 +6,7 @@ it starts (executors, their Python) stays in that session: it is ended by it, wh
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -21,6 +22,8 @@ from typing import Final
 HOST: Final = "127.0.0.1"
 WAIT_S: Final = 90
 EXECUTOR_MEMORY: Final = "600m"
+BRIEF_JVM: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""The environment of JVMs that live for seconds: what they compile better they would not use. Executors inherit it."""
 _CLASSES: Final = "org.apache.spark.deploy"
 
 
@@ -40,7 +43,7 @@ class Daemon:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env={**os.environ, **own, "SPARK_DAEMON_MEMORY": "256m", **environment},
+                env={**os.environ, **BRIEF_JVM, **own, "SPARK_DAEMON_MEMORY": "256m", **environment},
                 start_new_session=True,
             )
 
@@ -149,11 +152,13 @@ def standalone(workers: int = 2) -> Iterator[StandaloneCluster]:
     """Yield a cluster that is ready; nothing of it is left behind."""
     with tempfile.TemporaryDirectory(prefix="spark-cluster-") as folder:
         cluster = StandaloneCluster(Path(folder))
+        atexit.register(cluster.kill)  # a scenario that takes too long is left, and its thread never comes to the end
         try:
             cluster.start(workers)
             yield cluster
         finally:
             cluster.kill()
+            atexit.unregister(cluster.kill)
         assert not _naming(folder), "something of the cluster lives on"
 
 

@@ -5,6 +5,7 @@ Owns their start, their lines, and their end. Never looks at what a job did.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -15,6 +16,8 @@ import tempfile
 import threading
 from pathlib import Path
 from typing import Any, Final, Self
+
+from compat_tests.pipeline.cluster import BRIEF_JVM
 
 WAIT_S: Final = 300
 _ROOT: Final = Path(__file__).parents[2]
@@ -31,7 +34,7 @@ class Driver:
             stderr=self._errors,
             text=True,
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            env={**os.environ, **BRIEF_JVM, "PYTHONPATH": str(_ROOT)},
             start_new_session=True,
         )
         self._lines: list[str] = []
@@ -39,6 +42,7 @@ class Driver:
         self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        atexit.register(self._kill)  # a scenario that takes too long is left, and its thread never comes to the end
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -76,9 +80,13 @@ class Driver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def __exit__(self, *exc: object) -> None:
+        self._kill()
+        atexit.unregister(self._kill)
         self._process.wait(WAIT_S)
         self._reader.join(WAIT_S)
         assert self._process.stdout is not None

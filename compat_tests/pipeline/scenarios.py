@@ -29,6 +29,7 @@ from compat_tests.pipeline.topics import (
 )
 from compat_tests.pipeline.visit_model import Record, counted, organisation, some_events
 from kbroker.pipeline.archive import Archive
+from kbroker.pipeline.demo import TourOptions, by_day, tour
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import Replay
 from kbroker.pipeline.visit_outputs import TABLE
@@ -328,3 +329,13 @@ def marks_of_other_replays_mean_nothing(bootstrap: str, unique: str) -> object:
         sent.append(job.replay("second", f"{unique}-twice", exactly_once=True, slice_records=80))
         found = [value for part in values(bootstrap, f"{unique}-twice", 2) for _, value in part]
         return [sent, len(found), sorted(Counter(map(str, found)).items())]
+
+
+@scenarios.add
+def the_tour_ends_in_agreement(bootstrap: str, unique: str) -> object:
+    said: list[str] = []
+    with jobs(bootstrap) as job:
+        options = TourOptions(days=2, records=4000, topic=unique, feed_s=5)
+        found = tour(job.session, job.cluster.clients, job.folder, options, said.append)
+        assert found.picture.read_bytes().startswith(b"\x89PNG")
+        return [found.faults, [row[1:] for row in by_day(found)], found.records, said]

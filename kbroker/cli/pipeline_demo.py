@@ -12,7 +12,7 @@ import click
 from kbroker.cli.client import Connection, Failures
 from kbroker.cli.output import print_table
 from kbroker.cli.spark_options import spark_options
-from kbroker.pipeline.demo import Tour, by_day, tour
+from kbroker.pipeline.demo import Tour, TourOptions, by_day, tour
 from kbroker.pipeline.spark import SparkOptions, open_session
 
 _HEADERS = ("day", "visits, streamed", "visits, recounted", "events", "late", "final")
@@ -27,7 +27,8 @@ def demo(out: str, days: int, records: int, spark: SparkOptions) -> None:
     """Show it all: a broker, events, streaming visits, an archive, a recount of it, and the two compared."""
     with _broker() as connection, tempfile.TemporaryDirectory(prefix="kbroker-demo-") as folder:
         with open_session(spark, "kbroker demo") as session:
-            found = tour(session, connection, Path(folder), days, records, lambda text: click.echo(text, err=True))
+            options = TourOptions(days, records)
+            found = tour(session, connection, Path(folder), options, lambda text: click.echo(text, err=True))
         picture, page = _kept(found, Path(out))
     print_table(_HEADERS, by_day(found))
     if found.faults:

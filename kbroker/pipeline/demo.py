@@ -28,11 +28,23 @@ from kbroker.pipeline.verify import Verification
 from kbroker.pipeline.visit_rules import DAY_MS, VisitRules
 from kbroker.pipeline.visits import Visits, VisitsOptions
 
-TOPIC: Final = "events"
 _PARTITIONS: Final = 4
-_FEED_S: Final = 20.0
 _PAUSE_S: Final = 0.05
+_LOOK_S: Final = 0.2
 _WAIT_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class TourOptions:
+    """How long the tour is."""
+
+    days: int = 3
+    """Of events, up to today."""
+    records: int = 60_000
+    """About so many."""
+    topic: str = "events"
+    feed_s: float = 20.0
+    """How long it takes to send them, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +61,29 @@ class Tour:
     page: Path
 
 
-def tour(session: Any, clients: Clients, folder: Path, days: int, records: int, say: Callable[[str], None]) -> Tour:
-    """Run all of it against a broker that has no topic `events` yet; raises PipelineError."""
+def tour(session: Any, clients: Clients, folder: Path, options: TourOptions, say: Callable[[str], None]) -> Tour:
+    """Run all of it against a broker that does not have the topic yet; raises PipelineError."""
     cluster = Cluster(clients)
+    topic, days = options.topic, options.days
     lookup = folder / "organisations.csv"
-    source = _events(days, records)
+    source = _events(days, options.records)
     folder.mkdir(parents=True, exist_ok=True)
     with open(lookup, "w", encoding="utf-8", newline="") as file:
         write_lookup(file, (visitor_name(rank) for rank in range(1, source.visitors + 1)))
-    cluster.ensure_topic(TOPIC, _PARTITIONS)
-    say(f"events of {days} days go into the topic {TOPIC}, and visits are counted as they come")
-    stream = _stream(session, cluster, folder, lookup)
-    _feed(clients, source, days * DAY_MS, stream, cluster)
+    cluster.ensure_topic(topic, _PARTITIONS)
+    say(f"events of {days} days go into the topic {topic}, and visits are counted as they come")
+    stream = _stream(session, cluster, folder, lookup, topic)
+    _feed(clients, source, options, stream, cluster)
     counts = source.counts
     say(
         f"{counts.records:,} records: {counts.late:,} late, {counts.duplicates:,} twice, {counts.malformed:,} malformed"
     )
     say("archiving the topic, and checking the archive")
-    _archive(session, cluster, folder)
+    _archive(session, cluster, folder, topic)
     say("counting the visits anew, from the archive")
     clocks = state_of(session, str(folder / "checkpoint-visits")).set_clocks
     known = read_lookup(session, str(lookup))
-    rows = recount_days(session, str(folder / "archive"), TOPIC, known, VisitRules(), clocks, None)
+    rows = recount_days(session, str(folder / "archive"), topic, known, VisitRules(), clocks, None)
     streamed = table_rows(session, str(folder / "visits"))
     faults = differences(rows, streamed, None)
     note = f"{counts.records:,} events, counted as they came and again from the archive."
@@ -84,42 +97,42 @@ def _events(days: int, records: int) -> EventSource:
     return EventSource(EventOptions(start, seed=1, rate=records / (days * 86_400), days=days))
 
 
-def _stream(session: Any, cluster: Cluster, folder: Path, lookup: Path) -> Visits:
+def _stream(session: Any, cluster: Cluster, folder: Path, lookup: Path, topic: str) -> Visits:
     options = VisitsOptions(
-        TOPIC,
+        topic,
         str(lookup),
         str(folder / "visits"),
-        f"{TOPIC}-visits",
+        f"{topic}-visits",
         str(folder / "checkpoint-visits"),
-        f"{TOPIC}-malformed",
+        f"{topic}-malformed",
         every="1 seconds",
         group="kbroker-visits",
     )
     return Visits(session, cluster, options, _Silent())
 
 
-def _feed(clients: Clients, source: EventSource, span_ms: int, stream: Visits, cluster: Cluster) -> None:
+def _feed(clients: Clients, source: EventSource, options: TourOptions, stream: Visits, cluster: Cluster) -> None:
     """Send the events within some seconds, while the stream runs; return when it has counted them all."""
     failures: list[BaseException] = []
-    begun = time.monotonic()
+    ended = threading.Event()
+    begun, span_ms = time.monotonic(), options.days * DAY_MS
 
     def paced() -> Iterator[Arrival]:
         first = None
         for arrival in source:
             first = arrival[0] if first is None else first
-            wait = min((arrival[0] - first) / span_ms, 1) * _FEED_S - (time.monotonic() - begun)
+            wait = min((arrival[0] - first) / span_ms, 1) * options.feed_s - (time.monotonic() - begun)
             if wait > _PAUSE_S:
-                time.sleep(wait)
+                ended.wait(wait)
             yield arrival
 
     def send() -> None:
         try:
-            Sender(clients, TOPIC).send_all(paced(), lambda: False)
+            Sender(clients, options.topic).send_all(paced(), ended.is_set)
             deadline = time.monotonic() + _WAIT_S
-            while stream.counted() < sum(cluster.ends(TOPIC).values()):
+            while stream.counted() < sum(cluster.ends(options.topic).values()) and not ended.wait(_LOOK_S):
                 if time.monotonic() > deadline:
                     raise PipelineError(f"the stream did not count all events within {_WAIT_S:.0f} s")
-                time.sleep(0.2)
         except BaseException as err:  # noqa: BLE001 - raised below
             failures.append(err)
         finally:
@@ -130,13 +143,14 @@ def _feed(clients: Clients, source: EventSource, span_ms: int, stream: Visits, c
     try:
         stream.run()
     finally:
+        ended.set()
         thread.join()
     if failures:
         raise failures[0]
 
 
-def _archive(session: Any, cluster: Cluster, folder: Path) -> None:
-    options = ArchiveOptions((TOPIC,), None, str(folder / "archive"), str(folder / "checkpoint-archive"))
+def _archive(session: Any, cluster: Cluster, folder: Path, topic: str) -> None:
+    options = ArchiveOptions((topic,), None, str(folder / "archive"), str(folder / "checkpoint-archive"))
     Archive(session, cluster, options, _Silent()).run()
     if faults := Verification(session, cluster, str(folder / "archive"), ()).run().faults:
         raise PipelineError(f"the archive is not what the topic holds: {faults[0]}")

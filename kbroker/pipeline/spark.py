@@ -109,6 +109,8 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
                 session = builder.getOrCreate()
         except Exception as err:
             said = _last_words(scratch_log) or first_line(err)
+            if "stopped SparkContext" in said:  # Spark has tried for a minute
+                said = f"what listens there does not answer as a master of Spark {pyspark.__version__}"
             raise PipelineError(f"Spark does not start with --master {options.master}: {said}") from err
         ending.started(session)
         try:

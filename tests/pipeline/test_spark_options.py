@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from kbroker.cli.spark_options import spark_options
+from kbroker.pipeline import spark as starting
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.spark import SparkOptions, connector, open_session
 from kbroker.pipeline.spark_master import address_towards
@@ -99,3 +101,46 @@ def test_master_that_is_not_there_ends_in_a_line(monkeypatch: pytest.MonkeyPatch
     options = SparkOptions(f"spark://127.0.0.1:{port}", jars=(__file__,))
     with pytest.raises(PipelineError, match="no Spark master answers"), open_session(options, "test"):
         pass
+
+
+class Context:
+    """As much of a SparkContext as is asked while an executor is waited for; `looks` are the executors there are."""
+
+    def __init__(self, looks: list[int], stopped: bool = False) -> None:
+        self._looks, self._stopped = looks, stopped
+        self._jsc = self
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802 - pyspark's name
+        return {"spark.executor.memory": "3g"}
+
+    def sc(self) -> Any:
+        return self
+
+    statusTracker = sc  # noqa: N815 - Spark's name
+
+    def getExecutorInfos(self) -> list[str]:  # noqa: N802 - Spark's name
+        return ["driver", *["executor"] * self._looks.pop(0)]
+
+    def isStopped(self) -> bool:  # noqa: N802 - Spark's name
+        return self._stopped
+
+
+class Session:
+    def __init__(self, context: Context) -> None:
+        self.sparkContext = context
+
+
+@pytest.mark.parametrize(("looks", "lines"), [([1], 0), ([0, 0, 0, 2], 1)])
+def test_executor_that_is_waited_for_is_told_once(
+    looks: list[int], lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(starting, "_TOLD_AFTER_S", -1.0)
+    monkeypatch.setattr(starting, "_LOOK_S", 0.0)
+    starting._await_executor(Session(Context(looks)), "spark://h:1")
+    line = "waiting for an executor: no worker of spark://h:1 has a core and 3g (spark.executor.memory) free\n"
+    assert capsys.readouterr().err == lines * line
+
+
+def test_job_that_the_master_ended_is_not_waited_for() -> None:
+    with pytest.raises(PipelineError, match="spark://h:1 has ended the job"):
+        starting._await_executor(Session(Context([0], stopped=True)), "spark://h:1")
