@@ -33,6 +33,8 @@ class Outputs:
 
     def bring_up(self, now: Any, before: Any | None) -> None:
         """Publish what differs between the numbers and those before; by None from what is there."""
+        from pyspark.sql import functions as f
+
         if before is not None:
             changed = now.join(before, now.columns, "left_anti").persist()
             try:
@@ -42,14 +44,12 @@ class Outputs:
                 changed.unpersist()
             return
         known = self._there()
-        obsolete = _days(known.join(now, "day", "left_anti"))
-        columns = known.columns
-        differing = _days(now.select(columns).exceptAll(known).union(known.exceptAll(now.select(columns))))
-        for day in obsolete:
-            self.table.delete(f"day={day}/{_FILE}")
+        numbers = f.struct(*_VALUES)
+        counted, there = now.select(*KEY, numbers.alias("now")), known.select(*KEY, numbers.alias("there"))
+        rows = counted.join(there, list(KEY), "full_outer")
         messages = _messages(now).alias("now").join(self._newest().alias("there"), "key", "full_outer")
         messages = messages.where("not now.value <=> there.value").selectExpr("key", "now.value")
-        self._write(now, differing, messages)
+        self._write(now, _days(rows.where("not now <=> there")), messages)
 
     def _there(self) -> Any:
         """Return what the table holds."""
@@ -74,21 +74,27 @@ class Outputs:
         from pyspark.sql import functions as f
 
         if days:
-            self._replace(now.where(f.col("day").cast("string").isin(days)))
+            written = self._replace(now.where(f.col("day").cast("string").isin(days)))
+            for day in set(days) - written:
+                self.table.delete(f"day={day}/{_FILE}")
         passed("visits.published")
         options = {**self._cluster.spark_options(), "topic": self._topic, "kafka.acks": "all"}
         messages.coalesce(1).write.format("kafka").options(**options).save()
 
-    def _replace(self, rows: Any) -> None:
-        """Put each day's file in the place of the one before, in one step."""
+    def _replace(self, rows: Any) -> set[str]:
+        """Put each day's file in the place of the one before, in one step; returns the days."""
         self.table.delete("_new")
         sorted_rows = rows.repartition("day").sortWithinPartitions(*KEY)
         # One file a day, whatever Spark is told otherwise.
         sorted_rows.write.option("maxRecordsPerFile", 0).partitionBy("day").parquet(self.table.url("_new"))
+        days = set()
         for found in self.table.walk("_new"):
             if found.name.endswith(".parquet"):
-                self.table.replace(found.name, f"{found.name.split('/')[1]}/{_FILE}")
+                folder = found.name.split("/")[1]
+                self.table.replace(found.name, f"{folder}/{_FILE}")
+                days.add(folder.removeprefix("day="))
         self.table.delete("_new")
+        return days
 
 
 def _messages(rows: Any) -> Any:
