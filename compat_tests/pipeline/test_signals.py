@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,6 +75,75 @@ def test_a_job_ends_at_a_signal(brokers: dict[str, BrokerProcess], tmp_path: Pat
     first_step(replaying)
     os.killpg(replaying.pid, signal.SIGINT)
     assert ended(replaying) == (128 + signal.SIGINT, "")
+    assert [name for name in os.listdir(tmp_path / "tmp") if name.startswith("kbroker-")] == []
+
+
+def await_that(done: Callable[[], object], what: str) -> None:
+    """Wait until something is so."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < give_up, what
+        time.sleep(0.05)
+
+
+def has_begun(folder: Path) -> bool:
+    """Say whether a job has come to where it starts Spark."""
+    return any((folder / "tmp").glob("kbroker-spark-*"))
+
+
+def is_gone(group: int) -> bool:
+    """Say whether no process is left of a group."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def java_of(parent: int) -> int:
+    """Return the process of a job's JVM."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, fields = stat.read_text().rpartition(")")
+            if name.endswith("(java") and int(fields.split()[1]) == parent:
+                return int(stat.parent.name)
+    raise AssertionError("the job has no JVM")
+
+
+def test_a_job_ends_at_a_signal_while_spark_starts(brokers: dict[str, BrokerProcess], tmp_path: Path) -> None:
+    bootstrap = brokers["kbroker"].bootstrap
+    topic = "pipeline-signals-start"
+    create(bootstrap, topic)
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    moments = random.Random(seed)
+    archive = ("archive", "--topics", topic, "--to", str(tmp_path / "archive"), "--checkpoint", str(tmp_path / "c"))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        folder = tmp_path / str(moments.random())
+        (folder / "tmp").mkdir(parents=True)
+        starting = job(bootstrap, folder, *archive, "--every", "1m")
+        await_that(partial(has_begun, folder), "the job does not start Spark")
+        moment = moments.uniform(0, 5)
+        print(f"{number.name} after {moment} s")
+        time.sleep(moment)
+        starting.send_signal(number)
+        assert ended(starting) == (128 + number, "")
+        await_that(partial(is_gone, starting.pid), "a process is left")
+        assert [name for name in os.listdir(folder / "tmp") if name.startswith("kbroker-")] == []
+
+
+def test_a_jvm_that_is_killed_is_told(brokers: dict[str, BrokerProcess], tmp_path: Path) -> None:
+    bootstrap = brokers["kbroker"].bootstrap
+    (tmp_path / "tmp").mkdir()
+    topic = "pipeline-signals-jvm"
+    create(bootstrap, topic)
+    put(bootstrap, topic, 0, 100)
+    archive = ("archive", "--topics", topic, "--to", str(tmp_path / "archive"), "--checkpoint", str(tmp_path / "c"))
+    streaming = job(bootstrap, tmp_path, *archive, "--every", "1s")
+    first_step(streaming)
+    os.kill(java_of(streaming.pid), signal.SIGKILL)
+    assert ended(streaming) == (1, "kbroker: Spark's JVM ended while the job ran (by signal 9)\n")
+    assert not (tmp_path / "archive" / "_lock.json").exists()
     assert [name for name in os.listdir(tmp_path / "tmp") if name.startswith("kbroker-")] == []
 
 

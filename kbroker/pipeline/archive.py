@@ -8,6 +8,7 @@ Records of aborted transactions are not read (`read_committed`). Never deletes a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Mapping
@@ -83,7 +84,8 @@ class Archive:
         except Exception as err:
             raise self._explained(err) from err
         finally:
-            query.stop()
+            with contextlib.suppress(Exception):  # what it ended with is the error to tell
+                query.stop()
         if self._failure is not None:
             raise self._explained(self._failure)
 

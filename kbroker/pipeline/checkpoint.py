@@ -31,7 +31,11 @@ class Checkpoint:
         """Return the stream's id; None before its first start."""
         if not self._files.exists("metadata"):
             return None
-        return str(json.loads(self._files.read("metadata"))["id"])
+        try:
+            return str(json.loads(self._files.read("metadata"))["id"])
+        except (ValueError, KeyError, TypeError) as err:
+            # Spark does not bring it to the disk, so a power cut can leave it empty.
+            raise PipelineError(f"{self._files.url('metadata')} is damaged: it does not name the stream") from err
 
     def committed(self) -> int:
         """Return the last batch that is done; -1 for none."""

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from kbroker.pipeline.ending import Ending
 from kbroker.pipeline.errors import PipelineError, first_line
+from kbroker.pipeline.jvm import Jvm
 from kbroker.pipeline.spark_master import address_towards
 
 # Spark writes a page of warnings about itself at its start; what a user must know comes as an exception anyway.
@@ -64,6 +66,7 @@ _LOOPBACK: Final = "127.0.0.1"
 _PARTITIONS: Final = "16"
 _TOLD_AFTER_S: Final = 15.0
 _LOOK_S: Final = 0.1
+_LAST_WORD_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,36 +94,80 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     if not options.debug:
         logging.getLogger().addHandler(logging.NullHandler())  # py4j tells the root logger, too
+    jvm = Jvm()
+    with Ending(jvm) as ending, tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch:
+        ending.scratch = Path(scratch)
+        try:
+            session = _start(options, name, Path(scratch), jvm, ending)
+            with _used(session, jvm, ending):
+                if options.master.startswith("spark://"):
+                    _await_executor(session, options.master)
+                yield configure(session)
+        finally:
+            ending.jobs_are_over()
+            if ending.number:
+                jvm.end()
+
+
+def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: Ending) -> Any:
+    """Return a session; raises PipelineError."""
     try:
         import pyspark
         from pyspark.sql import SparkSession
     except ImportError:
         raise PipelineError("this needs Spark: install kbroker with its extra `spark`") from None
-    with tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch, Ending(Path(scratch)) as ending:
-        settings = {**_settings(options, Path(scratch), pyspark.__version__), **options.conf}
-        _choose_python(options.master, settings)
-        if not options.retries:
-            settings |= _ONE_TRY
-        builder = SparkSession.builder.master(options.master).appName(name)
-        for key, value in settings.items():
-            builder = builder.config(key, value)
-        try:
-            with _quiet_start(scratch_log := Path(scratch) / "spark.log", options.debug):
-                session = builder.getOrCreate()
-        except Exception as err:
-            said = _last_words(scratch_log) or first_line(err)
-            if "stopped SparkContext" in said:  # Spark has tried for a minute
-                said = f"what listens there does not answer as a master of Spark {pyspark.__version__}"
-            raise PipelineError(f"Spark does not start with --master {options.master}: {said}") from err
-        ending.started(session)
-        try:
-            if options.master.startswith("spark://"):
-                _await_executor(session, options.master)
-            yield configure(session)
-        finally:
-            ending.jobs_are_over()
-            with contextlib.suppress(Exception) if ending.number else contextlib.nullcontext():
-                session.stop()  # after a signal to the whole process group there may be no JVM any more
+    settings = {**_settings(options, scratch, pyspark.__version__), **options.conf}
+    _choose_python(options.master, settings)
+    if not options.retries:
+        settings |= _ONE_TRY
+    builder = SparkSession.builder.master(options.master).appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        with _quiet_start(scratch_log := scratch / "spark.log", options.debug), jvm.noted():
+            return ending.start(builder.getOrCreate)
+    except Exception as err:
+        said = _last_words(scratch_log) or first_line(err)
+        if "stopped SparkContext" in said:  # Spark has tried for a minute
+            said = f"what listens there does not answer as a master of Spark {pyspark.__version__}"
+        raise PipelineError(f"Spark does not start with --master {options.master}: {said}") from err
+
+
+@contextmanager
+def _used(session: Any, jvm: Jvm, ending: Ending) -> Iterator[None]:
+    """Stop Spark at the end, and tell of a JVM that ended; raises PipelineError."""
+    failed = False
+    try:
+        yield
+    except Exception as err:
+        failed = True
+        if (status := jvm.status(_LAST_WORD_S if _is_of_a_connection(err) else 0.0)) is not None:
+            raise PipelineError(f"Spark's JVM ended while the job ran ({_in_words(status)})") from err
+        raise
+    finally:
+        ending.jobs_are_over()
+        if jvm.status() is None:  # pyspark would warn of one that is not there
+            _stop(session, quietly=failed or ending.number != 0)
+
+
+def _stop(session: Any, *, quietly: bool) -> None:
+    """Stop Spark; what goes wrong after an error or a signal is not told."""
+    with contextlib.suppress(Exception) if quietly else contextlib.nullcontext(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session.stop()
+
+
+def _is_of_a_connection(err: BaseException | None) -> bool:
+    """Say whether an error may come from a JVM that ended: the connection ends before the process has."""
+    while err is not None:
+        if isinstance(err, ConnectionError | EOFError) or type(err).__name__ == "Py4JNetworkError":
+            return True
+        err = err.__cause__ or err.__context__
+    return False
+
+
+def _in_words(status: int) -> str:
+    return f"by signal {-status}" if status < 0 else f"with status {status}"
 
 
 def configure(session: Any) -> Any:

@@ -1,0 +1,64 @@
+"""The process of Spark's JVM, which pyspark starts and keeps to itself until it has found it.
+
+Owns how it is noticed, and how it is ended when it has to be. Never talks to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from typing import Any, Final
+
+_ORDERLY_S: Final = 5.0
+
+
+class Jvm:
+    """The JVM that is started in a `with` of `noted`; none where there is one already."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[Any] | None = None
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note the process as soon as it is there: pyspark tells of it only once it answers."""
+        import pyspark.java_gateway
+
+        gateway: Any = pyspark.java_gateway
+        start = gateway.Popen
+
+        def starting(*arguments: Any, **options: Any) -> subprocess.Popen[Any]:
+            process: subprocess.Popen[Any] = start(*arguments, **options)
+            self._process = process
+            return process
+
+        gateway.Popen = starting
+        try:
+            yield
+        finally:
+            gateway.Popen = start
+
+    def terminate(self) -> None:
+        """Ask it to end: it removes its folders."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def end(self) -> None:
+        """End it, within seconds."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_ORDERLY_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def status(self, within_s: float = 0.0) -> int | None:
+        """Return its status once it has ended (-9 by signal 9), waiting a moment for that; None while it runs."""
+        if self._process is None:
+            return None
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return None
