@@ -16,7 +16,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.lookup import read_lookup
 from kbroker.pipeline.optimize import Optimization
-from kbroker.pipeline.recount import differences, recount_days, state_of, table_rows
+from kbroker.pipeline.recount import differences, recount_days, require_same, state_of, table_rows
 from kbroker.pipeline.replay import Replay, ReplayOptions
 from kbroker.pipeline.spark import configure
 from kbroker.pipeline.store import Store
@@ -93,8 +93,9 @@ class Jobs:
 
     def recount(self, to: str, topic: str, rules: VisitRules, day: str | None = None) -> list[dict[str, Any]]:
         lookup = read_lookup(self.session, self.at("lookup.csv"))
-        clocks = state_of(self.session, self.at("visits")).set_clocks
-        return recount_days(self.session, self.at(to), topic, lookup, rules, clocks, day)
+        state = state_of(self.session, self.at("visits"))
+        require_same(self.session, self.at(to), topic, lookup, rules, self.at("visits"), state)
+        return recount_days(self.session, self.at(to), topic, lookup, rules, state.set_clocks, day)
 
     def differences(self, counted: list[dict[str, Any]]) -> list[str]:
         return differences(counted, self.table(), None)

@@ -15,7 +15,7 @@ from compat_tests.harness.scenarios import Scenarios
 from compat_tests.pipeline.jobs import Jobs, jobs
 from compat_tests.pipeline.scenarios import put_events, sums
 from compat_tests.pipeline.topics import BASE_MS, create, put, records, values
-from compat_tests.pipeline.visit_model import organisation, some_events
+from compat_tests.pipeline.visit_model import lookup_text, some_events
 from compat_tests.spark.session import connector_jars
 from kbroker.failpoints import VARIABLE
 from kbroker.pipeline.visit_rules import VisitRules
@@ -68,7 +68,7 @@ def a_killed_count_goes_on(bootstrap: str, unique: str) -> object:
     put_events(bootstrap, unique, found)
     with jobs(bootstrap) as job:
         lookup = Path(job.at("lookup.csv"))
-        lookup.write_text("\n".join(["visitor,organisation", *(f"v{n},{organisation(f'v{n}')}" for n in range(2, 61))]))
+        lookup.write_text(lookup_text())
         places = ("--lookup", str(lookup), "--to", job.at("table"), "--checkpoint", job.at("visits"))
         killed(job, "visits.committed:2", "visits", "--topic", unique, *places, "--batch-records", "300")
         counts = job.visits(unique).state.counts

@@ -27,7 +27,7 @@ from compat_tests.pipeline.topics import (
     records,
     values,
 )
-from compat_tests.pipeline.visit_model import Record, counted, organisation, some_events
+from compat_tests.pipeline.visit_model import Record, counted, lookup_text, some_events
 from kbroker.pipeline.archive import Archive
 from kbroker.pipeline.demo import TourOptions, by_day, tour
 from kbroker.pipeline.errors import PipelineError
@@ -244,8 +244,7 @@ def visits_equal_a_recount(bootstrap: str, unique: str) -> object:
     found_events = some_events(seed=20261121, number=3000, begin_ms=BASE_MS, partitions=3)
     rules = VisitRules()
     with jobs(bootstrap) as job:
-        lines = ["visitor,organisation", *(f"v{n},{organisation(f'v{n}')}" for n in range(2, 61))]
-        (job.folder / "lookup.csv").write_text("\n".join(lines))
+        (job.folder / "lookup.csv").write_text(lookup_text())
         put_events(bootstrap, unique, found_events[:1700])
         job.visits(unique)
         put_events(bootstrap, unique, found_events[1700:])
@@ -269,13 +268,19 @@ def visits_equal_a_recount(bootstrap: str, unique: str) -> object:
         newest = {key: value for part in values(bootstrap, f"{unique}-visits", 1) for key, value in part}
         rows[0]["visits"] += 1
         wrong = job.differences([row for row in rows if row["day"] == rows[0]["day"]])
-        (job.folder / "lookup.csv").write_text("\n".join(lines[:-1]))
-        changed = refused(job.visits, unique)
+        state = job.folder / "visits" / "state" / f"{last.state.batch}.json"
+        kept = state.read_text()
+        state.unlink()  # as a copy of a running job's folder may lack it
+        older = refused(job.visits, unique)
+        state.write_text(kept)
+        lines = [older, refused(job.recount, "archive", unique, VisitRules(gap_ms=1))]
+        (job.folder / "lookup.csv").write_text(lookup_text() + "v99,organisation 1\n")
+        lines += [refused(job.visits, unique), refused(job.recount, "archive", unique, rules)]
         (job.folder / "lookup.csv").unlink()
-        missing = refused(job.visits, unique)
+        lines.append(refused(job.visits, unique))
         relative = sorted([name, numbers] for (name, _), numbers in found.items())
         seen = [len(dead), len(newest), final > 0, last.state.counts, relative, len(wrong)]
-        return [seen, without(changed, job), without(missing, job)]
+        return [seen, [without(line, job) for line in lines]]
 
 
 def put_events(bootstrap: str, topic: str, found: list[Record]) -> None:

@@ -18,7 +18,7 @@ from compat_tests.pipeline.jobs import Jobs, jobs
 from compat_tests.pipeline.processes import WAIT_S, Driver
 from compat_tests.pipeline.scenarios import put_events
 from compat_tests.pipeline.topics import BASE_MS, create, records, values
-from compat_tests.pipeline.visit_model import counted, organisation, some_events
+from compat_tests.pipeline.visit_model import counted, lookup_text, some_events
 from compat_tests.spark.session import connector_jars
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.visit_rules import VisitRules
@@ -30,7 +30,7 @@ pytestmark = [
 ]
 scenarios = Scenarios("cluster")
 PARTITIONS = 2
-BATCH = 800
+BATCH = 400
 CONF = (f"spark.executor.memory={EXECUTOR_MEMORY}", "spark.driver.memory=700m", "spark.sql.shuffle.partitions=2")
 
 
@@ -40,9 +40,8 @@ def jobs_on_a_cluster_do_what_local_ones_do(bootstrap: str, unique: str) -> obje
     found_events = some_events(seed=20261121, number=3000, begin_ms=BASE_MS, partitions=PARTITIONS)
     put_events(bootstrap, unique, found_events)
     with standalone() as cluster, jobs(bootstrap) as near, jobs(bootstrap) as far:
-        lines = ["visitor,organisation", *(f"v{n},{organisation(f'v{n}')}" for n in range(2, 61))]
         for job in (near, far):
-            (job.folder / "lookup.csv").write_text("\n".join(lines))
+            (job.folder / "lookup.csv").write_text(lookup_text())
         archived, workers = archive_while_a_worker_dies(cluster, far, unique)
         with verb(cluster.url, far, "visits", *visits_of(far, unique)) as driver:
             status, visited, said = driver.wait()
@@ -112,7 +111,7 @@ def await_sending(driver: Driver, near: Jobs, target: str) -> None:
         assert driver.running, driver.said()
         assert time.monotonic() < deadline, "nobody sends"
         with contextlib.suppress(PipelineError):
-            if min(near.cluster.high_watermarks(target).values()) > BATCH // 40:
+            if min(near.cluster.high_watermarks(target).values()) > BATCH // 20:
                 return
         time.sleep(0.1)
 

@@ -104,6 +104,16 @@ class DisturbedLate(Disturbed):
         super()._check_twice(frame)
 
 
+class Placing(Disturbed):
+    """The other job moves its files to their places after the first look."""
+
+    def _check_files(self, manifest: Manifest) -> bool:
+        if self.looks == 1:
+            self._disturb()
+        self.looks += 1
+        return Verification._check_files(self, manifest)
+
+
 @scenarios.add
 def an_archive_is_verified_while_it_grows(bootstrap: str, unique: str) -> object:
     create(bootstrap, unique)
@@ -120,6 +130,11 @@ def an_archive_is_verified_while_it_grows(bootstrap: str, unique: str) -> object
         packed_late = DisturbedLate(job, lambda: job.optimize("archive"))
         seen += [packed_late.run().faults, packed_late.looks]
         store: Store = job.store("archive")
+        entry = max(store.load().entries, key=lambda each: len(each.files))
+        for file in entry.files:
+            store.files.move(file.path, f"_staging/{entry.name}/{file.path}")
+        placed = Placing(job, lambda: store.place(entry))
+        seen += [placed.run().faults, placed.looks > 1]
         wrong = Disturbed(job, lambda: store.files.write("topic=x/date=2026-11-21/part.parquet", "stray"))
         return [*seen, [fault.partition("/")[0] for fault in wrong.run().faults], wrong.looks]
 

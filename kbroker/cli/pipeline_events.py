@@ -63,7 +63,13 @@ class _Run:
 @click.option("--malformed", type=_SHARE, default=0.002, show_default=True, help="Share of records nobody can use.")
 @click.option("--lookup-out", metavar="FILE", help="Write the visitors' organisations there, as CSV.")
 @click.option("--from-log", multiple=True, metavar="FILE", help="Send what is in a web server's log; may be repeated.")
-@click.option("--salt", default="", metavar="TEXT", help="Key of the pseudonyms of a log's visitors.")
+@click.option(
+    "--salt",
+    default="",
+    metavar="TEXT",
+    envvar="KBROKER_SALT",
+    help="Key of the pseudonyms of a log's visitors; also KBROKER_SALT, which others on this machine do not see.",
+)
 @click.option("--keep-query", is_flag=True, help="Keep what is behind the ? of a log's urls.")
 @client_options
 def command(topic: str, partitions: int | None, connection: Connection, **options: Any) -> None:
@@ -223,7 +229,7 @@ def _telling(progress: Progress, run: _Run, sender: Sender) -> Callable[[Arrival
 
 def _last_line(topic: str, sent: int, counts: Counts, of_log: bool) -> str:
     if of_log:
-        return f"sent {counts.events:,} events to {topic}; {counts.malformed:,} malformed lines were passed over"
+        return f"sent {sent:,} events to {topic}; {counts.malformed:,} malformed lines were passed over"
     kinds = f"{counts.events:,} events ({counts.late:,} late), {counts.duplicates:,} duplicates"
     return f"sent {sent:,} records to {topic}: {kinds}, {counts.malformed:,} malformed"
 

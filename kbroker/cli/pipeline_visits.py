@@ -14,7 +14,18 @@ from kbroker.cli.spark_options import interval, milliseconds, spark_options
 from kbroker.pipeline.kafka import Cluster
 from kbroker.pipeline.lookup import read_lookup
 from kbroker.pipeline.progress import shown
-from kbroker.pipeline.recount import Row, as_far, differences, final_days, notes, recount_days, state_of, table_rows
+from kbroker.pipeline.recount import (
+    Row,
+    as_far,
+    differences,
+    final_days,
+    notes,
+    published,
+    recount_days,
+    require_same,
+    state_of,
+    table_rows,
+)
 from kbroker.pipeline.spark import SparkOptions, open_session
 from kbroker.pipeline.visit_rules import VisitRules
 from kbroker.pipeline.visits import Visits, VisitsOptions
@@ -142,12 +153,17 @@ def recount(
         except ValueError:
             raise click.UsageError(f"--day takes a day such as 2026-11-21, not {day!r}") from None
     with open_session(spark, "kbroker recount") as session:
-        # The table first: what a stream counts meanwhile is in the checkpoint and the archive then, or in none of them.
-        streamed = table_rows(session, compare) if compare is not None else []
+        known = read_lookup(session, lookup)
         state = state_of(session, checkpoint) if checkpoint is not None else None
-        clocks = state.set_clocks if state is not None else []
-        rows = recount_days(session, root, topic, read_lookup(session, lookup), rules, clocks, day)
-        late = state is not None and as_far(session, root, topic, state)
+        late = False
+        if state is not None and checkpoint is not None:
+            require_same(session, root, topic, known, rules, checkpoint, state)
+            late = as_far(session, root, topic, state)
+        streamed = table_rows(session, compare) if compare is not None else []
+        rows = recount_days(session, root, topic, known, rules, state.set_clocks if state is not None else [], day)
+        if state is not None and checkpoint is not None:
+            # A stream or an archive that went on meanwhile has other late events by now.
+            late = late and as_far(session, root, topic, state) and published(session, checkpoint, state)
         remarks = notes(session, root, topic, state)
     if as_json:
         print_json(rows)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.errors import PipelineError, first_line, of_spark
 from kbroker.pipeline.spark import SparkOptions
 
 Result = TypeVar("Result")
@@ -33,6 +33,10 @@ def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
             return function(*args, spark=options, **kwargs)
         except PipelineError as err:
             raise click.ClickException(str(err)) from err
+        except Exception as err:
+            if not of_spark(err):
+                raise
+            raise click.ClickException(first_line(err)) from err
 
     return with_spark
 

@@ -39,7 +39,7 @@ class TourOptions:
     """How long the tour is."""
 
     days: int = 3
-    """Of events, up to today."""
+    """Of events, up to the day before yesterday."""
     records: int = 60_000
     """About so many."""
     topic: str = "events"
@@ -70,7 +70,7 @@ def tour(session: Any, clients: Clients, folder: Path, options: TourOptions, say
     folder.mkdir(parents=True, exist_ok=True)
     with open(lookup, "w", encoding="utf-8", newline="") as file:
         write_lookup(file, (visitor_name(rank) for rank in range(1, source.visitors + 1)))
-    cluster.ensure_topic(topic, _PARTITIONS)
+    cluster.ensure_topic(topic, _PARTITIONS, {"retention.ms": "-1"})
     say(f"events of {days} days go into the topic {topic}, and visits are counted as they come")
     stream = _stream(session, cluster, folder, lookup, topic)
     _feed(clients, source, options, stream, cluster)
@@ -93,7 +93,8 @@ def tour(session: Any, clients: Clients, folder: Path, options: TourOptions, say
 
 def _events(days: int, records: int) -> EventSource:
     today = datetime.datetime.now(datetime.UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    start = int(today.timestamp() * 1000) - days * DAY_MS
+    # The late ones come hours after their day; a broker refuses a record from the future.
+    start = int(today.timestamp() * 1000) - (days + 1) * DAY_MS
     return EventSource(EventOptions(start, seed=1, rate=records / (days * 86_400), days=days))
 
 

@@ -7,12 +7,15 @@ stream found once the stream has come as far: the same events late, the same vis
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
+from kbroker.pipeline.checkpoint import Checkpoint
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.files import Files
+from kbroker.pipeline.lookup import fingerprint
 from kbroker.pipeline.store import Store
-from kbroker.pipeline.visit_outputs import TABLE
+from kbroker.pipeline.visit_outputs import FILE, TABLE
 from kbroker.pipeline.visit_rules import (
     Clock,
     VisitRules,
@@ -27,6 +30,19 @@ from kbroker.pipeline.visit_state import StateFiles, VisitsState
 
 Row = dict[str, Any]
 _NUMBERS = ("visits", "events", "late")
+
+
+def require_same(
+    session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, checkpoint: str, state: VisitsState
+) -> None:
+    """Refuse the checkpoint of a stream that counted something else, or otherwise; raises PipelineError."""
+    known = Store(session, root).require().topics.get(topic)
+    if known not in (None, state.topic_id):
+        raise PipelineError(f"the checkpoint {checkpoint} is of another topic than the {topic} in {root}")
+    if state.rules != asdict(rules):
+        raise PipelineError(f"the stream of {checkpoint} counted by other rules (--gap, --lateness, fields)")
+    if state.lookup != fingerprint(lookup):
+        raise PipelineError(f"the stream of {checkpoint} counted with another lookup")
 
 
 def recount(session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:
@@ -83,6 +99,12 @@ def notes(session: Any, root: str, topic: str, state: VisitsState | None) -> lis
     return found
 
 
+def published(session: Any, checkpoint: str, state: VisitsState) -> bool:
+    """Whether the table is what a stream's state says: nothing came after it, and its last batch has ended."""
+    newest = StateFiles(session, f"{checkpoint}/state").load()
+    return newest.batch == state.batch == Checkpoint(session, f"{checkpoint}/stream").committed()
+
+
 def as_far(session: Any, root: str, topic: str, state: VisitsState) -> bool:
     """Whether an archive ends where a stream is, so that late events, too, are the same."""
     ends = _ends(session, root, topic)
@@ -120,7 +142,7 @@ def table_rows(session: Any, table: str) -> list[Row]:
     if not any(each.name.startswith("day=") for each in Files(session, table).listing()):
         raise PipelineError(f"there is no table {table}")
     session.catalog.refreshByPath(table)
-    frame = session.read.schema(TABLE).option("pathGlobFilter", "visits.parquet").parquet(table)
+    frame = session.read.schema(TABLE).option("pathGlobFilter", FILE).parquet(table)
     return _rows(frame, None, "final")
 
 

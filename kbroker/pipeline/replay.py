@@ -170,7 +170,7 @@ class Replay:
             raise PipelineError(
                 f"{self._options.to_topic} has {number} partitions, {needed} are needed to keep the records' order"
             )
-        found = self._cluster.ids([self._options.to_topic])[self._options.to_topic]
+        found = self._cluster.ids([self._options.to_topic]).get(self._options.to_topic, "")
         if state.target_id not in ("", found):
             raise PipelineError(f"{self._options.to_topic} was made anew since the replay began; --restart begins anew")
         state.target_id = found

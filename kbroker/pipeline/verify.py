@@ -8,6 +8,7 @@ an archive. What is missing upstream by now (retention, compaction) is told and 
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -20,6 +21,7 @@ from kbroker.pipeline.store import Store
 
 HEADERS: Final = ("partition", "offsets", "records", "checksum", "gaps", "deleted upstream", "to archive", "compared")
 _TRIES: Final = 5
+_PAUSE_S: Final = 1.0
 Bounds = dict[Partition, tuple[int, int]]
 
 
@@ -83,9 +85,12 @@ class Verification:
             before = self._written(manifest)
             self._report, self._gone = Report(), {}
             failure = self._look_or_fail(manifest)
-            content = failure is None and not self._report.faults
-            if content or self._written(self._store.require(whole=False)) == before:
+            if failure is None and not self._report.faults:
                 break
+            changes, unfinished = self._written(self._store.require(whole=False))
+            if (changes, unfinished) == before and not unfinished:
+                break
+            time.sleep(_PAUSE_S)
         if failure is not None:
             raise PipelineError(f"cannot compare {self._store.files.root} with the brokers: {failure}")
         return self._report
@@ -210,9 +215,22 @@ class Verification:
                 states[partition].compared = here.get(partition, Sums()).records
             else:
                 different[partition] = bounds
-        if different:
+        if different := self._still_upstream(different, states):
             self._explain(within(upstream, different), within(archived, different), states)
             self._judge_gone(states, different)
+
+    def _still_upstream(self, bounds: Bounds, states: dict[Partition, PartitionState]) -> Bounds:
+        """Return the bounds without what retention deleted since they were asked for; that is counted as deleted."""
+        existing = self._cluster.topics()
+        numbers = {p.topic: existing[p.topic] for p in bounds if p.topic in existing}
+        now = self._cluster.bounds(numbers)
+        found: Bounds = {}
+        for partition, (start, end) in bounds.items():
+            first = min(max(now[partition][0], start), end) if partition in now else end
+            states[partition].deleted_upstream += first - start
+            if first < end:
+                found[partition] = (first, end)
+        return found
 
     def _explain(self, upstream: Any, archived: Any, states: dict[Partition, PartitionState]) -> None:
         """Tell records that are only here, only there, or not the same."""
@@ -238,17 +256,13 @@ class Verification:
 
     def _judge_gone(self, states: dict[Partition, PartitionState], bounds: Bounds) -> None:
         """Count archived records that are not upstream any more; a fault where nothing should have removed them."""
-        counts: dict[str, int] = defaultdict(int)
-        for partition in bounds:
-            counts[partition.topic] = max(counts[partition.topic], partition.number + 1)
-        existing = self._cluster.topics()
-        gone = {partition.topic for partition, number in self._gone.items() if number}
-        compacted = self._cluster.compacted(gone & existing.keys())
-        now = self._cluster.bounds({name: count for name, count in counts.items() if name in existing})
-        for partition, number in sorted(self._gone.items()):
+        gone = {partition: number for partition, number in self._gone.items() if number}
+        for partition, number in gone.items():
             states[partition].deleted_upstream += number
-            deleted_meanwhile = partition not in now or now[partition][0] > bounds[partition][0]
-            if number and partition.topic not in compacted and not deleted_meanwhile:
+        compacted = self._cluster.compacted({p.topic for p in gone} & self._cluster.topics().keys())
+        left = self._still_upstream({partition: bounds[partition] for partition in gone}, states) if gone else {}
+        for partition, number in sorted(gone.items()):
+            if partition.topic not in compacted and left.get(partition) == bounds[partition]:
                 self._report.faults.append(
                     f"{partition}: {number:,} archived records are not in the topic, which is not compacted"
                 )

@@ -19,7 +19,8 @@ TABLE: Final = "organisation string, visits bigint, events bigint, late bigint, 
 """The columns of the table; the day is in the folders' names."""
 KEY: Final = ("organisation", "day")
 _VALUES: Final = ("visits", "events", "late", "final")
-_FILE: Final = "visits.parquet"
+FILE: Final = "visits.parquet"
+"""The name of a day's file."""
 
 
 class Outputs:
@@ -56,7 +57,7 @@ class Outputs:
         if not any(each.name.startswith("day=") for each in self.table.listing()):
             return small_frame(self._session, [], TABLE)
         self._session.catalog.refreshByPath(self.table.url())
-        return self._session.read.schema(TABLE).option("pathGlobFilter", _FILE).parquet(self.table.url())
+        return self._session.read.schema(TABLE).option("pathGlobFilter", FILE).parquet(self.table.url())
 
     def _newest(self) -> Any:
         """Return the newest value of each key in the topic."""
@@ -76,7 +77,7 @@ class Outputs:
         if days:
             written = self._replace(now.where(f.col("day").cast("string").isin(days)))
             for day in set(days) - written:
-                self.table.delete(f"day={day}/{_FILE}")
+                self.table.delete(f"day={day}/{FILE}")
         passed("visits.published")
         options = {**self._cluster.spark_options(), "topic": self._topic, "kafka.acks": "all"}
         messages.coalesce(1).write.format("kafka").options(**options).save()
@@ -91,7 +92,7 @@ class Outputs:
         for found in self.table.walk("_new"):
             if found.name.endswith(".parquet"):
                 folder = found.name.split("/")[1]
-                self.table.replace(found.name, f"{folder}/{_FILE}")
+                self.table.replace(found.name, f"{folder}/{FILE}")
                 days.add(folder.removeprefix("day="))
         self.table.delete("_new")
         return days

@@ -106,7 +106,8 @@ class Visits:
         """Count until all is counted, or until the stream is stopped; raises PipelineError."""
         options = self._options
         self._cluster.chosen((options.topic,))
-        if options.out_topic in self._cluster.topics() and not self._cluster.compacted((options.out_topic,)):
+        existing = self._cluster.topics()
+        if options.out_topic in existing and self._cluster.config(options.out_topic, "cleanup.policy") != "compact":
             raise PipelineError(
                 f"{options.out_topic} would lose numbers by its retention: set its cleanup.policy to compact"
             )
@@ -128,7 +129,8 @@ class Visits:
             if not self._stopped:
                 query.awaitTermination()
         except Exception as err:
-            raise self._explained(err) from err
+            if not self._stopped:
+                raise self._explained(err) from err
         finally:
             query.stop()
         if self._failure is not None and not self._stopped:
@@ -162,6 +164,10 @@ class Visits:
             return
         if query is None or query != self.state.query:
             raise PipelineError(f"{self._options.checkpoint} has a state of another stream; take a new checkpoint")
+        if not self._fits(planned):
+            raise PipelineError(
+                f"{self._options.checkpoint} has a state that is older or newer than its stream; take a new checkpoint"
+            )
         if self.state.topic_id != topic_id:
             raise self._made_anew()
         if self.state.lookup != known:
@@ -171,6 +177,13 @@ class Visits:
             )
         if self.state.rules != rules:
             raise PipelineError("the visits so far were counted by other rules; take a new checkpoint")
+
+    def _fits(self, planned: int) -> bool:
+        """Whether the state is of the stream's last batch, or of the one before: another one would lose a batch."""
+        batch = self.state.batch
+        if not self._checkpoint.committed() <= batch <= planned:
+            return False
+        return self.state.ends == {str(p.number): end for p, end in self._checkpoint.ends(batch).items()}
 
     def _check_upstream(self) -> None:
         """Refuse to go on behind a gap."""
@@ -193,10 +206,10 @@ class Visits:
         return self._checkpoint.starts(0) if self._checkpoint.planned() >= 0 else {}
 
     def _topic_id(self) -> str:
-        return self._cluster.ids([self._options.topic])[self._options.topic]
+        return self._cluster.ids([self._options.topic]).get(self._options.topic, "")
 
     def _made_anew(self) -> PipelineError:
-        return PipelineError(f"{self._options.topic} was made anew since it was counted; take a new checkpoint")
+        return PipelineError(f"{self._options.topic} was deleted, or made anew, since it was counted")
 
     def _make_topics(self) -> None:
         options = self._options
