@@ -96,6 +96,29 @@ def test_no_checksum_of_another_content_stays(tmp_path: Path) -> None:
     assert not (tmp_path / ".moved.crc").exists()
 
 
+def test_file_that_is_replaced_is_there_all_the_time(tmp_path: Path) -> None:
+    files = local_files(tmp_path)
+    files.write("file", "0")
+    over = threading.Event()
+    missing: list[str] = []
+
+    def look() -> None:
+        while not over.is_set():
+            if not (tmp_path / "file").exists():
+                missing.append("the file")
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for number in range(200):
+            files.write("scratch", str(number))
+            files.replace("scratch", "file")
+    finally:
+        over.set()
+        reader.join(60)
+    assert missing == []
+
+
 def test_what_the_system_refuses_is_a_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     files = local_files(tmp_path / "file")
