@@ -83,9 +83,9 @@ class Jobs:
 
         return run
 
-    def visits(self, topic: str, **options: Any) -> Visits:
+    def visits(self, topic: str, to: str = "table", checkpoint: str = "visits", **options: Any) -> Visits:
         """Count the visits of what is there now; the numbers go to `table`, the state to `visits`."""
-        places = (self.at("table"), f"{topic}-visits", self.at("visits"), f"{topic}-malformed")
+        places = (self.at(to), f"{topic}-visits", self.at(checkpoint), f"{topic}-malformed")
         chosen = VisitsOptions(topic, self.at("lookup.csv"), *places, **options)
         job = Visits(self.session, self.cluster, chosen, Steps())
         job.run()

@@ -144,6 +144,12 @@ def archive_refuses_what_would_leave_gaps(bootstrap: str, unique: str) -> object
             refused(job.archive, f"{unique}-a", "archive[1]"),
             refused(job.archive, f"{unique}-a", "archive", "archive/checkpoint"),
         ]
+        (job.folder / "table" / "day=2026-11-21").mkdir(parents=True)
+        (job.folder / "of-visits" / "stream").mkdir(parents=True)
+        lines += [
+            refused(job.archive, f"{unique}-a", "table", "new"),
+            refused(job.archive, f"{unique}-a", "elsewhere", "of-visits"),
+        ]
         put(bootstrap, f"{unique}-a", 20, 4)
         other = job.archive(f"{unique}-a,{unique}-b", "archive", "other")
         old = refused(job.archive, f"{unique}-a", "archive")
@@ -273,7 +279,9 @@ def visits_equal_a_recount(bootstrap: str, unique: str) -> object:
         state.unlink()  # as a copy of a running job's folder may lack it
         older = refused(job.visits, unique)
         state.write_text(kept)
-        lines = [older, refused(job.recount, "archive", unique, VisitRules(gap_ms=1))]
+        mixed = (("archive", "new"), ("other", "checkpoint"))
+        lines = [older, *(refused(job.visits, unique, *places) for places in mixed)]
+        lines += [refused(job.recount, "archive", unique, VisitRules(gap_ms=1))]
         (job.folder / "lookup.csv").write_text(lookup_text() + "v99,organisation 1\n")
         lines += [refused(job.visits, unique), refused(job.recount, "archive", unique, rules)]
         (job.folder / "lookup.csv").unlink()

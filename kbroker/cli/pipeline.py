@@ -91,6 +91,7 @@ def verify(topics: str | None, root: str, as_json: bool, connection: Connection,
         print_table(HEADERS, [state.row() for state in report.partitions])
     if report.faults:
         raise Failures(report.faults)
+    click.echo("nothing is wrong", err=True)
 
 
 @command.command("optimize")
@@ -101,7 +102,7 @@ def optimize(root: str, target_mb: int, spark: SparkOptions) -> None:
     """Put the small files of an archive together, and its manifest into one document."""
     with open_session(spark, "kbroker optimize") as session:
         before, after = Optimization(session, root, target_mb << 20).run()
-    click.echo(f"{before:,} files are {after:,} now")
+    click.echo(f"{before:,} files are {after:,} now" if after != before else "there was nothing to put together")
 
 
 @command.command("replay")

@@ -122,7 +122,7 @@ def visits(
         job.run()
     counts = job.state.counts
     facts = ", ".join(f"{counts.get(name, 0):,} {name}" for name in ("malformed", "late"))
-    click.echo(f"counted {counts.get('records', 0):,} records, of which {facts}", err=True)
+    click.echo(f"counted {job.records:,} records; {counts.get('records', 0):,} so far, of which {facts}", err=True)
 
 
 @click.command("recount")
@@ -181,6 +181,5 @@ def _compare(rows: list[Row], streamed: list[Row], day: str | None, late: bool) 
     if faults := differences(rows, streamed, day, late=late):
         raise Failures(faults)
     what = "visits, events and late events" if late else "visits and events"
-    click.echo(
-        f"{len(days)} final days compared: {what} agree" if days else "no day is final yet: none compared", err=True
-    )
+    told = f"final days compared: {len(days)}; {what} agree" if days else "no day is final yet: none compared"
+    click.echo(told, err=True)

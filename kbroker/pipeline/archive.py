@@ -111,6 +111,10 @@ class Archive:
         options = self._options
         if _visible_below(self._checkpoint.url(), self._store.files.url()):
             raise PipelineError(f"the checkpoint {options.checkpoint} would lie among the files of {options.to}")
+        if not manifest.entries and (others := self._store.files.visible()):
+            raise PipelineError(f"{options.to} is no archive, and holds {others[0]}: take a folder of its own")
+        if self._checkpoint.holds("stream"):
+            raise PipelineError(f"the checkpoint {options.checkpoint} is one of visits; take a new one")
         if (found := layout(manifest)) not in (None, options.partition_by):
             raise PipelineError(f"{options.to} is partitioned by {found}, not by {options.partition_by}")
         if faults := manifest.faults():
@@ -128,7 +132,10 @@ class Archive:
             self._check_topics(known, under_way=self._checkpoint.planned() > done)
         archived = manifest.queries.get(query, -1)
         if archived < done:
-            raise PipelineError(f"the checkpoint {where} is of another archive than {self._options.to}, or newer")
+            raise PipelineError(
+                f"the checkpoint {where} is ahead of {self._options.to}: it is another archive's, or this is an old copy;"
+                " take a new checkpoint"
+            )
         if archived >= 0:
             for partition, end in self._checkpoint.ends(archived).items():
                 if ends.get(partition, end) != end:

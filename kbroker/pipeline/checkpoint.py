@@ -27,6 +27,10 @@ class Checkpoint:
         """Return the whole path."""
         return self._files.url()
 
+    def holds(self, name: str) -> bool:
+        """Whether there is a file or folder of that name, which another kind of job may have left."""
+        return self._files.exists(name)
+
     def query(self) -> str | None:
         """Return the stream's id; None before its first start."""
         if not self._files.exists("metadata"):

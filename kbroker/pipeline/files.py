@@ -73,6 +73,10 @@ class Files:
         """Return what a folder holds, by name; nothing for a folder that is not there."""
         return self._there.listing(relative) if self._there.exists(relative) else []
 
+    def visible(self) -> list[str]:
+        """Return the names at the root that readers look at, those without `_` and `.`, in order."""
+        return [each.name for each in self.listing() if not each.name.startswith(("_", "."))]
+
     def walk(self, relative: str, *, hidden: bool = False) -> list[Found]:
         """Return all files below a folder, named from the root; those behind `_` and `.` only when asked for."""
         files: list[Found] = []

@@ -67,6 +67,7 @@ _PARTITIONS: Final = "16"
 _TOLD_AFTER_S: Final = 15.0
 _LOOK_S: Final = 0.1
 _LAST_WORD_S: Final = 5.0
+_LITTER: Final = Path("artifacts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
     if not options.debug:
         logging.getLogger().addHandler(logging.NullHandler())  # py4j tells the root logger, too
     jvm = Jvm()
+    littered = _LITTER.exists()
     with Ending(jvm) as ending, tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch:
         ending.scratch = Path(scratch)
         try:
@@ -107,6 +109,16 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
             ending.jobs_are_over()
             if ending.number:
                 jvm.end()
+            if not littered:
+                _remove_litter()
+
+
+def _remove_litter() -> None:
+    """Remove the folder that Spark 4.0 makes where one is, for artifacts of sessions, and leaves there."""
+    for folder in _LITTER.glob("spark-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        _LITTER.rmdir()
 
 
 def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: Ending) -> Any:
@@ -128,6 +140,11 @@ def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: En
             return ending.start(builder.getOrCreate)
     except Exception as err:
         said = _last_words(scratch_log) or first_line(err)
+        if "unresolved dependency" in said:
+            said = (
+                f"its Kafka connector, {connector(pyspark.__version__)}, cannot be fetched:"
+                " name its jars with --jars, or install a pyspark whose connector can be had"
+            )
         if "stopped SparkContext" in said:  # Spark has tried for a minute
             said = f"what listens there does not answer as a master of Spark {pyspark.__version__}"
         raise PipelineError(f"Spark does not start with --master {options.master}: {said}") from err

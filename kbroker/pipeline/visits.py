@@ -101,6 +101,8 @@ class Visits:
         self._lock: WriterLock | None = None
         self._compared = False
         self.state = VisitsState()
+        self.records = 0
+        """Counted by this run."""
 
     def run(self) -> None:
         """Count until all is counted, or until the stream is stopped; raises PipelineError."""
@@ -149,6 +151,10 @@ class Visits:
     # -- before the start -----------------------------------------------------------------------------------------
 
     def _check(self) -> None:
+        if others := [name for name in self._outputs.table.visible() if not name.startswith("day=")]:
+            raise PipelineError(f"{self._options.to} is no table of visits, and holds {others[0]}: take another folder")
+        if Files(self._session, self._options.checkpoint).exists("metadata"):
+            raise PipelineError(f"the checkpoint {self._options.checkpoint} is one of another job; take a new one")
         known, rules = fingerprint(self._lookup), asdict(self._options.rules)
         query, planned = self._checkpoint.query(), self._checkpoint.planned()
         topics = {partition.topic for partition in self._checkpoint.ends(planned)} if planned >= 0 else set()
@@ -282,7 +288,9 @@ class Visits:
         self._lock.check()
         self._states.commit(state)
         self.state = state
-        return sum(row["records"] for row in rows)
+        records: int = sum(row["records"] for row in rows)
+        self.records += records
+        return records
 
     def _next_state(self, batch: int, ends: dict[str, int], newcomers: list[Clock], rows: list[Any]) -> VisitsState:
         before = self.state

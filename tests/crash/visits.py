@@ -86,7 +86,7 @@ class CountedVisits:
         recount = ("recount", "--from", self._at("archive"), "--topic", TOPIC, "--lookup", self._at("lookup.csv"))
         recount += ("--checkpoint", self._at("checkpoint"), "--compare", self._at("table"), "--json")
         driver = self._kills.finish(recount, clients=False)
-        assert "final days compared: visits, events and late events agree" in driver.said, driver.said
+        assert "; visits, events and late events agree" in driver.said, driver.said
         return by_key(json.loads("".join(driver.lines)))
 
     def _check(self, said: str, recounted: Counts) -> None:
