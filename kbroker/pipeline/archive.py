@@ -133,8 +133,8 @@ class Archive:
         archived = manifest.queries.get(query, -1)
         if archived < done:
             raise PipelineError(
-                f"the checkpoint {where} is ahead of {self._options.to}: it is another archive's, or this is an old copy;"
-                " take a new checkpoint"
+                f"the checkpoint {where} is ahead of {self._options.to}: it is another archive's, or this is an old"
+                " copy; take a new checkpoint"
             )
         if archived >= 0:
             for partition, end in self._checkpoint.ends(archived).items():
