@@ -43,7 +43,7 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.test_coordination import FakeWriter, ManualClock
+from tests.coordination.world import FakeWriter, ManualClock
 
 NAMES = [
     "find_coordinator",
