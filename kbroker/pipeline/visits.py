@@ -330,9 +330,7 @@ class Visits:
         new = on_time(clocked).join(kept.select("visitor", "id", "time"), ["visitor", "id", "time"], "left_anti")
         new = with_organisation(new, self._lookup).withColumn("begins", f.lit(None).cast("boolean"))
         both = kept.unionByName(new).withColumnRenamed("begins", "was")
-        slowest = before.slowest()
-        frozen = 0 if slowest is None else slowest - rules.lateness_ms
-        settled = f.isnotnull("was") & (f.col("time") < frozen)  # its predecessors may be gone
+        settled = f.isnotnull("was") & (f.col("time") < self._final_before(before))  # its predecessors may be gone
         computed = with_begins(both, rules)
         return computed.withColumn("begins", f.when(settled, f.col("was")).otherwise(f.col("begins")))
 
