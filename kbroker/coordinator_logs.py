@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Iterator
 
 from kbroker.clock import Clock
 from kbroker.controller.controller import Controller
-from kbroker.coordination_batches import marker_batch
-from kbroker.coordination_outcome import EndOfTransaction
+from kbroker.coordination.batches import marker_batch
+from kbroker.coordination.outcome import EndOfTransaction
 from kbroker.failpoints import passed
 from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
 from kbroker.group_coordinator.coordinator import GroupCoordinator

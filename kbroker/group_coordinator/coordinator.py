@@ -13,8 +13,9 @@ from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination_outcome import EndOfTransaction, Outcome, Parked, Writer
-from kbroker.coordination_service import CoordinatorService
+from kbroker.coordination.interfaces import Writer
+from kbroker.coordination.outcome import EndOfTransaction, Outcome, Parked
+from kbroker.coordination.service import CoordinatorService
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer.settings import Settings
 from kbroker.group_coordinator.consumer.topics import Topics

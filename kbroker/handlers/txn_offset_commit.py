@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from kbroker.coordination_outcome import answerable, then
+from kbroker.coordination.client_errors import answerable
+from kbroker.coordination.then import then
 from kbroker.group_coordinator.coordinator import TOPIC, txn_commit_error
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.transaction_verification import Client, Question, Verdicts, verify

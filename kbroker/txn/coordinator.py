@@ -13,8 +13,10 @@ from functools import partial
 from typing import NamedTuple
 
 from kbroker.clock import Clock
-from kbroker.coordination_outcome import Outcome, Writer, then
-from kbroker.coordination_service import CoordinatorService
+from kbroker.coordination.interfaces import Writer
+from kbroker.coordination.outcome import Outcome
+from kbroker.coordination.service import CoordinatorService
+from kbroker.coordination.then import then
 from kbroker.failpoints import passed
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.config import TransactionConfig

@@ -13,7 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from kbroker.coordination_outcome import then
+from kbroker.coordination.then import then
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn.transaction import TopicPartition
 

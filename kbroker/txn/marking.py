@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from kbroker.coordination import Runtime
-from kbroker.coordination_outcome import Outcome, Schedule
+from kbroker.coordination.outcome import Outcome, Schedule
+from kbroker.coordination.runtime import Runtime
 from kbroker.failpoints import passed
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.markers import Marker, MarkerWriter, Progress, Round

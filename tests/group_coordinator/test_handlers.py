@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kbroker import coordination
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller.features import BOOTSTRAP
+from kbroker.coordination import runtime
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.coordinator import TOPIC, GroupCoordinator
 from kbroker.handlers.registry import APIS
@@ -72,7 +72,7 @@ PARTITION = PartitionState((1,), (1,), 1, 0)
 @pytest.fixture(autouse=True)
 def loads_are_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no loop here to go on with a load that a busy machine did not finish in its slice."""
-    monkeypatch.setattr(coordination, "LOAD_SLICE_SECONDS", 60.0)
+    monkeypatch.setattr(runtime, "LOAD_SLICE_SECONDS", 60.0)
 
 
 class Node:
@@ -375,7 +375,7 @@ def test_groups_that_are_elsewhere() -> None:
 def test_groups_that_are_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         node = Node(lead=False)
-        monkeypatch.setattr("kbroker.coordination.LOAD_SLICE_SECONDS", -1.0)
+        monkeypatch.setattr("kbroker.coordination.runtime.LOAD_SLICE_SECONDS", -1.0)
         for partition in range(4):
             node.groups.on_leadership(partition, 0)
         loading = E.COORDINATOR_LOAD_IN_PROGRESS
