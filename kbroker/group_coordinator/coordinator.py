@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from kbroker.clock import Clock
-from kbroker.cluster_state import ClusterState
+from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.coordination.interfaces import Writer
 from kbroker.coordination.outcome import EndOfTransaction, Outcome, Parked
 from kbroker.coordination.service import CoordinatorService
@@ -60,7 +60,6 @@ from kbroker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
-TOPIC = "__consumer_offsets"
 _RETRY_ELSEWHERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -76,7 +75,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         self._topics = topics = Topics(state or ClusterState(""))
         self._settings = settings = Settings(config, topics)
         super().__init__(
-            TOPIC,
+            OFFSETS_TOPIC,
             config.offsets_topic_num_partitions,
             lambda _partition: GroupShard(config, topics, settings),
             writer,
