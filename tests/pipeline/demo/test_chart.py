@@ -25,6 +25,13 @@ def test_small_organisations_are_one_colour() -> None:
     assert visits["others"] == [100 * 4 - 8 - 9 - 10 - 11] * 2
 
 
+def test_who_belongs_to_none_stands_apart_at_the_end() -> None:
+    rows = [*ROWS, {"organisation": "unknown", "day": "2026-11-20", "visits": 10_000}]
+    visits = by_organisation(rows)[1]
+    assert list(visits)[8:] == ["others", "unknown"]
+    assert visits["unknown"] == [0, 10_000]
+
+
 def test_a_day_without_visits_of_an_organisation_is_zero() -> None:
     rows = [{"organisation": "a", "day": "1", "visits": 3}, {"organisation": "b", "day": "2", "visits": 4}]
     assert by_organisation(rows) == (["1", "2"], {"b": [0, 4], "a": [3, 0]})
@@ -34,7 +41,9 @@ def test_page_needs_nothing_beside_it_and_shows_every_number(tmp_path: Path) -> 
     picture, text = save(ROWS, tmp_path / "out", "Visits", "A note.")
     assert picture.read_bytes().startswith(b"\x89PNG")
     html = text.read_text()
-    assert html.count("<tr>") == len(ROWS) + 1
+    assert html.count("<tr>") == len(ROWS) + 2
+    total = 2 * sum(100 - number for number in range(12))
+    assert f"<tfoot><tr><td>total</td><td></td><td>{total}</td>" in html
     assert "org 00 &lt;&amp;&gt;" in html
     assert "org 00 <&>" not in html
     assert 'src="' not in html
