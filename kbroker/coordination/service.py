@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from kbroker.clock import Clock
-from kbroker.coordination import Runtime
-from kbroker.coordination_outcome import Shard, Writer, partition_for
+from kbroker.coordination.interfaces import Shard, Writer
+from kbroker.coordination.partitioning import partition_for
+from kbroker.coordination.runtime import Runtime
 
 log = logging.getLogger(__name__)
 

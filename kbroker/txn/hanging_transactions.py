@@ -11,9 +11,9 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kbroker.replicas import Replicas
+from kbroker.log.producer_state import ProducerState
 from kbroker.txn.states import ONGOING, PREPARED
-from kbroker.txn.transaction import Transaction
+from kbroker.txn.transaction import TopicPartition, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ class Hanging(NamedTuple):
     first_offset: int
 
 
-def find_hanging(replicas: Replicas, known: Iterable[Transaction]) -> list[Hanging]:
-    """Return what is open in the partitions led here, and part of no transaction in `known`."""
+def find_hanging(led: Iterable[tuple[TopicPartition, ProducerState]], known: Iterable[Transaction]) -> list[Hanging]:
+    """Return what is open in the partitions `led` here, by what they know of producers, and is not in `known`."""
     open_in = {
         (txn.producer_id, partition)
         for txn in known
@@ -40,11 +40,11 @@ def find_hanging(replicas: Replicas, known: Iterable[Transaction]) -> list[Hangi
         for partition in txn.partitions
     }
     return [
-        Hanging(replica.topic, replica.index, entry.producer_id, entry.producer_epoch, entry.current_txn_first_offset)
-        for replica in replicas
-        if replica.leading and replica.log.producers.first_unstable >= 0
-        for entry in replica.log.producers.entries.values()
-        if entry.current_txn_first_offset >= 0 and (entry.producer_id, (replica.topic, replica.index)) not in open_in
+        Hanging(*partition, entry.producer_id, entry.producer_epoch, entry.current_txn_first_offset)
+        for partition, producers in led
+        if producers.first_unstable >= 0
+        for entry in producers.entries.values()
+        if entry.current_txn_first_offset >= 0 and (entry.producer_id, partition) not in open_in
     ]
 
 

@@ -1,7 +1,7 @@
 """The one runtime of replicated state machines: groups now, transactions by the same means.
 
 Owns what happens around a decision: which partition's shard decides, having its records appended and replayed
-(coordination_log.py), waiting for the high watermark, answering; timers; loading and unloading. Never decides anything
+(shard_log.py), waiting for the high watermark, answering; timers; loading and unloading. Never decides anything
 itself, and is the only place of the runtime that knows asyncio.
 
 A shard is pure: it takes a request and the time, does no I/O, and returns an `Outcome`. The order is
@@ -26,16 +26,11 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kbroker.clock import Clock
-from kbroker.coordination_log import ShardLog
-from kbroker.coordination_outcome import (
-    Outcome,
-    Parked,
-    Schedule,
-    Shard,
-    Writer,
-    answerable,
-)
-from kbroker.coordination_timers import Timers
+from kbroker.coordination.client_errors import answerable
+from kbroker.coordination.interfaces import Shard, Writer
+from kbroker.coordination.outcome import Outcome, Parked, Schedule
+from kbroker.coordination.shard_log import ShardLog
+from kbroker.coordination.timers import Timers
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kbroker.coordination_outcome import CoordinatorRecord, EndOfTransaction, InTransaction
+from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction
 from kbroker.protocol.records import build_batch, build_marker
 
 SPLIT_BYTES = 256 << 10

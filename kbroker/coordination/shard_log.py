@@ -11,8 +11,9 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from kbroker.coordination_batches import marker_batch, record_batch, split
-from kbroker.coordination_outcome import CoordinatorRecord, EndOfTransaction, InTransaction, Outcome, Shard, Writer
+from kbroker.coordination.batches import marker_batch, record_batch, split
+from kbroker.coordination.interfaces import Shard, Writer
+from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction, Outcome
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import iter_batches, read_marker, read_records
 

@@ -1,8 +1,9 @@
-"""The rounds of markers of transactions whose outcome is decided.
+"""Sending the markers that end transactions to the leaders of their partitions, until all are written.
 
 Owns when markers are sent, and in pieces of which size, so that the loop breathes however many partitions or
-transactions there are; and what is said of those that are not taken. Never decides: each round's progress is told to
-the shard, which asks again for what is left.
+transactions there are; what a leader's answer means; and what is said of those that are not taken. Never decides an
+outcome, and keeps none: each round's progress is told to the shard, which asks again for what is left, so a marker that
+is lost in a crash is written after it. The bytes of a marker: coordination/batches.py.
 """
 
 from __future__ import annotations
@@ -12,18 +13,116 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
-from kbroker.coordination import Runtime
-from kbroker.coordination_outcome import Outcome, Schedule
+from kbroker.coordination.outcome import Outcome, Schedule
+from kbroker.coordination.runtime import Runtime
+from kbroker.coordination.then import then
 from kbroker.failpoints import passed
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.txn.markers import Marker, MarkerWriter, Progress, Round
 from kbroker.txn.shard import RETRY_MS, TransactionShard
 from kbroker.txn.states import PREPARE_COMMIT
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 log = logging.getLogger(__name__)
+
+Answers = Mapping[TopicPartition, ErrorCode]
+
+_WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
+_FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+
+
+class Marker(NamedTuple):
+    """The end of one producer's transaction on some partitions (an entry of WriteTxnMarkers)."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class Target(Protocol):
+    """A broker that takes markers for partitions it leads."""
+
+    def write(self, marker: Marker) -> Answers | Awaitable[Answers]:
+        """Append a marker to its partitions; an error code for each."""
+
+
+class Progress(NamedTuple):
+    """How far a round of markers came.
+
+    `fenced` are partitions that know of somebody newer and will never take the marker; `failed` says why others did not
+    take it yet. What is named nowhere is to be tried again as well.
+    """
+
+    done: frozenset[TopicPartition] = frozenset()
+    fenced: frozenset[TopicPartition] = frozenset()
+    failed: Mapping[TopicPartition, ErrorCode] = MappingProxyType({})
+
+
+class Round(NamedTuple):
+    """Which partitions a part of a round of markers is about, and how far they are, now or later."""
+
+    partitions: frozenset[TopicPartition]
+    progress: Progress | Awaitable[Progress]
+
+
+class MarkerWriter:
+    """Sends markers to leaders.
+
+    `leader_of` returns a partition's leader: None where the partition does not exist (any more), -1 where nobody leads.
+    `target_of` returns the broker of a node id, None where it cannot be reached.
+    """
+
+    def __init__(
+        self, leader_of: Callable[[TopicPartition], int | None], target_of: Callable[[int], Target | None]
+    ) -> None:
+        self._leader_of = leader_of
+        self._target_of = target_of
+
+    def write(self, marker: Marker) -> list[Round]:
+        """Send one round of markers, leader by leader; what no answer names is to be tried again."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        gone = []
+        for partition in marker.partitions:
+            leader = self._leader_of(partition)
+            if leader is None:
+                gone.append(partition)
+            else:
+                by_leader.setdefault(leader, []).append(partition)
+        rounds = [Round(frozenset(gone), Progress(frozenset(gone)))] if gone else []
+        for leader, partitions in by_leader.items():
+            target = self._target_of(leader)
+            if target is None:
+                rounds.append(Round(frozenset(partitions), Progress()))
+            else:
+                part = marker._replace(partitions=tuple(partitions))
+                rounds.append(Round(frozenset(partitions), then(target.write(part), partial(_judge, part))))
+        return rounds or [Round(frozenset(), Progress())]
+
+
+def _judge(marker: Marker, answers: Answers) -> Progress:
+    """Tell what was written. Everything but fencing is tried again: an outcome that was decided must be carried out.
+
+    Each partition is judged by itself: that one knows of somebody newer says nothing about the others, where readers
+    may wait for this marker.
+    """
+    done, fenced, failed = set(), set(), {}
+    for partition in marker.partitions:
+        code = answers.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if code in _WRITTEN:
+            done.add(partition)
+        elif code in _FENCED:
+            log.warning("%s-%d refuses the marker of producer %d: %s", *partition, marker.producer_id, code.name)
+            fenced.add(partition)
+        else:
+            failed[partition] = code
+    return Progress(frozenset(done), frozenset(fenced), failed)
+
 
 SLICE_SECONDS = 0.005
 PIECE = 50
