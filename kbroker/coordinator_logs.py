@@ -15,8 +15,8 @@ from kbroker.coordination_outcome import EndOfTransaction
 from kbroker.failpoints import passed
 from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
 from kbroker.group_coordinator.coordinator import GroupCoordinator
-from kbroker.log.appends import COORDINATOR
-from kbroker.log.verification import UNCHECKED
+from kbroker.log.append_info import COORDINATOR
+from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import iter_batches
 from kbroker.replicas import Replicas
