@@ -31,7 +31,6 @@ from kbroker.controller.embedded import EmbeddedStore
 from kbroker.controller.features import TRANSACTION_VERSION
 from kbroker.coordinator_configs import group_config, topic_defaults, transaction_config
 from kbroker.coordinator_logs import CoordinatorLog, LocalMarkers
-from kbroker.dispatch import Dispatcher
 from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
@@ -44,9 +43,10 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.log_dirs import LogDirs, unusable
 from kbroker.log.log_manager import LogManager
 from kbroker.log.producer_entry import CREDIBLE_IDS
+from kbroker.network.dispatch import Dispatcher
+from kbroker.network.server import Server, ServerLimits, bind
 from kbroker.protocol.wire import new_uuid, uuid_text
 from kbroker.replicas import Replicas, TopicSettings
-from kbroker.server import Server, ServerLimits, bind
 from kbroker.txn.coordinator import TOPIC as TRANSACTIONS_TOPIC
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.markers import MarkerWriter
