@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-_SIZE = struct.Struct(">i")
+_UNPACK_SIZE = struct.Struct(">i").unpack_from
 _FIRST_GROWTH = 64 * 1024
 
 
@@ -38,17 +38,19 @@ class FrameBuffer:
 
     def cut(self, data: memoryview) -> Iterator[memoryview]:
         """Yield the whole frames at the beginning of `data`, as views. Raises BadFrame once it comes to one."""
-        position, end = 0, len(data)
+        unpack_from, limit, end = _UNPACK_SIZE, self._limit, len(data)
+        start = 4
         self.consumed = 0
-        while end - position >= 4:
-            (size,) = _SIZE.unpack_from(data, position)
-            if not 0 <= size <= self._limit:
+        while start <= end:
+            (size,) = unpack_from(data, start - 4)
+            if not 0 <= size <= limit:
                 raise self._bad(size)
-            start, position = position + 4, position + 4 + size
-            if position > end:
+            stop = start + size
+            if stop > end:
                 return
-            self.consumed = position
-            yield data[start:position]
+            self.consumed = stop
+            yield data[start:stop]
+            start = stop + 4
 
     def keep(self, data: memoryview) -> None:
         """Keep bytes that cannot be used yet, behind those already kept."""
@@ -72,7 +74,7 @@ class FrameBuffer:
         frame, filled = self.kept, self.filled
         if frame is None or filled < 4:
             return None
-        (size,) = _SIZE.unpack_from(frame)
+        (size,) = _UNPACK_SIZE(frame)
         if not 0 <= size <= self._limit:
             raise self._bad(size)
         if filled >= 4 + size:
@@ -90,7 +92,7 @@ class FrameBuffer:
         """Return how large a buffer to begin with: the frame's size, as far as the claim deserves trust yet."""
         if len(data) < 4:
             return 4
-        (size,) = _SIZE.unpack_from(data)
+        (size,) = _UNPACK_SIZE(data)
         return int(min(4 + size, max(_FIRST_GROWTH, 2 * len(data))))
 
     def _bad(self, size: int) -> BadFrame:
