@@ -30,7 +30,6 @@ from kbroker.controller.controller import Controller
 from kbroker.controller.embedded import EmbeddedStore
 from kbroker.controller.features import TRANSACTION_VERSION
 from kbroker.controller.topic_defaults import topic_defaults
-from kbroker.dispatch import Dispatcher
 from kbroker.group_coordinator.config import group_config
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
@@ -44,8 +43,11 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.producers.producer_snapshots import CREDIBLE_IDS
 from kbroker.protocol.wire import new_uuid, uuid_text
 from kbroker.replicas import Replicas, TopicSettings
-from kbroker.server import Server, ServerLimits, bind
 from kbroker.txn.config import transaction_config
+from kbroker.network.dispatch import Dispatcher
+from kbroker.network.server import Server, ServerLimits, bind
+from kbroker.protocol.wire import new_uuid, uuid_text
+from kbroker.replicas import Replicas, TopicSettings
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.hanging_transactions import find_hanging, warn_of
 from kbroker.txn.marker_sender import MarkerWriter

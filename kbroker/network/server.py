@@ -11,10 +11,10 @@ import socket
 from collections import Counter
 from dataclasses import dataclass
 
-from kbroker.connection import RECEIVE_BYTES, Connection
-from kbroker.dispatch import Dispatcher
 from kbroker.handlers.registry import RequestContext
 from kbroker.handlers.services import Services
+from kbroker.network.connection import RECEIVE_BYTES, Connection
+from kbroker.network.dispatch import Dispatcher
 
 log = logging.getLogger(__name__)
 

@@ -1,32 +1,54 @@
 """One client's connection: the only module that sees a transport.
 
-Owns the bytes of a connection: cutting the stream into frames, keeping answers in the order of requests, pausing a
+Owns what is read and written: requests in the order in which they came, their answers in the same order, and pausing a
 client that sends faster than it is served. One request of a connection is worked on at a time (as Kafka mutes a
 channel), so a parked Fetch or JoinGroup holds back what is behind it. Never knows what a request means.
 
-Memory: all connections receive into one buffer that the loop owns; only a frame that is not complete yet is kept by its
-connection, in a buffer that grows with the bytes that really arrived, never with the length that a client claims.
+Memory: all connections receive into one buffer that the loop owns; only what cannot be used yet is kept by a connection
+(frames.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
+from enum import Enum
 from typing import Any, Protocol
 
-from kbroker.dispatch import Dispatcher, Pending
-from kbroker.dispatch_errors import CloseConnection
-from kbroker.handlers.registry import RequestContext
+from kbroker.handlers.registry import CloseConnection, RequestContext
+from kbroker.network.dispatch import Dispatcher, Pending
+from kbroker.network.frames import BadFrame, FrameBuffer
+from kbroker.network.sendfile import SENDFILE_BYTES, Transfer
 from kbroker.protocol.compiler import Spill
-from kbroker.transfer import SENDFILE_BYTES, Transfer
 
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 * 1024
-_FIRST_GROWTH = 64 * 1024
 _BACKLOG_BYTES = 64 * 1024
-_SIZE = struct.Struct(">i")
+
+
+class State(Enum):
+    """What a connection does.
+
+    SERVING   runs requests as they come; waits only for the client
+    WORKING   one request has no answer yet: what comes is kept
+    SENDING   an answer is leaving by sendfile: what comes is kept
+    ENDING    as one of these two, and closes then: what comes is dropped
+    CLOSED    what comes is dropped
+
+        SERVING -> WORKING -> SERVING | SENDING        SERVING -> SENDING -> SERVING
+        WORKING | SENDING -> ENDING -> CLOSED          any -> CLOSED
+    """
+
+    SERVING = 1
+    WORKING = 2
+    SENDING = 3
+    ENDING = 4
+    CLOSED = 5
+
+
+# Looked up once: an enum's member costs more than a global name.
+_SERVING, _WORKING, _SENDING, _ENDING, _CLOSED = State
 
 
 class Owner(Protocol):
@@ -47,9 +69,8 @@ class Connection(asyncio.BufferedProtocol):
     """A protocol object of asyncio; see the module's docstring."""
 
     __slots__ = (
-        "_closing", "_context", "_dispatcher", "_ending", "_frame", "_frame_filled", "_loop", "_mark",
-        "_max_request_bytes", "_out", "_owner", "_parked", "_paused", "_sending", "_spill", "_transfer", "_transport",
-        "_write_paused", "active", "idle_since", "listener", "peer",
+        "_context", "_dispatcher", "_frames", "_full", "_loop", "_mark", "_out", "_owner", "_parked", "_spill",
+        "_transfer", "_transport", "active", "idle_since", "listener", "peer", "state",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop, listener: str = "PLAINTEXT") -> None:
@@ -57,19 +78,14 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self._loop = loop
         self._dispatcher = owner.dispatcher
-        self._max_request_bytes = owner.max_request_bytes
+        self._frames = FrameBuffer(owner.max_request_bytes)
         self._transport: Any = None
         self._context: Any = None
-        self._frame: bytearray | None = None
-        self._frame_filled = 0
         self._out = bytearray()
         self._spill: Spill = []
+        self.state = _SERVING
+        self._full = False  # the transport holds as much as it should: the client does not take its answers
         self._parked: asyncio.Future[Any] | None = None
-        self._sending = False
-        self._paused = False
-        self._write_paused = False
-        self._closing = False
-        self._ending = False
         self._transfer: Transfer | None = None
         self._mark = (0, 0)
         self.active = True
@@ -87,42 +103,46 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio calls it so
-        self._closing = True
+        self.state = _CLOSED
         if self._parked is not None:
             self._parked.cancel()
         if self._transfer is not None:
             self._transfer.close()
-        self._frame = None
+        self._frames.take()
         self._spill = []
         self._owner.closed(self)
 
     def get_buffer(self, sizehint: int) -> Any:  # noqa: ARG002 - asyncio calls it so
-        frame = self._frame
-        if frame is None or self.busy:
+        if self._frames.kept is None or self.busy:
             return self._owner.receive_buffer
-        return memoryview(frame)[self._frame_filled :]
+        return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         self.active = True
-        if self._closing or self._ending:
+        state = self.state
+        if state is _CLOSED or state is _ENDING:
             return
-        if self.busy:
+        if state is not _SERVING or self._full:
             self._keep(self._owner.receive_buffer[:nbytes])
-            return
-        if self._frame is None:
+        elif self._frames.kept is None:
             self._consume(self._owner.receive_buffer[:nbytes])
-            return
-        self._frame_filled += nbytes
-        self._continue_frame()
+        else:
+            try:
+                data = self._frames.received(nbytes)
+            except BadFrame as err:
+                self._fail(err)
+                return
+            if data is not None:
+                self._consume(data)
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
-        self._write_paused = True
+        self._full = True
 
     def resume_writing(self) -> None:
-        self._write_paused = False
+        self._full = False
         self._resume()
 
     # --- requests
@@ -130,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def busy(self) -> bool:
         """True while what was asked is not fully answered: nothing more is read from the client's stream."""
-        return self._parked is not None or self._sending or self._write_paused
+        return self.state is not _SERVING or self._full
 
     def has_moved(self) -> bool:
         """Tell whether anything came in or went out since the last call, or a request is being worked on.
@@ -144,41 +164,34 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """End the connection once the request being worked on is answered, and what was answered has left."""
-        if self._parked is not None or self._sending:
-            self._ending = True
-        elif not self._closing:
-            self._closing = True
+        if self.state is _CLOSED:
+            return
+        if self._parked is not None or (self._transfer is not None and self._transfer.waiting):
+            self.state = _ENDING
+        else:
+            self.state = _CLOSED
             self._transport.close()
 
     def abort(self) -> None:
         """End the connection at once."""
-        self._closing = True
+        self.state = _CLOSED
         self._transport.abort()
 
     def _consume(self, data: memoryview) -> None:
         """Run every whole frame in `data`; keep the rest."""
-        position, end = 0, len(data)
+        frames = self._frames
         run, context, out, spill = self._dispatcher.run, self._context, self._out, self._spill
         try:
-            while end - position >= 4:
-                (size,) = _SIZE.unpack_from(data, position)
-                if not 0 <= size <= self._max_request_bytes:
-                    raise CloseConnection(
-                        f"a frame of {size} bytes (socket.request.max.bytes={self._max_request_bytes})"
-                    )
-                stop = position + 4 + size
-                if stop > end:
-                    break
-                pending = run(context, data[position + 4 : stop], out, spill)
-                position = stop
+            for frame in frames.cut(data):
+                pending = run(context, frame, out, spill)
                 if pending is not None:
                     self._park(pending)
                 if spill or pending is not None or len(out) > _BACKLOG_BYTES:
                     self._flush()
                     out, spill = self._out, self._spill
-                    if self.busy or self._closing:
+                    if self.busy:
                         break
-        except CloseConnection as err:
+        except (CloseConnection, BadFrame) as err:
             self._fail(err)
             return
         except Exception:
@@ -187,59 +200,31 @@ class Connection(asyncio.BufferedProtocol):
             return
         if out:
             self._flush()
-        if position < end and not self._closing:
-            self._keep(data[position:])
+        if frames.consumed < len(data) and self.state is not _CLOSED:
+            self._keep(data[frames.consumed :])
 
     def _keep(self, data: memoryview) -> None:
-        """Keep bytes that cannot be run yet: the start of a frame, or requests behind one that is being worked on."""
-        if self._frame is None:
-            self._frame = bytearray(max(len(data), self._wanted(data)))
-            self._frame_filled = 0
-        stop = self._frame_filled + len(data)
-        if stop > len(self._frame):
-            self._frame = self._frame + bytes(stop - len(self._frame))  # a new object: the old may still be viewed
-        self._frame[self._frame_filled : stop] = data
-        self._frame_filled = stop
-        if self.busy and stop >= _BACKLOG_BYTES and not self._paused:
-            self._paused = True
+        self._frames.keep(data)
+        if self._frames.filled >= _BACKLOG_BYTES and self.busy and self._transport.is_reading():
             self._transport.pause_reading()
-
-    def _wanted(self, data: memoryview) -> int:
-        """Return how large a buffer to begin with: the frame's size, as far as the claim deserves trust yet."""
-        if len(data) < 4:
-            return 4
-        (size,) = _SIZE.unpack_from(data)
-        return int(min(4 + size, max(_FIRST_GROWTH, 2 * len(data))))
-
-    def _continue_frame(self) -> None:
-        """More of an incomplete frame has arrived: run it when whole, else make room for what is to come."""
-        frame, filled = self._frame, self._frame_filled
-        assert frame is not None
-        if filled < 4:
-            return
-        (size,) = _SIZE.unpack_from(frame)
-        if not 0 <= size <= self._max_request_bytes:
-            self._fail(_bad_size(size, self._max_request_bytes))
-        elif filled >= 4 + size:
-            self._frame = None
-            self._consume(memoryview(frame)[:filled])
-        elif filled == len(frame):
-            self._frame = frame + bytes(min(4 + size - filled, max(filled, _FIRST_GROWTH)))
 
     def _park(self, pending: Pending) -> None:
         future = asyncio.ensure_future(pending.awaitable)
         self._parked = future
+        self.state = _WORKING
         future.add_done_callback(lambda done: self._unpark(pending, done))
 
     def _unpark(self, pending: Pending, done: asyncio.Future[Any]) -> None:
         self._parked = None
-        if self._closing:
+        if self.state is _CLOSED:
             if not done.cancelled():
                 done.exception()
             return
         if done.cancelled():
             self.close()
             return
+        if self.state is _WORKING:
+            self.state = _SERVING
         error = done.exception()
         try:
             self._dispatcher.finish(pending, None if error else done.result(), error, self._out, self._spill)
@@ -255,21 +240,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _resume(self) -> None:
         """Go on with what arrived while a request was being worked on."""
-        if self._ending and not self._sending:
+        if self.state is _ENDING:
             self.close()
-        if self.busy or self._closing:
+        if self.busy:
             return
-        if self._frame is not None:
-            frame, filled = self._frame, self._frame_filled
-            self._frame = None
-            self._consume(memoryview(frame)[:filled])
-        if self._paused and not self.busy and not self._closing:
-            self._paused = False
+        data = self._frames.take()
+        if data is not None:
+            self._consume(data)
+        if not self.busy and not self._transport.is_reading():
             self._transport.resume_reading()
 
-    def _fail(self, err: CloseConnection) -> None:
+    def _fail(self, err: Exception) -> None:
         log.info("closing the connection from %s: %s", self.peer, err)
-        self._frame = None
+        self._frames.take()
         if self._out or self._spill:
             self._flush()
         self.close()
@@ -277,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- answers
 
     def _flush(self) -> None:
-        """Send what is answered. `_sending` is set while a file transfer has not ended."""
+        """Send what is answered."""
         out, spill = self._out, self._spill
         if not out:
             return
@@ -312,20 +295,16 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._transfer is None:
                 self._transfer = Transfer(self._loop, self._transport.get_extra_info("socket").fileno())
-            self._sending = not self._transfer.send(pieces, self._sent)
+            if not self._transfer.send(pieces, self._sent) and self.state is _SERVING:
+                self.state = _SENDING
         except OSError as err:
             log.info("closing the connection from %s: %s", self.peer, err)
-            self._closing = True
-            self._transport.abort()
+            self.abort()
 
     def _sent(self, ok: bool) -> None:
-        self._sending = False
         if not ok:
-            self._closing = True
-            self._transport.abort()
+            self.abort()
             return
+        if self.state is _SENDING:
+            self.state = _SERVING
         self._resume()
-
-
-def _bad_size(size: int, limit: int) -> CloseConnection:
-    return CloseConnection(f"a frame of {size} bytes (socket.request.max.bytes={limit})")

@@ -23,7 +23,7 @@ SENDFILE_BYTES = 32 * 1024
 class Transfer:
     """One connection's way past its transport."""
 
-    __slots__ = ("_done", "_fd", "_loop", "_offset", "_pieces", "_waiting")
+    __slots__ = ("_done", "_fd", "_loop", "_offset", "_pieces", "waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, socket_fd: int) -> None:
         self._loop = loop
@@ -31,7 +31,8 @@ class Transfer:
         self._pieces: deque[Piece] = deque()
         self._offset = 0
         self._done: Callable[[bool], None] | None = None
-        self._waiting = False
+        self.waiting = False
+        """Whether something has not been taken by the kernel yet."""
 
     def send(self, pieces: list[Piece], done: Callable[[bool], None]) -> bool:
         """Send `pieces` in order. True: all is with the kernel. False: `done(ok)` will be called."""
@@ -40,7 +41,7 @@ class Transfer:
         if self._push():
             return True
         self._done = done
-        self._waiting = True
+        self.waiting = True
         self._loop.add_writer(self._fd, self._writable)
         return False
 
@@ -51,9 +52,9 @@ class Transfer:
 
     def close(self) -> None:
         """Stop, and give the descriptor back."""
-        if self._waiting:
+        if self.waiting:
             self._loop.remove_writer(self._fd)
-            self._waiting = False
+            self.waiting = False
         self._pieces.clear()
         self._done = None
         if self._fd >= 0:
@@ -71,7 +72,7 @@ class Transfer:
 
     def _end(self, *, ok: bool) -> None:
         self._loop.remove_writer(self._fd)
-        self._waiting = False
+        self.waiting = False
         self._pieces.clear()
         self._offset = 0
         done, self._done = self._done, None

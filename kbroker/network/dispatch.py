@@ -14,8 +14,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kbroker.dispatch_errors import CloseConnection
-from kbroker.handlers.registry import APIS, Api, Handler, RequestContext
+from kbroker.handlers.registry import APIS, Api, CloseConnection, Handler, RequestContext
 from kbroker.protocol.compiler import Spill, decoder, encoder
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.headers import RequestHeader
