@@ -30,7 +30,6 @@ from kbroker.controller.controller import Controller
 from kbroker.controller.embedded import EmbeddedStore
 from kbroker.controller.features import TRANSACTION_VERSION
 from kbroker.controller.topic_defaults import topic_defaults
-from kbroker.dispatch import Dispatcher
 from kbroker.group_coordinator.config import group_config
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
@@ -38,14 +37,17 @@ from kbroker.handlers.services import Services
 from kbroker.log import checkpoints
 from kbroker.log.cleaner.settings import CleanerSettings
 from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.directories.log_manager import LogManager, unusable
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_dirs import LogDirs, unusable
-from kbroker.log.log_manager import LogManager
-from kbroker.log.producer_entry import CREDIBLE_IDS
+from kbroker.log.producers.producer_snapshots import CREDIBLE_IDS
 from kbroker.protocol.wire import new_uuid, uuid_text
 from kbroker.replicas import Replicas, TopicSettings
-from kbroker.server import Server, ServerLimits, bind
 from kbroker.txn.config import transaction_config
+from kbroker.network.dispatch import Dispatcher
+from kbroker.network.server import Server, ServerLimits, bind
+from kbroker.protocol.wire import new_uuid, uuid_text
+from kbroker.replicas import Replicas, TopicSettings
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.hanging_transactions import find_hanging, warn_of
 from kbroker.txn.marker_sender import MarkerWriter
@@ -391,7 +393,7 @@ class BrokerNode:
             self.cleaner_pool.close()
 
 
-def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogDirs:
+def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogManager:
     """Lock the log directories. Raises ConfigError, LogDirError, OSError."""
     directories = [os.path.abspath(directory) for directory in dict.fromkeys(config.log_dirs)]
     metadata = os.path.abspath(config.get_optional_str("metadata.log.dir") or directories[0])
@@ -399,7 +401,7 @@ def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None, clean
         raise ConfigError(f"metadata.log.dir {metadata} is not among log.dirs; this broker keeps its metadata there")
     cluster = _cluster_id(metadata, cluster_id)
     managers = [
-        LogManager(
+        LogDirectory(
             directory,
             node_id=node_id,
             cluster_id=cluster,
@@ -412,7 +414,7 @@ def _open_logs(config: BrokerConfig, node_id: int, cluster_id: str | None, clean
         )
         for directory in directories
     ]
-    logs = LogDirs(managers, metadata)
+    logs = LogManager(managers, metadata)
     logs.open()
     return logs
 

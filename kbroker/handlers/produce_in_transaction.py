@@ -10,12 +10,11 @@ import struct
 from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
-from kbroker.dispatch_errors import CloseConnection
 from kbroker.handlers.produce_answers import HEADER_BYTES, TRANSACTIONAL, add_leader_hints, failure, refusal
-from kbroker.handlers.registry import RequestContext
+from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, verify
-from kbroker.log.appends import CLIENT, AppendError
-from kbroker.log.verification import UNCHECKED
+from kbroker.log.append_info import CLIENT, AppendError
+from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,

@@ -7,7 +7,7 @@ from typing import cast
 
 from kbroker.broker import BrokerNode
 from kbroker.cli.start import _started
-from kbroker.log.recovery_progress import RecoveryStopped
+from kbroker.log.directories.recovery_progress import RecoveryStopped
 
 
 class Recovering:

@@ -1,0 +1,386 @@
+"""All log directories of a broker: which partition is where.
+
+Owns placement (fewest partitions first), what happens when a directory fails, and moves between directories. Never
+opens a segment: each directory's `LogDirectory` does what concerns one directory alone.
+
+A directory that cannot be opened, or that fails later, goes offline with its partitions, and the others serve on
+(KIP-112). The directory that holds the metadata must not fail; neither must all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from kbroker.config.overrides import ALL_DIRS
+from kbroker.log.directories.dir_lock import LogDirError
+from kbroker.log.directories.log_directory import Belongs, LogDirectory
+from kbroker.log.directories.moves import Move, SourceError
+from kbroker.log.directories.partition_dirs import Key, run_all
+from kbroker.log.log_config import LogConfig
+from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+logger = logging.getLogger(__name__)
+
+_MAX_NAME = 255
+_MAX_WISHES = 10_000
+"""Partitions that are not there yet, and whose directory is remembered: a client may name as many as it likes."""
+
+
+def unusable(directory: str, error: OSError) -> OSError:
+    """Return an error for people: which directory was meant, and what the system said."""
+    return OSError(f"log directory {directory} cannot be used: {error.strerror or error}")
+
+
+class LogManager:
+    """Every log of a broker, by (topic, partition). First `open`, then `load`, then everything else.
+
+    `on_offline(keys)` hears which partitions went with a directory that failed, `on_moved(key, log)` of a partition
+    whose log is another one now, `on_fatal(text)` that the broker cannot go on. `wake()` is called from other
+    threads when it is worth calling `advance_moves`.
+    """
+
+    def __init__(self, managers: Sequence[LogDirectory], metadata_directory: str) -> None:
+        self.managers = list(managers)
+        self.metadata = next(m for m in managers if m.directory == os.path.abspath(metadata_directory))
+        self.cordoned: frozenset[str] = frozenset()
+        self.move_bytes_per_second = float("inf")
+        self.moves: dict[Key, Move] = {}
+        self.on_offline: Callable[[list[Key]], None] = lambda _keys: None
+        self.on_moved: Callable[[Key, PartitionLog], None] = lambda _key, _log: None
+        self.on_fatal: Callable[[str], None] = lambda _text: None
+        self.wake: Callable[[], object] = lambda: None
+        self._wished: dict[Key, str] = {}
+        self._movers = ThreadPoolExecutor(1, thread_name_prefix="kbroker-move")
+
+    # -- opening and closing ----------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> str:
+        """The directory with the broker's metadata."""
+        return self.metadata.directory
+
+    @property
+    def cluster_id(self) -> str:
+        return self.metadata.cluster_id
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether every directory in use had been closed cleanly."""
+        return all(manager.was_clean for manager in self.online)
+
+    @property
+    def online(self) -> list[LogDirectory]:
+        """The directories in use."""
+        return [manager for manager in self.managers if not manager.failure]
+
+    @property
+    def some_offline(self) -> bool:
+        return any(manager.failure for manager in self.managers)
+
+    def open(self) -> None:
+        """Lock every directory. Raises LogDirError where one is not ours, OSError for the metadata directory."""
+        opened: list[LogDirectory] = []
+        try:
+            for manager in sorted(self.managers, key=lambda manager: manager is not self.metadata):
+                manager.cluster_id = manager.cluster_id or self.metadata.cluster_id
+                self._open_one(manager)
+                opened.append(manager)
+            ids = [manager.directory_id for manager in self.online]
+            if len(set(ids)) < len(ids):
+                raise LogDirError("two log directories have the same directory.id: one is a copy of the other")
+        except BaseException:
+            for manager in opened:
+                manager.close(clean=False)
+            raise
+
+    def _open_one(self, manager: LogDirectory) -> None:
+        try:
+            manager.open()
+        except OSError as error:
+            if manager is self.metadata:
+                raise unusable(manager.directory, error) from error
+            manager.failure = str(error)
+            logger.error("log directory %s is offline: %s", manager.directory, error)
+
+    def load(self, configs: Callable[[str], LogConfig], now_ms: int, belongs: Belongs) -> None:
+        """Open every partition, all directories at once where there is much to read; begin interrupted moves again."""
+
+        def load_one(manager: LogDirectory) -> None:
+            try:
+                manager.load(configs, now_ms, belongs)
+            except OSError as error:
+                if manager is self.metadata:
+                    raise
+                manager.failure = str(error)
+                manager.abandon()
+                logger.error("log directory %s is offline: %s", manager.directory, error)
+
+        online = self.online
+        for _ in run_all([(each, partial(load_one, each)) for each in online], 1 if self.was_clean else len(online)):
+            pass
+        self._settle_doubles()
+        for manager in self.managers:
+            manager.on_failure = self._failed
+        for manager in self.online:
+            for key, path in manager.futures:
+                manager.discard(path, now_ms)
+                if key in self:
+                    self._move_again(key, manager.directory)
+            manager.futures.clear()
+
+    def stop_loading(self) -> None:
+        """Let `load` end soon with RecoveryStopped, if it is reading much; safe from any thread."""
+        for manager in self.managers:
+            manager.recovery.stop()
+
+    def _move_again(self, key: Key, directory: str) -> None:
+        try:
+            self.move(*key, directory)
+        except (ApiError, OSError) as error:
+            # A cordoned directory, say: the partition is whole where it is.
+            logger.warning("%s-%d was being moved to %s and stays where it is: %s", *key, directory, error)
+
+    def _settle_doubles(self) -> None:
+        """Keep one of two equal copies: the broker ended between the two renames that end a move."""
+        homes: dict[Key, LogDirectory] = {}
+        for manager in self.online:
+            for key, log in list(manager.logs.items()):
+                other = homes.setdefault(key, manager)
+                if other is manager:
+                    continue
+                shorter = manager if _extent(log) <= _extent(other.logs[key]) else other
+                logger.warning("%s-%d is in two directories; the one in %s is set aside", *key, shorter.directory)
+                shorter.set_aside(*key)
+                homes[key] = other if shorter is manager else manager
+
+    def close(self, clean: bool = True, now_ms: int = 0) -> None:
+        """Close everything; directories that are offline get no mark of a clean stop."""
+        for move in self.moves.values():
+            move.stop()
+        self.moves.clear()
+        self._movers.shutdown()
+        for manager in self.managers:
+            manager.close(clean=clean and not manager.failure, now_ms=now_ms)
+
+    # -- partitions -------------------------------------------------------------------------------------------
+
+    def __contains__(self, key: Key) -> bool:
+        return self.home(key) is not None
+
+    def home(self, key: Key) -> LogDirectory | None:
+        """Return the directory that holds a partition."""
+        return next((manager for manager in self.managers if key in manager.logs), None)
+
+    def get_or_create(
+        self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
+    ) -> PartitionLog:
+        """Return a partition's log, created in the emptiest directory where there is none; raises OSError."""
+        key = topic, partition
+        manager = self.home(key) or self._place(key)
+        try:
+            log = manager.get_or_create(topic, partition, topic_id, config, now_ms)
+        except OSError as error:
+            manager.report(error)
+            raise
+        self._wished.pop(key, None)
+        return log
+
+    def _place(self, key: Key) -> LogDirectory:
+        wished = self._wished.get(key)
+        online = self.online
+        if not online:
+            raise OSError("no log directory is online")
+        for manager in online:
+            if manager.directory == wished:
+                return manager
+        # Where all are cordoned a partition that had been placed before still needs a home (as in Kafka).
+        open_ones = [manager for manager in online if not self.is_cordoned(manager.directory)] or online
+        return min(open_ones, key=lambda manager: len(manager.logs))
+
+    def is_cordoned(self, directory: str) -> bool:
+        """Whether a directory takes no new partitions (KIP-1066)."""
+        return ALL_DIRS in self.cordoned or directory in self.cordoned
+
+    @property
+    def all_cordoned(self) -> bool:
+        """Whether no directory takes new partitions."""
+        return all(self.is_cordoned(manager.directory) for manager in self.managers)
+
+    def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
+        """Take partitions away at once; their files go later. Raises OSError when all that can go have gone."""
+        keys = list(keys)
+        failure: OSError | None = None
+        for key in keys:
+            self._cancel(key, now_ms or 0)
+        for manager in self.online:
+            mine = [key for key in keys if key in manager.logs]
+            try:
+                if mine:
+                    manager.delete_all(mine, now_ms)
+            except OSError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def save_log_starts(self) -> None:
+        """Let what clients were told of deleted records survive a crash."""
+        for manager in self.online:
+            try:
+                manager.save_log_starts()
+            except OSError as error:
+                logger.error("the start offsets of logs in %s could not be saved: %s", manager.directory, error)
+                manager.report(error)
+
+    def sync(self) -> None:
+        """Let partitions created since the last call survive a power loss."""
+        for manager in self.online:
+            try:
+                manager.sync()
+            except OSError as error:
+                logger.error("log directory %s could not be synced: %s", manager.directory, error)
+                manager.report(error)
+
+    @property
+    def producer_id_expiration_ms(self) -> int:
+        return self.metadata.producer_id_expiration_ms
+
+    @producer_id_expiration_ms.setter
+    def producer_id_expiration_ms(self, value: int) -> None:
+        for manager in self.managers:
+            manager.producer_id_expiration_ms = value
+
+    # -- failures ---------------------------------------------------------------------------------------------
+
+    def _failed(self, manager: LogDirectory) -> None:
+        logger.error("log directory %s goes offline: %s", manager.directory, manager.failure)
+        if manager is self.metadata or not self.online:
+            self.on_fatal(f"log directory {manager.directory} has failed: {manager.failure}")
+            return
+        for key, move in list(self.moves.items()):
+            if move.target is manager or key in manager.logs:
+                self.moves.pop(key).stop()
+        self.on_offline(manager.abandon())
+
+    # -- moves ------------------------------------------------------------------------------------------------
+
+    def move(self, topic: str, partition: int, directory: str) -> None:
+        """Begin to move a partition (AlterReplicaLogDirs, ReplicaManager.alterReplicaLogDirs). Raises ApiError.
+
+        For a partition that is not here yet the directory is remembered, and REPLICA_NOT_AVAILABLE is raised.
+        """
+        key = topic, partition
+        if len(f"{topic}-{partition}.{uuid.UUID(int=0).hex}-future") > _MAX_NAME:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
+        target = next((manager for manager in self.managers if manager.directory == directory), None)
+        if target is None:
+            raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND)
+        if target.failure:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        if self.is_cordoned(directory):
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        source = self.home(key)
+        if source is None:
+            self._wish(key, directory)
+            raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
+        running = self.moves.get(key)
+        if running is not None and running.target is target:
+            return
+        self._cancel(key, 0)
+        if source is target:
+            return
+        if self.some_offline:
+            # The partition's data might be there as well, and two of them could never be told apart later.
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        self.moves[key] = Move(source.logs[key], target, self._movers, lambda: self.move_bytes_per_second, self.wake)
+        logger.info("%s-%d begins to move from %s to %s", topic, partition, source.directory, directory)
+
+    def _wish(self, key: Key, directory: str) -> None:
+        self._wished.pop(key, None)
+        self._wished[key] = directory
+        if len(self._wished) > _MAX_WISHES:
+            del self._wished[next(iter(self._wished))]
+
+    def _cancel(self, key: Key, now_ms: int) -> None:
+        move = self.moves.pop(key, None)
+        if move is not None:
+            move.stop()
+            move.target.discard(move.path, now_ms)
+
+    def advance_moves(self, now_ms: int) -> None:
+        """End the moves that are ready to end."""
+        for key, move in list(self.moves.items()):
+            try:
+                ready = move.is_ready()
+                if ready:
+                    self._end_move(key, move, now_ms)
+            except OSError as error:
+                logger.error("%s-%d cannot be moved to %s: %s", *key, move.target.directory, error)
+                self._cancel(key, now_ms)
+                failed = self.home(key) if isinstance(error, SourceError) else move.target
+                if failed is not None and error.errno is not None:
+                    failed.report(error)
+
+    def _end_move(self, key: Key, move: Move, now_ms: int) -> None:
+        log = move.finish(now_ms)
+        source = self.home(key)
+        cleaned_to = source.cleaner.cleaned_to(*key) if source is not None else None
+        if cleaned_to is not None:
+            move.target.cleaner.note(key, cleaned_to)
+        try:
+            move.target.take_over(log)
+        except OSError:
+            # Or it would count for a new partition of that name, which would then never be compacted so far.
+            move.target.cleaner.forget(key)
+            raise
+        # The copy is the log now. What fails from here on must not keep anybody appending to the other one.
+        del self.moves[key]
+        self.on_moved(key, log)
+        logger.info("%s-%d has moved to %s", *key, move.target.directory)
+        if source is not None:
+            try:
+                source.delete_all([key], now_ms)
+            except OSError as error:
+                logger.error("%s-%d could not be removed from its old directory: %s", *key, error)
+                source.report(error)
+        try:
+            move.target.checkpoint()
+        except OSError as error:
+            logger.error("checkpoints in %s could not be written: %s", move.target.directory, error)
+            move.target.report(error)
+
+    # -- compaction -------------------------------------------------------------------------------------------
+
+    @property
+    def cleaning(self) -> bool:
+        """Whether any log is being compacted."""
+        return any(manager.cleaner.busy for manager in self.online)
+
+    def follow_cleaning(self, now_ms: int) -> None:
+        """Take over what has been compacted."""
+        for manager in self.online:
+            manager.cleaner.tick(now_ms)
+
+    def change_cleaning_rate(self) -> None:
+        """Let a changed limit count for the jobs that are under way."""
+        for manager in self.online:
+            manager.cleaner.change_rate()
+
+    # -- what is due ------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due in every directory."""
+        for manager in self.online:
+            manager.tick(now_ms)
+        if self.moves:
+            self.advance_moves(now_ms)
+
+
+def _extent(log: PartitionLog) -> tuple[int, int]:
+    """Rank copies of a log: the longer one, then the one that knows of more deleted records."""
+    return log.log_end_offset, log.log_start_offset

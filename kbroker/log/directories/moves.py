@@ -1,0 +1,270 @@
+"""The move of one partition to another log directory while it is in use (KIP-113).
+
+Owns the copy: a thread, which all moves share, chases the log until little is left, and that is copied while the event
+loop waits.
+Never takes a log into or out of service: log_dirs.py does.
+
+The copy is the same files, byte for byte, so what was checked once stays checked. A sealed segment does not change; the
+active one only grows; a segment that is deleted, rolled or compacted meanwhile is noticed, and copied anew or dropped.
+The thread only reads the log: a list of segments, and each one's size, which the event loop replaces in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.log import checkpoints
+from kbroker.log.files import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    FileHandle,
+    offset_name,
+    remove_quietly,
+    sync_directory,
+)
+from kbroker.log.invariants import log_class
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producers.producer_snapshots import write_snapshot
+from kbroker.log.segment.segment import Segment
+
+if TYPE_CHECKING:
+    from kbroker.log.directories.log_directory import LogDirectory
+
+_CHUNK = 4 * 1024 * 1024
+_ASK_AGAIN_SECONDS = 0.5
+_SMALL = 1024 * 1024
+"""What may be left when the event loop is asked to finish: it copies that in some 2 ms."""
+
+
+class SourceError(OSError):
+    """The log that is moved could not be read or rolled: the directory that it moves to is not to blame."""
+
+
+class _Part(NamedTuple):
+    """Bytes `position` to `end` of a segment's open log file; `path` is the segment's name in the copy."""
+
+    segment: Segment
+    handle: FileHandle
+    path: str
+    position: int
+    end: int
+    sealed: bool
+
+
+class Move:
+    """One move under way."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        target: LogDirectory,
+        pool: Executor,
+        bytes_per_second: Callable[[], float],
+        wake: Callable[[], object],
+    ) -> None:
+        """Begin to copy as soon as `pool` comes to it; raises OSError.
+
+        `bytes_per_second` is asked over and over; 0 holds the copy up. `wake` is called on the thread whenever it has
+        come to an end.
+        """
+        self.log = log
+        self.target = target
+        self.path = target.future_path(log.topic, log.partition)
+        self.offset = log.log_start_offset
+        """Where the copy is whole up to."""
+        self._rate = bytes_per_second
+        self._wake = wake
+        self._copied: dict[int, tuple[Segment, int, bool]] = {}
+        self._truncations = log.truncations
+        self._first_open = log.active.base_offset
+        self._synced_to = log.log_start_offset
+        self._unsynced: set[str] = set()
+        self._stopped = threading.Event()
+        os.makedirs(self.path)
+        self._pool = pool
+        self._chasing = self._begin()
+
+    @property
+    def size(self) -> int:
+        """Bytes copied."""
+        return sum(size for _, size, _ in self._copied.values())
+
+    def is_ready(self) -> bool:
+        """Whether so little is left that `finish` may be called; goes on copying otherwise. Raises OSError."""
+        if not self._chasing.done():
+            return False
+        self._chasing.result()
+        if self._truncations == self.log.truncations and _bytes(self._parts()) <= 4 * _SMALL:
+            return True
+        self._chasing = self._begin()
+        return False
+
+    def finish(self, now_ms: int) -> PartitionLog:
+        """Copy the rest and open the copy; raises OSError. Nothing may be appended before the log has been replaced."""
+        log = self.log
+        self.stop()
+        self._stopped.clear()
+        try:
+            log.roll(now_ms)  # the indexes of all that has data are whole on disk then
+        except OSError as error:
+            raise SourceError(error.errno, error.strerror) from error
+        self._copy_all(self._parts(), _unlimited)
+        for segment in log.segments:
+            if segment.base_offset >= self._first_open:
+                self._copy_beside(segment)  # the thread may have come too early for what sealing writes
+        if log.recovery_point > self._synced_to:
+            self._sync()  # what was on disk must not be less so; the rest is flushed when it is due
+        keep = {segment.base_offset for segment in log.segments}
+        for base in self._copied.keys() - keep:
+            for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
+                remove_quietly(offset_name(self.path, base, suffix))
+        checkpoints.write_epochs(f"{self.path}/{checkpoints.LEADER_EPOCHS}", log.leader_epochs.entries)
+        if log.topic_id is not None:
+            checkpoints.write_topic_id(self.path, log.topic_id)
+        if log.log_end_offset:
+            path = offset_name(self.path, log.log_end_offset, SNAPSHOT_SUFFIX)
+            write_snapshot(path, log.producers.entries.values(), sync=True)
+        sync_directory(self.path)
+        moved = log_class()(
+            self.path,
+            log.topic,
+            log.partition,
+            log.config,
+            now_ms=now_ms,
+            log_start_offset=log.log_start_offset,
+            high_watermark=log.high_watermark,
+            compacted=log.may_have_holes,
+        )
+        if (moved.log_start_offset, moved.log_end_offset) != (log.log_start_offset, log.log_end_offset):
+            raise OSError(f"the copy ends at {moved.log_end_offset}, the log at {log.log_end_offset}")
+        moved.recovery_point = max(log.recovery_point, min(self._synced_to, moved.log_end_offset))
+        return moved
+
+    def stop(self) -> None:
+        """End the work of the thread; what it copied stays where it is."""
+        self._stopped.set()
+        if not self._chasing.cancel():
+            wait([self._chasing])
+
+    # -- the chase
+
+    def _begin(self) -> Future[None]:
+        if self._truncations != self.log.truncations:
+            self._truncations = self.log.truncations
+            self._copied.clear()
+        chasing = self._pool.submit(self._chase)
+        chasing.add_done_callback(lambda _: self._wake())
+        return chasing
+
+    def _chase(self) -> None:
+        """Copy until little is left, bring that to the disk, and copy what came meanwhile."""
+        self._catch_up()
+        end = self.log.log_end_offset  # before the sizes are read, so that they reach at least as far
+        self._copy_all(self._parts(), self._rate)
+        self._sync()
+        self._synced_to = end
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        end, parts = self.log.log_end_offset, self._parts()
+        while _bytes(parts) > _SMALL and not self._stopped.is_set():
+            self._copy_all(parts, self._rate)
+            self.offset = end
+            end, parts = self.log.log_end_offset, self._parts()
+
+    def _parts(self) -> list[_Part]:
+        """Return what is missing in the copy. Another object for a segment is another file: it was compacted."""
+        parts = []
+        for segment in list(self.log.segments):
+            sealed = segment is not self.log.active
+            copied = self._copied.get(segment.base_offset)
+            if copied == (segment, segment.size, sealed):
+                continue
+            begin = copied[1] if copied is not None and copied[0] is segment else 0
+            name = offset_name(self.path, segment.base_offset, "")
+            with contextlib.suppress(FileNotFoundError):  # deleted since the list was made
+                parts.append(_Part(segment, segment.handle, name, begin, segment.size, sealed))
+        return parts
+
+    def _copy_all(self, parts: list[_Part], rate: Callable[[], float]) -> None:
+        for part in parts:
+            _copy(part, self._stopped, rate)
+            self._unsynced.add(part.path + LOG_SUFFIX)
+            if part.sealed:
+                self._copy_beside(part.segment)
+            if self._stopped.is_set():
+                return
+            self._copied[part.segment.base_offset] = (part.segment, part.end, part.sealed)
+
+    def _copy_beside(self, segment: Segment) -> None:
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+            target = offset_name(self.path, segment.base_offset, suffix)
+            with contextlib.suppress(FileNotFoundError), open(segment.path(suffix), "rb") as file:
+                content = file.read()
+                with open(target, "wb") as copy:
+                    copy.write(content)
+                self._unsynced.add(target)
+
+    def _sync(self) -> None:
+        while self._unsynced:
+            fd = os.open(self._unsynced.pop(), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        sync_directory(self.path)
+
+
+def _bytes(parts: list[_Part]) -> int:
+    return sum(part.end - part.position for part in parts)
+
+
+def _unlimited() -> float:
+    return float("inf")
+
+
+def _copy(part: _Part, stopped: threading.Event, rate: Callable[[], float]) -> None:
+    fd = os.open(part.path + LOG_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.ftruncate(fd, part.position)
+        os.lseek(fd, part.position, os.SEEK_SET)
+        position = part.position
+        while position < part.end and not stopped.is_set():
+            began = time.monotonic()
+            copied = _copy_some(fd, part, position)
+            position += copied
+            _pay(copied, began, stopped, rate)
+    finally:
+        os.close(fd)
+
+
+def _copy_some(fd: int, part: _Part, position: int) -> int:
+    size = min(_CHUNK, part.end - position)
+    try:
+        copied = os.sendfile(fd, part.handle.fd, position, size)
+    except OSError:
+        try:
+            os.pread(part.handle.fd, size, position)  # which of the two was it?
+        except OSError as error:
+            raise SourceError(error.errno, error.strerror) from error
+        raise
+    if not copied:
+        raise SourceError(f"{part.path}: the source is shorter than it was")
+    return copied
+
+
+def _pay(size: int, began: float, stopped: threading.Event, rate: Callable[[], float]) -> None:
+    """Wait until `size` bytes have had their time since `began`; the rate may change meanwhile."""
+    while (left := size / max(rate(), 1) - (time.monotonic() - began)) > 0:
+        if stopped.wait(min(left, _ASK_AGAIN_SECONDS)):
+            return

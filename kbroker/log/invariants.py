@@ -1,0 +1,144 @@
+"""The invariants of a partition's log as assertions, for tests: KBROKER_VERIFY=1.
+
+Owns `log_class`, which whoever opens logs asks for the class to use, and the class that checks itself. Without the
+variable that is PartitionLog itself, so that nothing is paid for what is not asked. Never repairs anything.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from itertools import pairwise
+from typing import Any
+
+from kbroker.log.append_info import CLIENT, AppendInfo, AppendOrigin
+from kbroker.log.log_config import LogConfig
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.segment.segment import Segment
+
+VARIABLE = "KBROKER_VERIFY"
+
+
+def log_class() -> type[PartitionLog]:
+    """Return the class of logs to open: the one that checks itself where KBROKER_VERIFY=1 is set."""
+    return VerifiedLog if os.environ.get(VARIABLE) == "1" else PartitionLog
+
+
+class VerifiedLog(PartitionLog):
+    """A PartitionLog that raises AssertionError as soon as what it holds is not true to itself."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        topic_id: uuid.UUID | None = None,
+        **offsets: Any,
+    ) -> None:
+        super().__init__(directory, topic, partition, config, now_ms=now_ms, topic_id=topic_id, **offsets)
+        check_log(self)
+
+    def append_as_leader(
+        self,
+        records: memoryview | bytes | bytearray,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        origin: AppendOrigin = CLIENT,
+        **options: Any,
+    ) -> AppendInfo:
+        """Append, and check the end of the log."""
+        end = self.log_end_offset
+        info = super().append_as_leader(records, leader_epoch, now_ms, origin=origin, **options)
+        if not info.duplicate:
+            assert info.base_offset == end, f"appended at {info.base_offset}, the log ended at {end}"
+            assert info.last_offset == self.log_end_offset - 1 >= end, f"{info.last_offset} of {self.log_end_offset}"
+        check_end(self)
+        return info
+
+    def _roll(self, now_ms: int) -> Segment:
+        segment = super()._roll(now_ms)
+        check_log(self)
+        return segment
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Set what is committed, and check the order of the offsets."""
+        super().set_high_watermark(offset)
+        check_offsets(self)
+
+    def advance_log_start(self, offset: int, now_ms: int = 0) -> bool:
+        """Delete what lies below, and check all of the log."""
+        start = self.log_start_offset
+        moved = super().advance_log_start(offset, now_ms)
+        assert self.log_start_offset >= start, f"the log start went back from {start} to {self.log_start_offset}"
+        check_log(self)
+        return moved
+
+    def truncate_to(self, offset: int, now_ms: int = 0) -> None:
+        """Truncate, and check all of the log."""
+        super().truncate_to(offset, now_ms)
+        assert self.log_end_offset <= max(offset, self.log_start_offset), (
+            f"{self.log_end_offset} after a cut at {offset}"
+        )
+        check_log(self)
+
+    def truncate_fully(self, offset: int, now_ms: int = 0) -> None:
+        """Begin again, and check all of the log."""
+        super().truncate_fully(offset, now_ms)
+        check_log(self)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Apply retention, and check that nothing committed by nobody yet was lost."""
+        end, high_watermark = self.log_end_offset, self.high_watermark
+        deleted = super().delete_old_segments(now_ms)
+        assert self.log_end_offset == end, f"retention moved the end from {end} to {self.log_end_offset}"
+        assert self.log_start_offset <= high_watermark, f"retention went beyond the high watermark {high_watermark}"
+        check_log(self)
+        return deleted
+
+
+def check_offsets(log: PartitionLog) -> None:
+    """Assert log start <= last stable offset <= high watermark <= end."""
+    start, stable, high, end = log.log_start_offset, log.last_stable_offset, log.high_watermark, log.log_end_offset
+    assert 0 <= start <= stable <= high <= end, f"start {start}, stable {stable}, high watermark {high}, end {end}"
+    assert log.recovery_point <= end, f"recovery point {log.recovery_point}, end {end}"
+
+
+def check_end(log: PartitionLog) -> None:
+    """Assert what an append may have changed."""
+    if log.failed:
+        return  # it says itself that its files are not to be trusted
+    check_offsets(log)
+    assert log.active is log.segments[-1], "the active segment is not the last one"
+    assert log.producers.end_offset == log.log_end_offset, f"{log.producers.end_offset}, {log.log_end_offset}"
+    _check_segment(log.active)
+
+
+def check_log(log: PartitionLog) -> None:
+    """Assert all that can be asserted without reading a log file."""
+    if log.failed:
+        return
+    check_end(log)
+    bases = [segment.base_offset for segment in log.segments]
+    assert log.bases == bases, f"{log.bases} are not the bases {bases}"
+    assert all(a < b for a, b in pairwise(bases)), f"bases are not in order: {bases}"
+    assert bases[0] <= log.log_start_offset, f"log start {log.log_start_offset} lies before {bases[0]}"
+    assert bases[-1] <= log.log_end_offset, f"end {log.log_end_offset} lies before {bases[-1]}"
+    for segment in log.segments[:-1]:
+        _check_segment(segment)
+    entries = log.leader_epochs.entries
+    assert all(a < c and b < d for (a, b), (c, d) in pairwise(entries)), f"epochs {entries}"
+    assert not entries or entries[-1][1] <= log.log_end_offset, f"epochs {entries}, end {log.log_end_offset}"
+
+
+def _check_segment(segment: Segment) -> None:
+    size = os.stat(segment.path()).st_size
+    assert size == segment.size, f"{segment.path()} has {size} bytes, not {segment.size}"
+    if segment.offsets is not None and segment.times is not None:
+        assert segment.offsets.looks_sane(segment.size), f"{segment.path()}: the offset index is not in order"
+        assert segment.times.looks_sane(), f"{segment.path()}: the time index is not in order"

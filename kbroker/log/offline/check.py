@@ -1,0 +1,251 @@
+"""Audit a data directory, or one partition of it, without changing a byte.
+
+Owns the order of the checks and what follows from the mark of a clean stop: with it every fault is one; without it the
+next start reads each log from its recovery point on, and what that start will mend is reported as such. Never repairs
+(repair.py does), and works on the files of Apache Kafka 3.9 and 4.x as well.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kbroker.log import checkpoints
+from kbroker.log.batch_scan import scan_headers
+from kbroker.log.directories.partition_dirs import partition_of
+from kbroker.log.files import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    offset_name,
+    offset_of,
+)
+from kbroker.log.offline.check_batches import PartitionWalk
+from kbroker.log.offline.check_checkpoints import (
+    check_snapshot,
+    parse_epochs,
+    parse_offsets,
+    parse_properties,
+    parse_topic_id,
+)
+from kbroker.log.offline.findings import Checked, Finding, OpenFile, Progress
+from kbroker.log.producers.producer_snapshots import ProducerEntry, decode_snapshot
+
+_OFFSET_CHECKPOINTS = (
+    checkpoints.RECOVERY_POINTS,
+    checkpoints.LOG_STARTS,
+    checkpoints.HIGH_WATERMARKS,
+    checkpoints.CLEANER_OFFSETS,
+)
+_OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, checkpoints.META_PROPERTIES)
+_OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
+_OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
+_LARGEST_SNAPSHOT = 1 << 26
+
+Key = tuple[str, int]
+
+
+class NoLogDir(Exception):  # noqa: N818 - the text says why, in one line
+    """A directory holds neither partitions nor segments."""
+
+
+@dataclass(slots=True)
+class DataDir:
+    """What the files beside the partitions say; offsets by checkpoint's name and partition."""
+
+    path: str
+    clean: bool
+    offsets: dict[str, dict[Key, int]] = field(default_factory=dict)
+    topic_ids: dict[str, bytes] = field(default_factory=dict)
+
+    def offset(self, checkpoint: str, key: Key) -> int | None:
+        """Return what a checkpoint says of a partition."""
+        return self.offsets.get(checkpoint, {}).get(key)
+
+
+def partitions_of(directory: str) -> dict[str, Key]:
+    """Return the partitions in `directory`, or itself if it is one, by path. Raises NoLogDir, OSError."""
+    found = {}
+    for name in sorted(os.listdir(directory)):
+        path = os.path.join(directory, name)
+        key = partition_of(name)
+        if key is not None and os.path.isdir(path):
+            found[path] = key
+    if found or os.path.exists(os.path.join(directory, checkpoints.META_PROPERTIES)):
+        return found
+    key = partition_of(os.path.basename(os.path.abspath(directory)))
+    if key is None:
+        raise NoLogDir(f"{directory} is neither a data directory nor one of a partition")
+    return {directory: key}
+
+
+def data_dir_of(directory: str, partitions: dict[str, Key]) -> str:
+    """Return the data directory: the one above, if `directory` is a partition itself."""
+    return os.path.dirname(os.path.abspath(directory)) if directory in partitions else directory
+
+
+def log_bytes(directory: str) -> int:
+    """Return the bytes of all logs that an audit reads. Raises NoLogDir, OSError."""
+    total = 0
+    for path in partitions_of(directory):
+        with os.scandir(path) as entries:
+            total += sum(entry.stat().st_size for entry in entries if entry.name.endswith(LOG_SUFFIX))
+    return total
+
+
+def audit(
+    directory: str,
+    progress: Progress = lambda _count: None,
+    *,
+    before_recovery: bool = False,
+    checked: Checked | None = None,
+) -> Iterator[Finding]:
+    """Yield everything that is not as it should be. Raises NoLogDir, OSError.
+
+    `before_recovery` foretells what recovery would do, although the mark of a clean stop may say that none is due.
+    `checked` is counted up on the way.
+    """
+    checked = checked or Checked()
+    partitions = partitions_of(directory)
+    above = data_dir_of(directory, partitions)
+    clean = not before_recovery and os.path.exists(os.path.join(above, checkpoints.CLEAN_SHUTDOWN))
+    state = DataDir(above, clean)
+    findings = list(_read_checkpoints(state))
+    if above == directory:
+        yield from findings
+        yield from parse_properties(os.path.join(above, checkpoints.META_PROPERTIES))
+        yield from _strangers(state, set(partitions.values()))
+        checked.files += sum(name in _OF_A_DIRECTORY for name in os.listdir(above))
+    for path, key in partitions.items():
+        yield from _partition(path, key, state, progress, checked)
+
+
+def _read_checkpoints(state: DataDir) -> Iterator[Finding]:
+    for name in _OFFSET_CHECKPOINTS:
+        path = os.path.join(state.path, name)
+        try:
+            state.offsets[name] = parse_offsets(path)
+        except ValueError as error:
+            yield Finding(path, None, str(error))
+
+
+def _strangers(state: DataDir, known: set[Key]) -> Iterator[Finding]:
+    for name, offsets in state.offsets.items():
+        for topic, partition in offsets.keys() - known:
+            what = f"names {topic}-{partition}, which is not in the directory"
+            yield Finding(os.path.join(state.path, name), None, what, not state.clean)
+
+
+def _partition(path: str, key: Key, state: DataDir, progress: Progress, checked: Checked) -> Iterator[Finding]:
+    names = os.listdir(path)
+    checked.partitions += 1
+    checked.files += sum(name.endswith(_OF_A_SEGMENT) or name in _OF_A_PARTITION for name in names)
+    yield from _leftovers(path, names, state.clean)
+    yield from _topic_id(path, key, state)
+    epochs: list[tuple[int, int]] = []
+    try:
+        epochs = parse_epochs(os.path.join(path, checkpoints.LEADER_EPOCHS))
+    except ValueError as error:
+        yield Finding(os.path.join(path, checkpoints.LEADER_EPOCHS), None, str(error))
+    bases = sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := offset_of(name)) is not None)
+    if not bases:
+        yield Finding(path, None, "holds no segment", not state.clean)
+        return
+    log_start = max(state.offset(checkpoints.LOG_STARTS, key) or 0, bases[0])
+    # Deleting records takes epochs away at once; where the log starts is written down some time later.
+    epochs_from = log_start if state.clean or not epochs else max(log_start, epochs[0][1])
+    walk = PartitionWalk(path, bases[0], epochs, epochs_from, _first_producers(path, bases[0]), progress, checked)
+    first_recovered = _first_recovered(path, key, bases, state)
+    end: int | None = None
+    for index, base in enumerate(bases):
+        recovers = index >= first_recovered
+        next_base = bases[index + 1] if index + 1 < len(bases) else None
+        whole = yield from walk.segment(
+            base, next_base, recovers=recovers, resting=state.clean or next_base is not None
+        )
+        if not whole and recovers:
+            for later in bases[index + 1 :]:
+                yield Finding(offset_name(path, later, LOG_SUFFIX), None, "recovery will remove the segment", True)
+            end = walk.next_offset
+            break
+    else:
+        end = walk.next_offset
+    for name in sorted(names):
+        if name.endswith(SNAPSHOT_SUFFIX) and offset_of(name) is not None:
+            yield from check_snapshot(os.path.join(path, name), end, recovery=first_recovered < len(bases))
+    if epochs and epochs[-1][1] > end:
+        what = f"epoch {epochs[-1][0]} begins with offset {epochs[-1][1]}, behind the log's end {end}"
+        yield Finding(os.path.join(path, checkpoints.LEADER_EPOCHS), None, what, not state.clean)
+    yield from _offsets_in_order(path, key, log_start, end, state)
+
+
+def _leftovers(path: str, names: list[str], clean: bool) -> Iterator[Finding]:
+    logs = {name[: -len(LOG_SUFFIX)] for name in names if name.endswith(LOG_SUFFIX)}
+    for name in sorted(names):
+        if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
+            yield Finding(
+                os.path.join(path, name), None, "is left over from a compaction that was interrupted", not clean
+            )
+        elif name.endswith(SEGMENT_SUFFIXES[1:]) and name.split(".", 1)[0] not in logs:
+            yield Finding(os.path.join(path, name), None, "belongs to no segment", not clean)
+
+
+def _topic_id(path: str, key: Key, state: DataDir) -> Iterator[Finding]:
+    file = os.path.join(path, checkpoints.PARTITION_METADATA)
+    try:
+        topic_id = parse_topic_id(file)
+    except ValueError as error:
+        yield Finding(file, None, str(error))
+        return
+    if topic_id is not None and state.topic_ids.setdefault(key[0], topic_id) != topic_id:
+        yield Finding(file, None, f"has another topic id than the other partitions of {key[0]}")
+
+
+def _first_producers(path: str, base: int) -> list[ProducerEntry] | None:
+    """Return the producers at the begin of the first segment, None if that cannot be told."""
+    if base == 0:
+        return []
+    try:
+        file = offset_name(path, base, SNAPSHOT_SUFFIX)
+        if os.path.getsize(file) > _LARGEST_SNAPSHOT:
+            return None
+        with open(file, "rb") as content:
+            return decode_snapshot(content.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _first_recovered(path: str, key: Key, bases: list[int], state: DataDir) -> int:
+    """Return the index of the first segment that the next start will read batch by batch."""
+    if state.clean:
+        return len(bases)
+    point = state.offset(checkpoints.RECOVERY_POINTS, key) or 0
+    if point > bases[-1] and point > _header_end(path, bases[-1]):
+        point = 0  # whatever wrote that did not know this log
+    return max(bisect_right(bases, point) - 1, 0)
+
+
+def _header_end(path: str, base: int) -> int:
+    end = base
+    with OpenFile(offset_name(path, base, LOG_SUFFIX)) as file:
+        for _, header in scan_headers(file.fd, 0, file.size):
+            end = header.last_offset + 1
+    return end
+
+
+def _offsets_in_order(path: str, key: Key, log_start: int, end: int, state: DataDir) -> Iterator[Finding]:
+    """Check that log start <= high watermark <= end, and that nothing was flushed that is not there."""
+    high_watermark = state.offset(checkpoints.HIGH_WATERMARKS, key)
+    if log_start > end:
+        yield Finding(path, None, f"the log start {log_start} lies behind the log's end {end}")
+    elif high_watermark is not None and high_watermark > end:
+        yield Finding(path, None, f"the high watermark {high_watermark} lies behind the log's end {end}")
+    elif high_watermark is not None and high_watermark < log_start and state.clean:
+        yield Finding(path, None, f"the high watermark {high_watermark} lies before the log start {log_start}")
+    recovery_point = state.offset(checkpoints.RECOVERY_POINTS, key)
+    if recovery_point is not None and recovery_point > end:
+        yield Finding(path, None, f"the recovery point {recovery_point} lies behind the log's end {end}")

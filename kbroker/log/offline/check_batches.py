@@ -1,0 +1,230 @@
+"""Walk the segments of a partition and hold every batch to S2: whole, sound, in order, with a true CRC.
+
+Owns the walk over the `.log` files and what it remembers between batches: the next offset, the leader epochs, the open
+transactions. Never repairs anything and never holds more than a chunk of a file, whatever a batch claims.
+
+Compaction leaves gaps between offsets and takes records of transactions away; from the first gap on, what depends on
+records that may have been there is not judged any more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterator, Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from kbroker.log.files import LOG_SUFFIX, offset_name, read_at
+from kbroker.log.offline.check_indexes import IndexChecks
+from kbroker.log.offline.findings import CHUNK, Checked, Finding, OpenFile, Progress
+from kbroker.log.producers.producer_snapshots import ProducerEntry
+from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
+from kbroker.log.segment.transaction_index import AbortedTxn
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header, read_marker
+
+_LARGEST_MARKER: Final = 1 << 16
+_MOST_TRANSACTIONS: Final = 1 << 20
+"""Open transactions that are remembered; a partition with more is not judged as to transactions."""
+
+
+class Window:
+    """A file seen through one chunk at a time."""
+
+    __slots__ = ("_chunk", "_file", "_progress", "_start")
+
+    def __init__(self, file: OpenFile, progress: Progress) -> None:
+        self._file = file
+        self._progress = progress
+        self._start = 0
+        self._chunk = memoryview(b"")
+
+    def read(self, position: int, size: int) -> memoryview:
+        """Return `size` bytes (at most CHUNK), less at the end of the file."""
+        offset = position - self._start
+        if offset < 0 or offset + size > len(self._chunk):
+            self._start, offset = position, 0
+            self._chunk = memoryview(read_at(self._file.fd, min(CHUNK, self._file.size - position), position))
+            self._progress(len(self._chunk))
+        return self._chunk[offset : offset + size]
+
+    def crc(self, position: int, end: int) -> int:
+        """Return the CRC-32C of the bytes from `position` to `end`."""
+        value = 0
+        while position < end:
+            part = self.read(position, min(CHUNK, end - position))
+            if not part:
+                break
+            value = crc32c(part, value)
+            position += len(part)
+        return value
+
+
+class Bad(Exception):  # noqa: N818 - an outcome, caught one level up
+    """A batch is not sound; `size` in bytes if the next one can be found all the same, else None."""
+
+    def __init__(self, what: str, size: int | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.size = size
+
+
+class PartitionWalk:
+    """What the batches so far say about the ones to come."""
+
+    def __init__(
+        self,
+        directory: str,
+        first_base: int,
+        epochs: Sequence[tuple[int, int]],
+        epochs_from: int,
+        producers: Sequence[ProducerEntry] | None,
+        progress: Progress,
+        checked: Checked,
+    ) -> None:
+        """Begin at the first segment; `producers` is what its snapshot holds, None if that is not known.
+
+        `epochs` are those of the leader-epoch-checkpoint, which need not tell of offsets below `epochs_from`.
+        """
+        self.directory = directory
+        self.next_offset = first_base
+        self._epochs = [epoch for epoch, _ in epochs]
+        self._epoch_starts = [start for _, start in epochs]
+        self._epochs_from = epochs_from
+        self._progress = progress
+        self._checked = checked
+        self._dense = producers is not None
+        self._last_epoch = -1
+        self._open = {
+            p.producer_id: p.current_txn_first_offset for p in producers or () if p.current_txn_first_offset >= 0
+        }
+
+    def segment(
+        self, base: int, next_base: int | None, *, recovers: bool, resting: bool
+    ) -> Generator[Finding, None, bool]:
+        """Check a segment and its indexes; `recovers` says that the next start reads it whole and mends it.
+
+        `resting` says that nobody was writing to it any more.
+
+        The generator's value tells whether it was read to its end: where not, recovery drops all segments behind it.
+        """
+        path = offset_name(self.directory, base, LOG_SUFFIX)
+        if base < self.next_offset:
+            yield Finding(
+                path, None, f"begins with offset {base}, but the segment before reaches {self.next_offset - 1}"
+            )
+        self._dense = self._dense and base == self.next_offset
+        self.next_offset = max(base, self.next_offset)
+        with OpenFile(path) as file:
+            indexes = IndexChecks(self.directory, base, file.size, recovery=recovers)
+            whole = yield from self._batches(file, base, next_base, indexes, recovers)
+            indexes.close(file.size, whole=whole, resting=resting)
+            yield from indexes.findings
+        return whole
+
+    def _batches(
+        self, file: OpenFile, base: int, next_base: int | None, indexes: IndexChecks, recovers: bool
+    ) -> Generator[Finding, None, bool]:
+        window = Window(file, self._progress)
+        position = 0
+        while position < file.size:
+            try:
+                header = self._sound(window, file, position, base)
+            except Bad as bad:
+                if recovers:
+                    what = f"recovery will cut {file.size - position} bytes from here on: {bad.what}"
+                    yield Finding(file.path, position, what, True)
+                    return False
+                self._dense = False
+                indexes.close(file.size, whole=False, resting=False)  # what they say of a bad batch cannot be judged
+                if bad.size is None:
+                    what = f"{bad.what}; the last {file.size - position} bytes cannot be read"
+                    yield Finding(file.path, position, what)
+                    return False
+                yield Finding(file.path, position, bad.what)
+                position += bad.size
+                continue
+            if next_base is not None and header.last_offset >= next_base:
+                yield Finding(
+                    file.path, position, f"offset {header.last_offset} is beyond the next segment's {next_base}"
+                )
+            yield from self._epoch(file.path, position, header, recovers)
+            indexes.batch(position, header)
+            self._transactions(window, position, header, indexes)
+            self._checked.batches += 1
+            self._checked.records += header.record_count
+            self.next_offset = header.last_offset + 1
+            position += header.size
+        return True
+
+    def _sound(self, window: Window, file: OpenFile, position: int, base: int) -> BatchHeader:
+        """Return the header of the batch at `position`; raises Bad wherever recovery would stop."""
+        left = file.size - position
+        if left < HEADER_SIZE:
+            raise Bad(f"{left} bytes are no batch")
+        try:
+            header = parse_header(window.read(position, HEADER_SIZE))
+        except Malformed as error:
+            raise Bad(str(error)) from error
+        if header.size > left:
+            raise Bad(f"the batch has {header.size} bytes, of which {left} are there")
+        if header.base_offset < self.next_offset:
+            raise Bad(f"offset {header.base_offset} where {self.next_offset} is the least", header.size)
+        if header.last_offset_delta < 0 or header.record_count < 0:
+            raise Bad(f"{header.record_count} records up to offset delta {header.last_offset_delta}", header.size)
+        if header.last_offset - base > MAX_RELATIVE_OFFSET:
+            raise Bad(f"offset {header.last_offset} is too far from the segment's {base}", header.size)
+        crc = window.crc(position + CRC_START, position + header.size)
+        if crc != header.crc:
+            raise Bad(f"the CRC is {crc:#010x}, the batch says {header.crc:#010x}", header.size)
+        if header.producer_id >= 0 and header.is_control:
+            self._marker(window, position, header)
+        return header
+
+    def _marker(self, window: Window, position: int, header: BatchHeader) -> bool | None:
+        """Return whether a control batch commits, None if it ends no transaction; raises Bad."""
+        if header.size > _LARGEST_MARKER:
+            raise Bad(f"a control batch of {header.size} bytes", header.size)
+        try:
+            marker = read_marker(window.read(position, header.size))
+        except Malformed as error:
+            raise Bad(str(error), header.size) from error
+        return None if marker is None else marker.commit
+
+    def _epoch(self, path: str, position: int, header: BatchHeader, recovers: bool) -> Iterator[Finding]:
+        epoch = header.leader_epoch
+        if epoch < 0:
+            return
+        if epoch < self._last_epoch:
+            yield Finding(path, position, f"leader epoch {epoch} follows epoch {self._last_epoch}")
+        if epoch > self._last_epoch and header.last_offset >= self._epochs_from:
+            offset = max(header.base_offset, self._epochs_from)
+            index = bisect_right(self._epoch_starts, offset) - 1
+            if index < 0 or self._epochs[index] != epoch:
+                said = f"epoch {self._epochs[index]}" if index >= 0 else "nothing"
+                what = f"leader epoch {epoch} at offset {offset}, where the leader-epoch-checkpoint says {said}"
+                yield Finding(path, position, what, recovers and epoch > max(self._epochs, default=-1))
+        self._last_epoch = max(epoch, self._last_epoch)
+
+    def _transactions(self, window: Window, position: int, header: BatchHeader, indexes: IndexChecks) -> None:
+        count = header.last_offset_delta + 1
+        self._dense = self._dense and header.record_count == count and header.base_offset == self.next_offset
+        producer = header.producer_id
+        if producer < 0 or not header.is_transactional:
+            return
+        if not header.is_control:
+            if len(self._open) < _MOST_TRANSACTIONS:
+                self._open.setdefault(producer, header.base_offset)
+            else:
+                self._dense = False
+            return
+        commit = self._marker(window, position, header)
+        if commit is None:
+            return
+        first = self._open.pop(producer, None)
+        if not commit:
+            offset = header.base_offset
+            stable = min(self._open.values(), default=offset + 1)
+            expected = None if first is None else AbortedTxn(producer, first, offset, stable)
+            indexes.marker(offset, producer, expected, self._dense)

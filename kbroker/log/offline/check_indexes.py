@@ -1,0 +1,262 @@
+"""Hold a segment's indexes against its log, batch by batch.
+
+Owns the checks of `.index`, `.timeindex` and `.txnindex`. Never reads the log itself: whoever walks it tells each batch
+to `IndexChecks.batch`. An index with one untrue entry is untrue as a whole, so each is reported once.
+
+The unused end of an index is zeros while its segment is written, in kbroker's files as in Kafka's preallocated ones.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
+from kbroker.log.offline.findings import Finding, OpenFile
+from kbroker.log.segment.transaction_index import AbortedTxn
+from kbroker.protocol.records import BatchHeader
+
+OFFSET_ENTRY: Final = struct.Struct(">II")
+TIME_ENTRY: Final = struct.Struct(">qI")
+TXN_ENTRY: Final = struct.Struct(">hqqqq")
+_Entry = tuple[int, int, int]  # position in the index file, and the two columns, offsets made absolute
+
+
+class Untrue(Exception):  # noqa: N818 - an outcome, caught one level up
+    """An index is not what its log says; `position` in its file."""
+
+    def __init__(self, position: int | None, what: str) -> None:
+        super().__init__(what)
+        self.position = position
+        self.what = what
+
+
+def used_entries(file: OpenFile, entry: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield (position, fields) of the entries before the zeros; raises Untrue where something follows these."""
+    for position, fields in file.entries(entry):
+        if not any(fields):
+            other = file.first_nonzero(position)
+            if other is not None:
+                raise Untrue(other, "an entry stands behind unused space")
+            return
+        yield position, fields
+    if file.size % entry.size:
+        raise Untrue(file.size - file.size % entry.size, f"the last {file.size % entry.size} bytes are no whole entry")
+
+
+class _Cursor:
+    """Walks an index in step with the log."""
+
+    __slots__ = ("_entries", "current")
+
+    def __init__(self, entries: Iterator[_Entry]) -> None:
+        self._entries = entries
+        self.current: _Entry | None = next(entries, None)
+
+    def advance(self) -> None:
+        self.current = next(self._entries, None)
+
+
+def _offset_entries(file: OpenFile, base: int) -> Iterator[_Entry]:
+    last = (-1, -1)
+    for place, fields in used_entries(file, OFFSET_ENTRY):
+        relative, position = fields
+        if relative <= last[0] or position <= last[1] or relative > 0x7FFFFFFF:
+            raise Untrue(place, f"offset {base + relative}, position {position} is not beyond the entry before")
+        last = (relative, position)
+        yield place, base + relative, position
+
+
+def _time_entries(file: OpenFile, base: int) -> Iterator[_Entry]:
+    last = (-1, -1)
+    for place, fields in used_entries(file, TIME_ENTRY):
+        timestamp, relative = fields
+        if timestamp <= last[0] or relative < last[1] or relative > 0x7FFFFFFF:
+            raise Untrue(place, f"timestamp {timestamp}, offset {base + relative} is not beyond the entry before")
+        last = (timestamp, relative)
+        yield place, base + relative, timestamp
+
+
+class _OffsetCheck:
+    """Each entry names the position of a batch, and the last offset of that one or of one behind it."""
+
+    def __init__(self, file: OpenFile, path: str, base: int) -> None:
+        self.path = path
+        self._by_position = _Cursor(_offset_entries(file, base))
+        self._by_offset = _Cursor(_offset_entries(file, base))
+
+    def batch(self, position: int, header: BatchHeader) -> None:
+        cursor = self._by_position
+        while cursor.current is not None and cursor.current[2] <= position:
+            place, offset, claimed = cursor.current
+            if claimed < position:
+                raise Untrue(place, f"no batch begins at position {claimed}")
+            if header.base_offset > offset:
+                raise Untrue(
+                    place, f"offset {offset} lies before the batch at position {claimed}, which begins with {header[0]}"
+                )
+            cursor.advance()
+        cursor = self._by_offset
+        while cursor.current is not None and cursor.current[1] <= header.last_offset:
+            place, offset, _ = cursor.current
+            if offset < header.last_offset:
+                raise Untrue(place, f"offset {offset} is not the last of any batch")
+            cursor.advance()
+
+    def end(self, size: int, _resting: bool) -> None:
+        for cursor in (self._by_position, self._by_offset):
+            if cursor.current is not None:
+                place, offset, position = cursor.current
+                raise Untrue(place, f"offset {offset}, position {position} lies beyond the log's {size} bytes")
+
+
+class _TimeCheck:
+    """Each entry names a batch that has the timestamp, which no earlier batch reaches."""
+
+    def __init__(self, file: OpenFile, path: str, base: int) -> None:
+        self.path = path
+        self._cursor = _Cursor(_time_entries(file, base))
+        self._largest = -1
+        self._noted = -1
+
+    def batch(self, _position: int, header: BatchHeader) -> None:
+        cursor = self._cursor
+        while cursor.current is not None and cursor.current[1] <= header.last_offset:
+            place, offset, timestamp = cursor.current
+            if offset < header.base_offset:
+                raise Untrue(place, f"offset {offset} is in no batch")
+            if header.max_timestamp != timestamp:
+                raise Untrue(
+                    place, f"timestamp {timestamp}, but the batch of offset {offset} has {header.max_timestamp}"
+                )
+            if self._largest >= timestamp:
+                raise Untrue(place, f"timestamp {timestamp} of offset {offset} is reached by an earlier batch")
+            self._noted = timestamp
+            cursor.advance()
+        self._largest = max(self._largest, header.max_timestamp)
+
+    def end(self, size: int, resting: bool) -> None:
+        if self._cursor.current is not None:
+            place, offset, _ = self._cursor.current
+            raise Untrue(place, f"offset {offset} lies beyond the log's {size} bytes")
+        if resting and self._noted < self._largest:
+            # Kafka takes the last entry for the segment's largest timestamp, and looks no further.
+            raise Untrue(None, f"ends with timestamp {self._noted}, the log's largest is {self._largest}")
+
+
+class TxnCheck:
+    """Each aborted transaction that ends in the segment has its entry, and there is no other."""
+
+    def __init__(self, file: OpenFile | None, path: str, base: int) -> None:
+        self.path = path
+        self._entries = _txn_entries(file, base) if file is not None else iter(())
+        self._current: tuple[int, AbortedTxn] | None = next(self._entries, None)
+
+    def batch(self, _position: int, _header: BatchHeader) -> None:
+        """Pass over: the header alone does not say how a transaction ends."""
+
+    def marker(self, offset: int, producer_id: int, expected: AbortedTxn | None, certain: bool) -> None:
+        """Take an abort marker; `expected` is its entry as far as the log tells, which is all only if `certain`."""
+        entry = self._current
+        if entry is not None and entry[1].last_offset < offset:
+            raise Untrue(entry[0], f"no transaction was aborted at offset {entry[1].last_offset}")
+        if entry is None or entry[1].last_offset != offset:
+            if expected is not None:
+                raise Untrue(None, f"the transaction of producer {producer_id} aborted at offset {offset} is missing")
+            return
+        self._current = next(self._entries, None)
+        place, found = entry
+        if found.producer_id != producer_id:
+            raise Untrue(place, f"producer {found.producer_id}, but {producer_id} has the marker at offset {offset}")
+        if expected is not None and found.first_offset > expected.first_offset:
+            raise Untrue(place, f"begins with {found.first_offset}, the transaction with {expected.first_offset}")
+        if certain and found != expected:
+            raise Untrue(place, f"says {_txn_text(found)}, the log says {_txn_text(expected)}")
+
+    def end(self, _size: int, _resting: bool) -> None:
+        if self._current is not None:
+            place, entry = self._current
+            raise Untrue(place, f"no transaction was aborted at offset {entry.last_offset}")
+
+
+def _txn_text(entry: AbortedTxn | None) -> str:
+    if entry is None:
+        return "nothing"
+    return f"offsets {entry.first_offset} to {entry.last_offset}, stable {entry.last_stable_offset}"
+
+
+def _txn_entries(file: OpenFile, base: int) -> Iterator[tuple[int, AbortedTxn]]:
+    previous = base - 1
+    for place, (version, *fields) in file.entries(TXN_ENTRY):
+        entry = AbortedTxn(*fields)
+        if version != 0:
+            raise Untrue(place, f"version {version}")
+        if entry.last_offset <= previous or entry.first_offset > entry.last_offset:
+            raise Untrue(place, f"offsets {entry.first_offset} to {entry.last_offset} are not in order")
+        previous = entry.last_offset
+        yield place, entry
+    if file.size % TXN_ENTRY.size:
+        raise Untrue(file.size - file.size % TXN_ENTRY.size, "the last bytes are no whole entry")
+
+
+class IndexChecks:
+    """The three indexes of a segment; what is wrong is kept in `findings`, at most one for each."""
+
+    def __init__(self, directory: str, base: int, log_size: int, *, recovery: bool) -> None:
+        self._files = ExitStack()
+        self._recovery = recovery
+        self.findings: list[Finding] = []
+        self._checks: dict[str, _OffsetCheck | _TimeCheck | TxnCheck] = {}
+        for suffix, kind in (
+            (INDEX_SUFFIX, _OffsetCheck),
+            (TIME_INDEX_SUFFIX, _TimeCheck),
+            (TXN_INDEX_SUFFIX, TxnCheck),
+        ):
+            path = offset_name(directory, base, suffix)
+            try:
+                file = self._files.enter_context(OpenFile(path))
+            except FileNotFoundError:
+                # Kafka creates the index of aborted transactions with its first entry.
+                if kind is TxnCheck:
+                    self._checks[suffix] = TxnCheck(None, path, base)
+                elif log_size:
+                    self.findings.append(Finding(path, None, "is missing and will be built again", recovery))
+                continue
+            with self._judging(suffix, path):
+                self._checks[suffix] = kind(file, path, base)
+
+    @contextmanager
+    def _judging(self, suffix: str, path: str) -> Iterator[None]:
+        """Turn what is untrue inside into a finding, and look at that index no more."""
+        try:
+            yield
+        except Untrue as error:
+            self.findings.append(Finding(path, error.position, error.what, self._recovery))
+            self._checks.pop(suffix, None)
+
+    def batch(self, position: int, header: BatchHeader) -> None:
+        """Take the next batch of the log."""
+        for suffix, check in list(self._checks.items()):
+            with self._judging(suffix, check.path):
+                check.batch(position, header)
+
+    def marker(self, offset: int, producer_id: int, expected: AbortedTxn | None, certain: bool) -> None:
+        """Take an abort marker of the log."""
+        check = self._checks.get(TXN_INDEX_SUFFIX)
+        if isinstance(check, TxnCheck):
+            with self._judging(TXN_INDEX_SUFFIX, check.path):
+                check.marker(offset, producer_id, expected, certain)
+
+    def close(self, size: int, *, whole: bool, resting: bool) -> None:
+        """Finish; `whole` says that all of the log's `size` bytes were walked, so that no entry may be left.
+
+        `resting` says that nobody writes to the segment any more.
+        """
+        if whole:
+            for suffix, check in list(self._checks.items()):
+                with self._judging(suffix, check.path):
+                    check.end(size, resting)
+        self._checks.clear()
+        self._files.close()

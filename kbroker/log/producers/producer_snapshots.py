@@ -1,0 +1,207 @@
+"""What a partition remembers of each producer, and the `<offset>.snapshot` files that hold it.
+
+Owns the entry, the format, and which snapshots exist: one at the base of each segment, and the newest. Never judges a
+batch. A snapshot that cannot be read is removed, for the log says the same, only slower.
+
+    version i16 (1) | CRC-32C u32 of what follows | count i32 | entries of
+    producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 |
+    coordinator epoch i32 | first offset of the open transaction i64 (-1 without one)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from kbroker.log.files import SNAPSHOT_SUFFIX, offset_name, offset_of, remove_quietly, write_atomically
+from kbroker.protocol.records import BatchHeader
+
+RETAINED_BATCHES: Final = 5
+CREDIBLE_IDS: Final = 1 << 62
+"""Producer ids below this may have been handed out by a broker; others a client made up, which nobody checks."""
+_HEAD: Final = struct.Struct(">hIi")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_VERSION: Final = 1
+
+
+logger = logging.getLogger(__name__)
+
+
+class ProducedBatch(NamedTuple):
+    """One of a producer's last batches; timestamp in ms."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & 0x7FFFFFFF
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+def produced_batch(header: BatchHeader, base_offset: int) -> ProducedBatch:
+    """Return what is to be remembered of a batch that stands at `base_offset`."""
+    delta = header.last_offset_delta
+    return ProducedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp)
+
+
+class ProducerEntry:
+    """One producer's state on one partition; timestamps in ms."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_timestamp",
+        "producer_epoch",
+        "producer_id",
+    )
+
+    def __init__(
+        self,
+        producer_id: int,
+        producer_epoch: int = -1,
+        coordinator_epoch: int = -1,
+        last_timestamp: int = -1,
+        current_txn_first_offset: int = -1,
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.coordinator_epoch = coordinator_epoch
+        self.last_timestamp = last_timestamp
+        self.current_txn_first_offset = current_txn_first_offset
+        """Where its open transaction began, -1 without one."""
+        self.batches: list[ProducedBatch] = []
+        """The last five data batches of this epoch, oldest first."""
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, -1 if none is known."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    def add(self, epoch: int, batch: ProducedBatch) -> None:
+        """Note a data batch."""
+        self.set_epoch(epoch)
+        self.batches.append(batch)
+        if len(self.batches) > RETAINED_BATCHES:
+            del self.batches[0]
+        self.last_timestamp = batch.timestamp
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin a new epoch, in which no earlier batch counts."""
+        if epoch != self.producer_epoch:
+            self.producer_epoch = epoch
+            self.batches.clear()
+
+
+def encode_snapshot(entries: Collection[ProducerEntry]) -> bytes:
+    """Return a snapshot file's content."""
+    parts = [_HEAD.pack(_VERSION, 0, len(entries))]
+    for entry in entries:
+        last = entry.batches[-1] if entry.batches else ProducedBatch(-1, -1, 0, -1)
+        parts.append(
+            _ENTRY.pack(
+                entry.producer_id,
+                entry.producer_epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+        )
+    content = bytearray(b"".join(parts))
+    struct.pack_into(">I", content, 2, crc32c(memoryview(content)[6:]))
+    return bytes(content)
+
+
+def decode_snapshot(content: bytes) -> list[ProducerEntry]:
+    """Read a snapshot file's content; raises ValueError where it is not one."""
+    if len(content) < _HEAD.size:
+        raise ValueError("producer snapshot is cut off")
+    version, crc, count = _HEAD.unpack_from(content)
+    if version != _VERSION or crc != crc32c(memoryview(content)[6:]) or count < 0:
+        raise ValueError("producer snapshot has a wrong version or checksum")
+    if len(content) != _HEAD.size + count * _ENTRY.size:
+        raise ValueError("producer snapshot has a wrong length")
+    entries = []
+    for fields in _ENTRY.iter_unpack(content[_HEAD.size :]):
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first_offset = fields
+        entry = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, txn_first_offset)
+        if offset >= 0:
+            entry.batches.append(ProducedBatch(sequence, offset, delta, timestamp))
+        entries.append(entry)
+    return entries
+
+
+def write_snapshot(path: str, entries: Collection[ProducerEntry], *, sync: bool) -> None:
+    """Write a snapshot file in one step."""
+    write_atomically(path, encode_snapshot(entries), sync=sync)
+
+
+class Snapshots:
+    """Snapshot files of one partition, by the offset up to which each is valid."""
+
+    __slots__ = ("directory", "offsets")
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        names = (name for name in os.listdir(directory) if name.endswith(SNAPSHOT_SUFFIX))
+        self.offsets = sorted(offset for offset in map(offset_of, names) if offset is not None)
+
+    def _path(self, offset: int) -> str:
+        return offset_name(self.directory, offset, SNAPSHOT_SUFFIX)
+
+    def take(self, entries: Collection[ProducerEntry], offset: int, *, sync: bool) -> None:
+        """Write down the producers as they are at `offset`, unless that has been done."""
+        if offset in self.offsets or offset == 0:
+            return
+        write_snapshot(self._path(offset), entries, sync=sync)
+        self.offsets.append(offset)
+        self.offsets.sort()
+
+    def paths_from(self, offset: int) -> list[str]:
+        """Paths of the snapshots at or beyond `offset`, for a flush."""
+        return [self._path(snapshot) for snapshot in self.offsets if snapshot >= offset]
+
+    def newest(self, upper: int) -> tuple[int, list[ProducerEntry]] | None:
+        """Read the newest valid snapshot at or below `upper`; broken ones on the way are removed."""
+        for offset in sorted((offset for offset in self.offsets if offset <= upper), reverse=True):
+            try:
+                with open(self._path(offset), "rb") as file:
+                    return offset, decode_snapshot(file.read())
+            except (OSError, ValueError) as error:
+                logger.warning("%s is passed over: %s", self._path(offset), error)
+                self.remove(offset)
+        return None
+
+    def remove(self, offset: int) -> None:
+        """Remove one snapshot."""
+        if offset in self.offsets:
+            self.offsets.remove(offset)
+        remove_quietly(self._path(offset))
+
+    def remove_outside(self, lower: int, upper: int) -> None:
+        """Remove snapshots at or below `lower` and beyond `upper`."""
+        for offset in [offset for offset in self.offsets if offset <= lower or offset > upper]:
+            self.remove(offset)
+
+    def remove_stray(self, bases: Collection[int]) -> None:
+        """Keep the snapshots at segments' bases, and the newest one beyond them."""
+        last_base = max(bases, default=-1)
+        stray = [offset for offset in self.offsets if offset not in bases]
+        keep = stray[-1] if stray and stray[-1] > last_base else -1
+        for offset in stray:
+            if offset != keep:
+                self.remove(offset)

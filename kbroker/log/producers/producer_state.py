@@ -1,0 +1,251 @@
+"""Idempotence and transactions as one partition sees them.
+
+Owns every producer's last batches, the open transactions, and the rules that a batch's epoch and sequence must follow
+(Kafka's ProducerAppendInfo). Never touches a file, and never changes anything while it checks: check first, append,
+then apply, so that a failed append leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from kbroker.log.append_info import CLIENT, REPLICATION, AppendError, AppendOrigin
+from kbroker.log.producers.producer_snapshots import ProducedBatch, ProducerEntry, produced_batch
+from kbroker.log.producers.verification_guard import UNCHECKED, Verification
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
+
+_MAX_EPOCH: Final = 32767
+MAX_VERIFICATIONS: Final = 1000
+"""Guards kept on a partition. Nearly all are used or dropped at once; the oldest goes, as anybody may name any id."""
+
+
+class CompletedTxn(NamedTuple):
+    """A transaction that a marker has just ended; `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class ProducerState:
+    """All producers of one partition."""
+
+    __slots__ = ("_ongoing", "_unreplicated", "_verifications", "end_offset", "entries", "first_unstable")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, ProducerEntry] = {}
+        self.end_offset = 0
+        """The offset up to which the log has been taken into account."""
+        self.first_unstable = -1
+        """Where the earliest transaction begins that is open or whose marker is not replicated; -1 without one."""
+        self._ongoing: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, in order of offset
+        self._unreplicated: dict[int, int] = {}  # first offset -> offset of the marker
+        self._verifications: dict[int, Verification] = {}  # by producer id
+
+    def reset(self, end_offset: int, entries: list[ProducerEntry]) -> None:
+        """Start again from a snapshot that was taken at `end_offset`."""
+        self.entries = {entry.producer_id: entry for entry in entries}
+        self._ongoing = OrderedDict(
+            sorted(
+                (entry.current_txn_first_offset, entry.producer_id)
+                for entry in entries
+                if entry.current_txn_first_offset >= 0
+            )
+        )
+        self._unreplicated = {}
+        self._verifications = {}
+        self.end_offset = end_offset
+        self._find_unstable()
+
+    # -- checking ---------------------------------------------------------------------------------------------
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, epoch_bump: bool, now_ms: int
+    ) -> Verification | None:
+        """Return the guard under which a batch that may open a transaction is to be appended.
+
+        None where the transaction is open already. Raises AppendError for a stale epoch. Whoever asks then has the
+        coordinator say that the partition is in the transaction, and shows the guard with the append.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is not None:
+            self._check_epoch(entry, epoch, epoch < entry.producer_epoch)
+            if entry.current_txn_first_offset >= 0 and entry.producer_epoch == epoch:
+                return None
+        held = self._verifications.get(producer_id)
+        if held is None:
+            if len(self._verifications) >= MAX_VERIFICATIONS:
+                del self._verifications[next(iter(self._verifications))]
+            held = self._verifications[producer_id] = Verification(epoch, sequence, epoch_bump, now_ms)
+        held.note(epoch, sequence)
+        return held
+
+    def forget_verification(self, producer_id: int) -> None:
+        """Drop the guard of somebody who turned out to be no producer of the transaction."""
+        self._verifications.pop(producer_id, None)
+
+    def check_batch(self, header: BatchHeader, origin: AppendOrigin, guard: object = UNCHECKED) -> ProducedBatch | None:
+        """Judge a data batch with a producer id: None to append it, or what it repeats; raises AppendError."""
+        entry = self.entries.get(header.producer_id)
+        if origin is CLIENT and entry is not None and header.producer_epoch == entry.producer_epoch:
+            first, last = header.base_sequence, header.last_sequence
+            for batch in entry.batches:
+                if batch.last_sequence == last and batch.first_sequence == first:
+                    return batch
+        if origin is REPLICATION:
+            return None
+        held = None
+        if header.attributes & TRANSACTIONAL_BIT:
+            held = self._check_guard(entry, header, guard)
+            if held is not None and origin is CLIENT:
+                held.check_sequence(header, known=entry is not None)
+        if entry is None:
+            return None  # a producer that nothing is known of may start anywhere
+        self._check_epoch(entry, header.producer_epoch, header.producer_epoch < entry.producer_epoch)
+        if origin is CLIENT:
+            _check_sequence(entry, header)
+        if entry.current_txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
+            raise AppendError(
+                ErrorCode.INVALID_TXN_STATE,
+                detail=f"producer {header.producer_id} has an open transaction and sent a batch outside of it",
+            )
+        return None
+
+    def _check_guard(self, entry: ProducerEntry | None, header: BatchHeader, guard: object) -> Verification | None:
+        """Refuse a batch that would open a transaction which nobody has verified; return what is being verified.
+
+        Between the coordinator's word and this append the transaction may have ended, and a guard of its time is no
+        longer held: otherwise the partition would have a transaction that no marker will ever end (KIP-890).
+        """
+        held = self._verifications.get(header.producer_id)
+        if entry is not None:
+            self._check_epoch(entry, header.producer_epoch, header.producer_epoch < entry.producer_epoch)
+            if entry.current_txn_first_offset >= 0 and entry.producer_epoch == header.producer_epoch:
+                return held
+        if guard is not UNCHECKED and (held is None or held is not guard):
+            raise AppendError(
+                ErrorCode.INVALID_TXN_STATE,
+                detail=f"producer {header.producer_id} sent a batch that is not part of an open transaction",
+            )
+        return held
+
+    def check_marker(
+        self, header: BatchHeader, marker: EndTxnMarker, origin: AppendOrigin, transaction_version: int
+    ) -> None:
+        """Judge the end of a transaction; raises AppendError for a stale producer or coordinator."""
+        entry = self.entries.get(header.producer_id)
+        if entry is None or origin is REPLICATION:
+            return
+        epoch, current = header.producer_epoch, entry.producer_epoch
+        if transaction_version >= 2:
+            # From version 2 on the coordinator bumps the epoch for the marker, so an equal one is a retry of a marker
+            # that has been written, and is harmless once the transaction is closed.
+            is_retry = epoch == current and (entry.current_txn_first_offset < 0 or epoch == _MAX_EPOCH)
+            self._check_epoch(entry, epoch, epoch <= current and not is_retry)
+        else:
+            self._check_epoch(entry, epoch, epoch < current)
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise AppendError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                detail=f"marker of coordinator epoch {marker.coordinator_epoch}, known is {entry.coordinator_epoch}",
+            )
+
+    def _check_epoch(self, entry: ProducerEntry, epoch: int, stale: bool) -> None:
+        if stale:
+            raise AppendError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                detail=f"producer {entry.producer_id} has epoch {entry.producer_epoch}, not {epoch}",
+            )
+
+    # -- applying ---------------------------------------------------------------------------------------------
+
+    def apply_batch(self, header: BatchHeader, base_offset: int) -> None:
+        """Note a data batch with a producer id that was appended at `base_offset`."""
+        entry = self.entries.get(header.producer_id)
+        if entry is None:
+            entry = self.entries[header.producer_id] = ProducerEntry(header.producer_id)
+        entry.add(header.producer_epoch, produced_batch(header, base_offset))
+        if header.attributes & TRANSACTIONAL_BIT:
+            self._verifications.pop(header.producer_id, None)
+        if header.attributes & TRANSACTIONAL_BIT and entry.current_txn_first_offset < 0:
+            entry.current_txn_first_offset = base_offset
+            self._ongoing[base_offset] = header.producer_id
+            self._find_unstable()
+
+    def preview_marker(self, header: BatchHeader, marker: EndTxnMarker, offset: int) -> CompletedTxn | None:
+        """Tell which transaction a marker at `offset` will end, None for one that holds nothing on this partition."""
+        entry = self.entries.get(header.producer_id)
+        if entry is None or entry.current_txn_first_offset < 0:
+            return None
+        return CompletedTxn(header.producer_id, entry.current_txn_first_offset, offset, not marker.commit)
+
+    def stable_after(self, completed: CompletedTxn) -> int:
+        """Return the last stable offset that ending a transaction leads to, once its marker is replicated."""
+        others = (first for first, producer_id in self._ongoing.items() if producer_id != completed.producer_id)
+        return next(others, completed.last_offset + 1)
+
+    def apply_marker(self, header: BatchHeader, marker: EndTxnMarker, offset: int) -> None:
+        """Note the end of a transaction whose marker was appended at `offset`."""
+        completed = self.preview_marker(header, marker, offset)
+        entry = self.entries.get(header.producer_id)
+        if entry is None:
+            entry = self.entries[header.producer_id] = ProducerEntry(header.producer_id)
+        held = self._verifications.get(header.producer_id)
+        if held is not None and not (held.epoch_bump and held.epoch == header.producer_epoch):
+            # From version 2 on a marker carries the epoch of the next transaction, which may be under way already.
+            del self._verifications[header.producer_id]
+        entry.set_epoch(header.producer_epoch)
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp = header.max_timestamp
+        entry.current_txn_first_offset = -1
+        if completed is not None:
+            self._ongoing.pop(completed.first_offset, None)
+            self._unreplicated[completed.first_offset] = offset
+            self._find_unstable()
+
+    def on_high_watermark(self, offset: int) -> None:
+        """Forget ended transactions whose markers lie below `offset`."""
+        if self._unreplicated:
+            self._unreplicated = {first: end for first, end in self._unreplicated.items() if end >= offset}
+            self._find_unstable()
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers without an open transaction that have been silent for `expiration_ms`; returns how many."""
+        expired = [
+            entry.producer_id
+            for entry in self.entries.values()
+            if entry.current_txn_first_offset < 0 and now_ms - entry.last_timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self.entries[producer_id]
+        for producer_id, held in list(self._verifications.items()):
+            if now_ms - held.started_ms >= expiration_ms:
+                del self._verifications[producer_id]
+        return len(expired)
+
+    def _find_unstable(self) -> None:
+        first = next(iter(self._ongoing), -1)
+        if self._unreplicated:
+            earliest = min(self._unreplicated)
+            first = earliest if first < 0 else min(first, earliest)
+        self.first_unstable = first
+
+
+def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> None:
+    sequence = header.base_sequence
+    if header.producer_epoch != entry.producer_epoch:
+        in_order = sequence == 0 or entry.producer_epoch == -1
+    elif entry.batches:
+        in_order = sequence == (entry.batches[-1].last_sequence + 1) & 0x7FFFFFFF
+    else:
+        # Only a marker of this epoch is known: the first data batch starts at 0.
+        in_order = sequence == 0 or entry.producer_epoch == -1
+    if not in_order:
+        raise AppendError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            detail=f"producer {entry.producer_id} sent sequence {sequence} in epoch {header.producer_epoch}; "
+            f"the last was {entry.last_sequence} in epoch {entry.producer_epoch}",
+        )

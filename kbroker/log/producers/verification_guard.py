@@ -1,0 +1,51 @@
+"""The guard of a batch that opens a transaction on a partition (KIP-890).
+
+Owns what is remembered between the question to the transaction coordinator and the append. Never asks anybody: the
+handlers do, and producer_state.py compares.
+
+One guard stands for one transaction of one producer. It goes when the transaction begins here, and when a marker comes:
+an answer that is older than the marker then has no guard to show, so a late batch cannot open a transaction that the
+coordinator does not know of.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.log.append_info import AppendError
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import BatchHeader
+
+UNCHECKED: Final = object()
+"""Shown where nobody verifies: verification is switched off, or the caller is no client."""
+
+
+class Verification:
+    """What is being verified for one producer; `epoch_bump` from transaction version 2 on."""
+
+    __slots__ = ("epoch", "epoch_bump", "lowest_sequence", "started_ms")
+
+    def __init__(self, epoch: int, sequence: int, epoch_bump: bool, now_ms: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.epoch_bump = epoch_bump
+        self.started_ms = now_ms
+
+    def note(self, epoch: int, sequence: int) -> None:
+        """Take another batch into account that waits for the same answer."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+
+    def check_sequence(self, header: BatchHeader, *, known: bool) -> None:
+        """Refuse what would overtake a batch that has been seen and is to come again; raises AppendError.
+
+        A producer of version 2 that the partition does not know begins with sequence 0 (KAFKA-14920).
+        """
+        sequence = header.base_sequence
+        if sequence > self.lowest_sequence or (self.epoch_bump and sequence != 0 and not known):
+            raise AppendError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                detail=f"producer {header.producer_id} sent sequence {sequence} before {self.lowest_sequence}",
+            )
