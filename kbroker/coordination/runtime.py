@@ -177,7 +177,10 @@ class Runtime(Generic[S]):
         return self._active(partition).epoch
 
     def _run_due(self) -> None:
-        """Let timers go off that are due, for TURN_MS at most: whoever asks now is not to see what should be over."""
+        """Let timers go off that are due, for TURN_MS at most: whoever asks now is not to see what should be over.
+
+        Work that goes on in slices waits for the loop: it is not to be done as often as anybody asks.
+        """
         if self._timers.first <= self._clock.monotonic_ms():
             self._timers.run()
 
