@@ -22,7 +22,7 @@ from typing import Any, Self
 from kbroker.broker import BrokerNode
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
-from kbroker.loops import new_event_loop
+from kbroker.network.event_loop import new_event_loop
 
 log = logging.getLogger(__name__)
 

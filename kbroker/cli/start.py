@@ -26,7 +26,7 @@ from kbroker.broker import BrokerNode
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.log.directories.recovery_progress import RecoveryStopped
-from kbroker.loops import new_event_loop
+from kbroker.network.event_loop import new_event_loop
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from kbroker.controller.decide import INTERNAL_TOPICS
-from kbroker.dispatch_errors import CloseConnection
 from kbroker.handlers.produce_answers import (
     ACKS,
     CODEC,
@@ -26,8 +25,8 @@ from kbroker.handlers.produce_answers import (
     refusal,
 )
 from kbroker.handlers.produce_in_transaction import produce_in_transaction
-from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.append_info import AppendError
+from kbroker.handlers.registry import CloseConnection, RequestContext, handles
 from kbroker.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,

@@ -10,9 +10,8 @@ import struct
 from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
-from kbroker.dispatch_errors import CloseConnection
 from kbroker.handlers.produce_answers import HEADER_BYTES, TRANSACTIONAL, add_leader_hints, failure, refusal
-from kbroker.handlers.registry import RequestContext
+from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, verify
 from kbroker.log.append_info import CLIENT, AppendError
 from kbroker.log.producers.verification_guard import UNCHECKED

@@ -18,6 +18,10 @@ from kbroker.handlers.services import Services
 from kbroker.protocol.schema import Versions
 
 
+class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure of the program
+    """The connection must end without an answer (Kafka's reaction to what it cannot parse or does not serve)."""
+
+
 class RequestContext:
     """What a handler may know of the request besides its body. One object serves a connection; fields change a request.
 

@@ -14,8 +14,8 @@ from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker.broker import BrokerNode
 from kbroker.config.server_config import BrokerConfig
-from kbroker.dispatch import Dispatcher
 from kbroker.handlers.registry import RequestContext
+from kbroker.network.dispatch import Dispatcher
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.headers import RequestHeader

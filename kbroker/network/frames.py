@@ -1,0 +1,99 @@
+"""Cutting a stream of bytes into frames: size i32, then as many bytes.
+
+Owns the bytes of an incomplete frame, and of what waits behind a request that is being worked on. Never reads a socket
+and never looks into a frame.
+
+What is kept lies in a buffer that grows with the bytes that came, never with the length that was claimed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+_UNPACK_SIZE = struct.Struct(">i").unpack_from
+_FIRST_GROWTH = 64 * 1024
+
+
+class BadFrame(Exception):  # noqa: N818 - named after what came
+    """A frame has a size that cannot be, or is over the limit: nothing behind it can be read."""
+
+
+class FrameBuffer:
+    """The frames of one stream, in order. `limit` is the largest size in bytes that is taken.
+
+    Whoever reads the stream gives what it received to `cut`, and what that left behind `consumed` to `keep`. While
+    bytes are kept, the next ones are received into `room` and counted by `received`.
+    """
+
+    __slots__ = ("_limit", "consumed", "filled", "kept")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.kept: bytearray | None = None
+        self.filled = 0
+        """How much of `kept` holds bytes that came."""
+        self.consumed = 0
+        """How much of what was last cut was handed out as frames."""
+
+    def cut(self, data: memoryview) -> Iterator[memoryview]:
+        """Yield the whole frames at the beginning of `data`, as views. Raises BadFrame once it comes to one."""
+        unpack_from, limit, end = _UNPACK_SIZE, self._limit, len(data)
+        start = 4
+        self.consumed = 0
+        while start <= end:
+            (size,) = unpack_from(data, start - 4)
+            if not 0 <= size <= limit:
+                raise self._bad(size)
+            stop = start + size
+            if stop > end:
+                return
+            self.consumed = stop
+            yield data[start:stop]
+            start = stop + 4
+
+    def keep(self, data: memoryview) -> None:
+        """Keep bytes that cannot be used yet, behind those already kept."""
+        if self.kept is None:
+            self.kept = bytearray(max(len(data), self._wanted(data)))
+            self.filled = 0
+        stop = self.filled + len(data)
+        if stop > len(self.kept):
+            self.kept = self.kept + bytes(stop - len(self.kept))  # a new object: the old may still be viewed
+        self.kept[self.filled : stop] = data
+        self.filled = stop
+
+    def room(self) -> memoryview:
+        """Return where the bytes behind those kept are to be received; never empty. Something must be kept."""
+        assert self.kept is not None
+        return memoryview(self.kept)[self.filled :]
+
+    def received(self, count: int) -> memoryview | None:
+        """Count bytes received into `room`; return all that was kept once a frame is whole. Raises BadFrame."""
+        self.filled += count
+        frame, filled = self.kept, self.filled
+        if frame is None or filled < 4:
+            return None
+        (size,) = _UNPACK_SIZE(frame)
+        if not 0 <= size <= self._limit:
+            raise self._bad(size)
+        if filled >= 4 + size:
+            return self.take()
+        if filled == len(frame):
+            self.kept = frame + bytes(min(4 + size - filled, max(filled, _FIRST_GROWTH)))
+        return None
+
+    def take(self) -> memoryview | None:
+        """Return what was kept, and keep it no longer."""
+        kept, self.kept = self.kept, None
+        return None if kept is None else memoryview(kept)[: self.filled]
+
+    def _wanted(self, data: memoryview) -> int:
+        """Return how large a buffer to begin with: the frame's size, as far as the claim deserves trust yet."""
+        if len(data) < 4:
+            return 4
+        (size,) = _UNPACK_SIZE(data)
+        return int(min(4 + size, max(_FIRST_GROWTH, 2 * len(data))))
+
+    def _bad(self, size: int) -> BadFrame:
+        return BadFrame(f"a frame of {size} bytes (socket.request.max.bytes={self._limit})")

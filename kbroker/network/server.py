@@ -1,0 +1,155 @@
+"""Listening sockets and the connections on them.
+
+Owns accept, connection limits, the idle sweep and the orderly end. Never reads a request: connection.py does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from dataclasses import dataclass
+
+from kbroker.handlers.registry import RequestContext
+from kbroker.handlers.services import Services
+from kbroker.network.connection import RECEIVE_BYTES, Connection
+from kbroker.network.dispatch import Dispatcher
+
+log = logging.getLogger(__name__)
+
+_LINGER_SECONDS = 2.0
+"""How long a stop waits for clients to take their last answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Limits of connections: bytes, counts, and ms."""
+
+    max_request_bytes: int
+    max_connections: int
+    max_connections_per_ip: int
+    per_ip_overrides: dict[str, int]
+    max_idle_ms: int
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
+    backlog: int
+
+
+class Server:
+    """Serves one broker's listeners."""
+
+    def __init__(self, services: Services, dispatcher: Dispatcher, limits: ServerLimits) -> None:
+        self.dispatcher = dispatcher
+        self.max_request_bytes = limits.max_request_bytes
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._services = services
+        self.limits = limits
+        self._connections: set[Connection] = set()
+        self._per_ip: Counter[str] = Counter()
+        self._hosts: dict[Connection, str] = {}
+        self._listening: list[asyncio.Server] = []
+        self._sweep: asyncio.TimerHandle | None = None
+        self._gone: asyncio.Future[None] | None = None
+
+    async def listen(self, name: str, sock: socket.socket) -> int:
+        """Accept connections on a socket from `bind`; return its port. Raises OSError when the address is in use."""
+        loop = asyncio.get_running_loop()
+        host, port = sock.getsockname()[:2]
+        try:
+            sock.listen(self.limits.backlog)  # only here the system tells of another that has the address, too
+        except OSError as err:
+            raise _cannot_listen(host, port, err) from None
+        server = await loop.create_server(lambda: Connection(self, loop, name), sock=sock, backlog=self.limits.backlog)
+        self._listening.append(server)
+        if self._sweep is None:
+            self._schedule_sweep()
+        log.info("listening on %s://%s:%d", name, host, port)
+        return int(port)
+
+    async def close(self) -> None:
+        """Stop accepting, end every connection: first those that have nothing to wait for, at a deadline all."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for server in self._listening:
+            server.close()
+        for connection in list(self._connections):
+            connection.close()
+        if self._connections:
+            self._gone = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._gone], timeout=_LINGER_SECONDS)
+        for connection in list(self._connections):
+            connection.abort()
+        for server in self._listening:
+            await server.wait_closed()
+
+    @property
+    def connection_count(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
+    # --- what connections call
+
+    def opened(self, connection: Connection) -> RequestContext | None:
+        """Admit a connection, or refuse it (max.connections, max.connections.per.ip)."""
+        host = connection.peer.rpartition(":")[0]
+        allowed = self.limits.per_ip_overrides.get(host, self.limits.max_connections_per_ip)
+        if len(self._connections) >= self.limits.max_connections or self._per_ip[host] >= allowed:
+            log.info("refusing a connection from %s: too many connections", connection.peer)
+            return None
+        self._connections.add(connection)
+        log.debug("%s connects to %s", connection.peer, connection.listener)
+        self._per_ip[host] += 1
+        self._hosts[connection] = host
+        return RequestContext(self._services, "/" + host, connection.listener, ("", 0))
+
+    def closed(self, connection: Connection) -> None:
+        """Give a connection's place back."""
+        if connection not in self._connections:
+            return
+        self._connections.discard(connection)
+        log.debug("%s is gone", connection.peer)
+        host = self._hosts.pop(connection)
+        self._per_ip[host] -= 1
+        if not self._per_ip[host]:
+            del self._per_ip[host]
+        if self._gone is not None and not self._connections and not self._gone.done():
+            self._gone.set_result(None)
+
+    def _schedule_sweep(self) -> None:
+        delay = min(max(self.limits.max_idle_ms / 4000, 0.05), 60.0)
+        self._sweep = asyncio.get_running_loop().call_later(delay, self._close_idle)
+
+    def _close_idle(self) -> None:
+        """Close what has been idle for connections.max.idle.ms."""
+        now = self._services.clock.monotonic_ms()
+        for connection in list(self._connections):
+            if connection.has_moved():
+                connection.idle_since = now
+            elif now - connection.idle_since >= self.limits.max_idle_ms:
+                log.info("closing the connection from %s: idle", connection.peer)
+                connection.abort()
+        self._schedule_sweep()
+
+
+def bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
+    """Take an address, without accepting anything yet; port 0 takes a free one. Raises OSError when it is in use."""
+    family, _, _, _, address = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
+        if limits.send_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
+        if limits.receive_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer_bytes)
+        sock.bind(address)
+    except OSError as err:
+        sock.close()
+        raise _cannot_listen(host or "0.0.0.0", port, err) from None
+    sock.setblocking(False)
+    return sock
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
+    return OSError(f"cannot listen on {host}:{port}: {error.strerror}")

@@ -1,0 +1,7 @@
+"""The embedded broker that the tests of a whole broker use, and raw connections to it."""
+
+from __future__ import annotations
+
+from tests.server.conftest import broker, connect
+
+__all__ = ["broker", "connect"]

@@ -1,0 +1,112 @@
+"""Frames are cut the same however the stream is cut into reads; nothing is kept that was only claimed."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.network.frames import BadFrame, FrameBuffer
+
+LIMIT = 300_000
+
+
+def framed(*bodies):
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+class Reader:
+    """Reads as a connection does: into the kept bytes where there are some, else into a buffer of its own."""
+
+    def __init__(self, limit=LIMIT):
+        self.buffer = FrameBuffer(limit)
+        self.frames = []
+
+    def read(self, data):
+        while data:
+            if self.buffer.kept is None:
+                size, whole = len(data), memoryview(bytearray(data))
+            else:
+                room = self.buffer.room()
+                size = min(len(room), len(data))
+                assert size > 0
+                room[:size] = data[:size]
+                whole = self.buffer.received(size)
+            data = data[size:]
+            if whole is not None:
+                self.frames += [bytes(frame) for frame in self.buffer.cut(whole)]
+                if self.buffer.consumed < len(whole):
+                    self.buffer.keep(whole[self.buffer.consumed :])
+
+
+BODIES = st.lists(st.binary(max_size=40) | st.integers(0, 200_000).map(bytes), max_size=8)
+
+
+@given(BODIES, st.data())
+def test_any_cutting_of_the_stream_gives_the_same_frames(bodies, data):
+    stream = framed(*bodies)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    reader = Reader()
+    for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        reader.read(stream[start:stop])
+    assert reader.frames == bodies
+    assert reader.buffer.kept is None
+
+
+@given(st.lists(st.binary(max_size=9), max_size=5))
+def test_byte_by_byte(bodies):
+    reader = Reader()
+    for byte in framed(*bodies):
+        reader.read(bytes([byte]))
+    assert reader.frames == bodies
+
+
+@given(BODIES, st.integers(0, 8), st.data())
+def test_what_waits_is_kept_in_order(bodies, after, data):
+    """A connection that is busy keeps what comes, in any pieces, and cuts it later."""
+    stream = framed(*bodies)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    buffer = FrameBuffer(LIMIT)
+    for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        buffer.keep(memoryview(stream)[start:stop])
+    kept = buffer.take()
+    taken = []
+    for frame in buffer.cut(kept):
+        taken.append(bytes(frame))
+        if len(taken) == after:
+            break
+    assert taken == (bodies[:after] if after else bodies)
+    assert bytes(kept[buffer.consumed :]) == framed(*bodies[len(taken) :])
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), LIMIT + 1, 2**31 - 1])
+def test_frames_before_an_impossible_one_are_handed_out(size):
+    reader = Reader()
+    reader.read(framed(b"first"))
+    with pytest.raises(BadFrame, match=f"a frame of {size} bytes"):
+        reader.read(framed(b"second") + struct.pack(">i", size))
+
+
+def test_an_impossible_size_is_found_as_soon_as_it_is_there():
+    reader = Reader()
+    reader.read(b"\x7f")
+    reader.read(b"\xff\xff")
+    with pytest.raises(BadFrame):
+        reader.read(b"\xff")
+
+
+def test_a_frame_at_the_limit_is_taken():
+    reader = Reader()
+    reader.read(framed(bytes(LIMIT)))
+    assert reader.frames == [bytes(LIMIT)]
+
+
+def test_a_claim_takes_no_memory():
+    """What is kept grows with the bytes that came."""
+    reader = Reader(limit=100 << 20)
+    reader.read(struct.pack(">i", 100 << 20))
+    assert len(reader.buffer.kept) <= 64 * 1024
+    reader.read(bytes(100_000))
+    assert len(reader.buffer.kept) <= 300_000
