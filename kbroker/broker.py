@@ -41,13 +41,11 @@ from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager, unusable
 from kbroker.log.log_config import LogConfig
 from kbroker.log.producers.producer_snapshots import CREDIBLE_IDS
-from kbroker.protocol.wire import new_uuid, uuid_text
-from kbroker.replicas import Replicas, TopicSettings
-from kbroker.txn.config import transaction_config
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, ServerLimits, bind
 from kbroker.protocol.wire import new_uuid, uuid_text
 from kbroker.replicas import Replicas, TopicSettings
+from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.hanging_transactions import find_hanging, warn_of
 from kbroker.txn.marker_sender import MarkerWriter

@@ -25,8 +25,8 @@ from kbroker.handlers.produce_answers import (
     refusal,
 )
 from kbroker.handlers.produce_in_transaction import produce_in_transaction
-from kbroker.log.append_info import AppendError
 from kbroker.handlers.registry import CloseConnection, RequestContext, handles
+from kbroker.log.append_info import AppendError
 from kbroker.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
