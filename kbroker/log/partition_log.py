@@ -22,8 +22,17 @@ from collections.abc import Callable
 from kbroker.failpoints import passed
 from kbroker.log import checkpoints, retention
 from kbroker.log.aborted_transactions import AbortedTransactions
-from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
-from kbroker.log.append_validation import BatchRules, check_header, needs_walk, stamp, trim, walk
+from kbroker.log.append_info import CLIENT, COORDINATOR, AppendError, AppendInfo, AppendOrigin
+from kbroker.log.append_validation import (
+    BatchRules,
+    check_header,
+    check_own,
+    needs_other_codec,
+    needs_walk,
+    stamp,
+    trim,
+    walk,
+)
 from kbroker.log.disk_errors import DiskTrouble
 from kbroker.log.flush import FlushTask
 from kbroker.log.header_chain import proven_end
@@ -176,10 +185,15 @@ class PartitionLog:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
         rules = self._rules
         batch = memoryview(records)
-        header = check_header(batch, rules, origin, request_version)
-        if header[1] + LOG_OVERHEAD != len(batch):
-            batch = trim(batch)
-        if full_validation or needs_walk(header, rules, now_ms):
+        if origin is COORDINATOR:
+            header = check_own(batch, rules)
+            walks = needs_other_codec(header, rules)
+        else:
+            header = check_header(batch, rules, origin, request_version)
+            if header[1] + LOG_OVERHEAD != len(batch):
+                batch = trim(batch)
+            walks = full_validation or needs_walk(header, rules, now_ms)
+        if walks:
             batch = memoryview(walk(batch, header, rules, now_ms, origin))
             header = parse_header(batch)
         if rules.log_append_time and not header[5] & CONTROL_BIT:
