@@ -12,8 +12,8 @@ from compat_tests.wire.exchanges.consumer_groups import beat, enter, owned
 from compat_tests.wire.session import Wire
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.topics import Topics
 from kbroker.group_coordinator.shard import GroupShard
+from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
 
