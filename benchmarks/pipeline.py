@@ -24,7 +24,7 @@ from benchmarks.raw import connect, produce_frame, pump
 from benchmarks.subjects import SUBJECTS, cpu_seconds, running
 from compat_tests.spark.session import connector_jars
 from kbroker.cli.client import Connection
-from kbroker.pipeline.kafka import Cluster
+from kbroker.pipeline.kafka.cluster import Cluster
 
 RESULTS = Path(__file__).parent / "results"
 TOPIC, COPY = "events", "copy"

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from kbroker import handlers
 from kbroker.clock import Clock, SystemClock
-from kbroker.cluster_state import BrokerEndpoint, ClusterState, TopicState
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
 from kbroker.config.model import ConfigError
 from kbroker.config.overrides import ALL_DIRS, per_ip_overrides
 from kbroker.config.server_config import BrokerConfig
@@ -29,13 +29,11 @@ from kbroker.config.values import parse_all, to_text
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded import EmbeddedStore
 from kbroker.controller.features import TRANSACTION_VERSION
-from kbroker.coordinator_configs import group_config, topic_defaults, transaction_config
-from kbroker.coordinator_logs import CoordinatorLog, LocalMarkers
-from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
+from kbroker.controller.topic_defaults import topic_defaults
+from kbroker.group_coordinator.config import group_config
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.services import Services
-from kbroker.hanging_transactions import find_hanging, warn_of
 from kbroker.log import checkpoints
 from kbroker.log.cleaner.settings import CleanerSettings
 from kbroker.log.cleaner.worker_pool import WorkerPool
@@ -47,10 +45,13 @@ from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, ServerLimits, bind
 from kbroker.protocol.wire import new_uuid, uuid_text
 from kbroker.replicas import Replicas, TopicSettings
-from kbroker.txn.coordinator import TOPIC as TRANSACTIONS_TOPIC
+from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
-from kbroker.txn.markers import MarkerWriter
+from kbroker.txn.hanging_transactions import find_hanging, warn_of
+from kbroker.txn.marker_sender import MarkerWriter
 from kbroker.txn.producer_ids import ProducerIds
+from kbroker.wiring.coordinator_log import CoordinatorLog
+from kbroker.wiring.local_markers import LocalMarkers
 
 log = logging.getLogger(__name__)
 
@@ -363,7 +364,8 @@ class BrokerNode:
         """Once after the start, when it is known which transactions are open."""
         if not self._looked_for_hanging and self.transactions.is_loaded:
             self._looked_for_hanging = True
-            warn_of(find_hanging(self.replicas, self.transactions.all()), self.bootstrap_servers)
+            led = (((each.topic, each.index), each.log.producers) for each in self.replicas if each.leading)
+            warn_of(find_hanging(led, self.transactions.all()), self.bootstrap_servers)
 
     def _follow_cleaning(self) -> None:
         """Look more often while a log is compacted: what the worker has done waits to be taken over."""

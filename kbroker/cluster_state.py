@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 NO_LEADER = -1
+OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
+"""The coordinators' topics."""
 
 
 @dataclass(frozen=True, slots=True)

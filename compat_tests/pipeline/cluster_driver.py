@@ -18,9 +18,9 @@ from typing import Any
 from compat_tests.pipeline.cluster import EXECUTOR_MEMORY, WAIT_S
 from compat_tests.pipeline.jobs import Jobs, refused
 from compat_tests.spark.session import connector_jars
-from kbroker.pipeline.replay import Replay
-from kbroker.pipeline.spark import SparkOptions, open_session
-from kbroker.pipeline.visit_rules import VisitRules
+from kbroker.pipeline.replay.replay import Replay
+from kbroker.pipeline.spark.session import SparkOptions, open_session
+from kbroker.pipeline.visits.rules import VisitRules
 
 CONF = {
     "spark.executor.memory": EXECUTOR_MEMORY,

@@ -11,18 +11,18 @@ from typing import Any
 
 from compat_tests.spark.session import spark
 from kbroker.cli.client import Connection
-from kbroker.pipeline.archive import Archive, ArchiveOptions
+from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
+from kbroker.pipeline.archive.optimize import Optimization
+from kbroker.pipeline.archive.store import Store
+from kbroker.pipeline.archive.verify import Verification
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.kafka import Cluster
-from kbroker.pipeline.lookup import read_lookup
-from kbroker.pipeline.optimize import Optimization
-from kbroker.pipeline.recount import differences, recount_days, require_same, state_of, table_rows
-from kbroker.pipeline.replay import Replay, ReplayOptions
-from kbroker.pipeline.spark import configure
-from kbroker.pipeline.store import Store
-from kbroker.pipeline.verify import Verification
-from kbroker.pipeline.visit_rules import VisitRules
-from kbroker.pipeline.visits import Visits, VisitsOptions
+from kbroker.pipeline.kafka.cluster import Cluster
+from kbroker.pipeline.replay.replay import Replay, ReplayOptions
+from kbroker.pipeline.spark.session import configure
+from kbroker.pipeline.visits.lookup import read_lookup
+from kbroker.pipeline.visits.recount import differences, recount_days, require_same, state_of, table_rows
+from kbroker.pipeline.visits.rules import VisitRules
+from kbroker.pipeline.visits.stream import Visits, VisitsOptions
 
 
 class Steps:

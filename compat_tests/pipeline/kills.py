@@ -18,7 +18,7 @@ from compat_tests.pipeline.topics import BASE_MS, create, put, records, values
 from compat_tests.pipeline.visit_model import lookup_text, some_events
 from compat_tests.spark.session import connector_jars
 from kbroker.failpoints import VARIABLE
-from kbroker.pipeline.visit_rules import VisitRules
+from kbroker.pipeline.visits.rules import VisitRules
 
 scenarios = Scenarios("pipeline")
 PATIENCE_S = 100

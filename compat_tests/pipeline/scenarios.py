@@ -28,12 +28,12 @@ from compat_tests.pipeline.topics import (
     values,
 )
 from compat_tests.pipeline.visit_model import Record, counted, lookup_text, some_events
-from kbroker.pipeline.archive import Archive
-from kbroker.pipeline.demo import TourOptions, by_day, tour
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.demo.tour import TourOptions, by_day, tour
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay import Replay
-from kbroker.pipeline.visit_outputs import TABLE
-from kbroker.pipeline.visit_rules import VisitRules
+from kbroker.pipeline.replay.replay import Replay
+from kbroker.pipeline.visits.outputs import TABLE
+from kbroker.pipeline.visits.rules import VisitRules
 
 scenarios = Scenarios("pipeline")
 

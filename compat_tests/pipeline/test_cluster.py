@@ -21,7 +21,7 @@ from compat_tests.pipeline.topics import BASE_MS, create, records, values
 from compat_tests.pipeline.visit_model import counted, lookup_text, some_events
 from compat_tests.spark.session import connector_jars
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.visit_rules import VisitRules
+from kbroker.pipeline.visits.rules import VisitRules
 
 pytestmark = [
     pytest.mark.spark,

@@ -8,8 +8,8 @@ import pytest
 
 from compat_tests.spark.session import spark
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.files import Files
-from kbroker.pipeline.lock import NAME, WriterLock
+from kbroker.pipeline.storage.files import Files
+from kbroker.pipeline.storage.lock import NAME, WriterLock
 from tests.pipeline.local_session import local_files
 
 pytestmark = pytest.mark.spark

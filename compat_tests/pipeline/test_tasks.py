@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from compat_tests.spark.session import spark
-from kbroker.pipeline.first_attempt import DONE_AGAIN, FIRST, first_attempt_only, lost_in
-from kbroker.pipeline.manifest import Partition
-from kbroker.pipeline.one_task_each import one_task_each
-from kbroker.pipeline.record_columns import offsets_of, within
-from kbroker.pipeline.small_frame import small_frame
+from kbroker.pipeline.archive.record_columns import offsets_of, within
+from kbroker.pipeline.ranges import Partition
+from kbroker.pipeline.spark.small_frame import small_frame
+from kbroker.pipeline.spark.tasks import DONE_AGAIN, FIRST, first_attempt_only, lost_in, one_task_each
 
 pytestmark = [
     pytest.mark.spark,

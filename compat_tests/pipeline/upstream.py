@@ -7,12 +7,12 @@ from typing import Any
 from compat_tests.harness.scenarios import Scenarios
 from compat_tests.pipeline.jobs import Jobs, jobs, refused, without
 from compat_tests.pipeline.topics import create, delete_records, delete_topic, put
-from kbroker.pipeline.archive import Archive
-from kbroker.pipeline.kafka import Cluster
-from kbroker.pipeline.manifest import Manifest
-from kbroker.pipeline.replay import Replay
-from kbroker.pipeline.store import Store
-from kbroker.pipeline.verify import Verification
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.manifest import Manifest
+from kbroker.pipeline.archive.store import Store
+from kbroker.pipeline.archive.verify import Verification
+from kbroker.pipeline.kafka.cluster import Cluster
+from kbroker.pipeline.replay.replay import Replay
 
 scenarios = Scenarios("pipeline")
 

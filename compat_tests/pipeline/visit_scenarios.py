@@ -28,10 +28,10 @@ from compat_tests.pipeline.topics import (
     values,
 )
 from compat_tests.pipeline.visit_model import Record
-from kbroker.pipeline.files import Files
-from kbroker.pipeline.lock import WriterLock
-from kbroker.pipeline.lookup import read_lookup
-from kbroker.pipeline.visit_rules import VisitRules
+from kbroker.pipeline.storage.files import Files
+from kbroker.pipeline.storage.lock import WriterLock
+from kbroker.pipeline.visits.lookup import read_lookup
+from kbroker.pipeline.visits.rules import VisitRules
 
 scenarios = Scenarios("pipeline")
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000

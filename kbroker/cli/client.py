@@ -115,16 +115,21 @@ class Connection:
 
     def _require_reachable(self) -> None:
         """Fail in one line when no address takes a connection: the client would only say so after seconds."""
+        if (reason := self.unreachable()) is not None:
+            raise click.ClickException(reason)
+
+    def unreachable(self) -> str | None:
+        """Return why no bootstrap address takes a connection, None when one does; behind a proxy nobody looks."""
         if self.settings.get("proxy_url") or self.settings.get("socks5_proxy"):
-            return
+            return None
         patience_ms = self.settings.get("bootstrap_timeout_ms") or _DEFAULTS["bootstrap_timeout_ms"]
         reasons = []
         for address in self.bootstrap.split(","):
             reason = _unreachable(address, patience_ms / 1000)
             if reason is None:
-                return
+                return None
             reasons.append(f"{address}: {reason}")
-        raise click.ClickException(f"no broker answers at {'; '.join(reasons)}")
+        return f"no broker answers at {'; '.join(reasons)}"
 
     def _for(self, kind: Any, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
         merged = {**_DEFAULTS, **(own or {}), **self.settings}

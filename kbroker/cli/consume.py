@@ -22,6 +22,7 @@ from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata,
 
 from kbroker.cli import record_format
 from kbroker.cli.client import Connection, client_options, ending_at_signals, patiently
+from kbroker.cli.outage import SILENCE_S, told_of_outages
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
@@ -49,6 +50,8 @@ class _Printing:
     printed: int = 0
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     assigned: bool = False
+    heard: float = field(default_factory=time.monotonic)
+    """When the last records came."""
 
     def room(self) -> int:
         """Return how many more records may be printed at once."""
@@ -98,7 +101,11 @@ def command(
         allow_auto_create_topics=False,
         exclude_internal_topics=False,
     )
-    with ending_at_signals(), _closing(consumer, connection):
+    with (
+        ending_at_signals(),
+        _closing(consumer, connection),
+        told_of_outages(connection.unreachable, lambda: time.monotonic() - printing.heard > SILENCE_S),
+    ):
         if group is None:
             _assign(consumer, topics, partitions, start, printing)
         else:
@@ -259,9 +266,9 @@ def _subscribe(consumer: Any, topics: tuple[str, ...], printing: _Printing) -> N
 
 def _print_records(consumer: Any, printing: _Printing, in_group: bool) -> None:
     out = sys.stdout.buffer
-    last = time.monotonic()
+    printing.heard = time.monotonic()
     while not _at_end(consumer, printing):
-        silence_ms = (time.monotonic() - last) * 1000
+        silence_ms = (time.monotonic() - printing.heard) * 1000
         if printing.timeout_ms is not None and silence_ms >= printing.timeout_ms:
             return
         wait = _POLL_MS if printing.timeout_ms is None else min(_POLL_MS, printing.timeout_ms - silence_ms)
@@ -273,7 +280,7 @@ def _print_records(consumer: Any, printing: _Printing, in_group: bool) -> None:
             done[partition] = OffsetAndMetadata(records[-1].offset + 1, "", records[-1].leader_epoch)
         if done:
             out.flush()
-            last = time.monotonic()
+            printing.heard = time.monotonic()
             if in_group:
                 _commit(consumer, done)
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import click
-from kafka.errors import BrokerResponseError, KafkaError, KafkaTimeoutError
+from kafka.admin import ConfigResource
+from kafka.errors import (
+    BrokerResponseError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+)
 from kafka.serializer import Serializer
 
 from kbroker.cli.client import Connection, client_options, ending_at_signals, error_text
+from kbroker.cli.outage import SILENCE_S, told_of_outages
 from kbroker.cli.record_format import unescape
 
 # Enough to fill many requests, little enough to keep a piped file of any size out of memory.
@@ -19,6 +28,7 @@ _MOST_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024
 _RECORD_OVERHEAD: Final = 64
 _GRACE_S: Final = 10.0
 ACKS: Final = {"0": 0, "1": 1, "all": -1, "-1": -1}
+_LIMITS: Final = {MessageSizeTooLargeError: "max.message.bytes", RecordListTooLargeError: "segment.bytes"}
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -47,14 +57,21 @@ class _Deliveries:
         self.error: BaseException | None = None
         self._pending = 0
         self._bytes = 0
+        self._heard = time.monotonic()
         self._changed = threading.Condition()
 
     def expect(self, size: int) -> None:
         """Wait until `size` more bytes may be on their way."""
         with self._changed:
             self._changed.wait_for(lambda: self._bytes < _MOST_BYTES_IN_FLIGHT)
+            if not self._pending:
+                self._heard = time.monotonic()
             self._bytes += size
             self._pending += 1
+
+    def stall(self) -> bool:
+        """Whether records are on their way of which nothing was heard for a while."""
+        return self._pending > 0 and time.monotonic() - self._heard > SILENCE_S
 
     def succeed(self, size: int, _metadata: object) -> None:
         """Count a record that was acknowledged."""
@@ -74,6 +91,7 @@ class _Deliveries:
     def _forget(self, size: int) -> None:
         self._pending -= 1
         self._bytes -= size
+        self._heard = time.monotonic()
         self._changed.notify_all()
 
     def wait(self, patience_s: float) -> None:
@@ -132,21 +150,25 @@ def command(
         _check(producer, topic, partition)
         lines: Iterable[bytes] = sys.stdin.buffer
         try:
-            with ending_at_signals():
-                _send(
-                    (_message(line, separator, tombstones) for line in lines),
-                    lambda m: producer.send(topic, m.value, m.key, header_list, partition),
-                    deliveries,
-                )
+            with told_of_outages(connection.unreachable, deliveries.stall):
+                try:
+                    with ending_at_signals():
+                        _send(
+                            (_message(line, separator, tombstones) for line in lines),
+                            lambda m: producer.send(topic, m.value, m.key, header_list, partition),
+                            deliveries,
+                        )
+                finally:
+                    # Also when interrupted: what was read is written before the command ends. The client's own flush
+                    # fails where it has split a batch.
+                    deliveries.wait(producer.config["delivery_timeout_ms"] / 1000 + _GRACE_S)
         finally:
-            # Also when interrupted: what was read is written before the command ends. The client's own flush
-            # fails where it has split a batch.
-            deliveries.wait(producer.config["delivery_timeout_ms"] / 1000 + _GRACE_S)
             click.echo(f"{_records(deliveries.written)} written to {topic}", err=True)
     finally:
         producer.close()
     if deliveries.error is not None:
-        raise click.ClickException(f"{_records(deliveries.failed)} failed: {_words(deliveries.error)}")
+        why = _limit(deliveries.error, connection, producer, topic) or _words(deliveries.error)
+        raise click.ClickException(f"{_records(deliveries.failed)} failed: {why}")
 
 
 def _records(count: int) -> str:
@@ -194,6 +216,22 @@ def _send(messages: Iterable[_Message], send: Callable[[_Message], Any], deliver
             return
         future.add_callback(deliveries.succeed, size)
         future.add_errback(deliveries.fail, size)
+
+
+def _limit(error: Any, connection: Connection, producer: Any, topic: str) -> str | None:
+    """Say which limit a record passed, and what sets it; None for another error, or where the broker does not tell."""
+    if "max_request_size" in str(error):
+        limit = producer.config["max_request_size"]
+        return f"a record is larger than the client's limit of {limit} bytes (-X max.request.size=BYTES sets it)"
+    key = _LIMITS.get(type(error))
+    if key is None:
+        return None
+    try:
+        with connection.admin() as admin:
+            value = admin.describe_configs([ConfigResource("TOPIC", topic)])["topic"][topic][key]["value"]
+    except (KafkaError, KeyError, click.ClickException):
+        return None
+    return f"a batch is larger than the topic's {key}={value} ({error.message})"
 
 
 def _words(error: BaseException) -> str:

@@ -40,7 +40,14 @@ def _report(failures: list[str]) -> None:
 @command.command("create")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("-p", "--partitions", type=click.IntRange(1), help="Number of partitions; the broker's default without.")
-@click.option("-r", "--replicas", type=click.IntRange(1), help="Replicas of each; the broker's default without.")
+@click.option(
+    "-r",
+    "--replicas",
+    "--replication-factor",
+    "replicas",
+    type=click.IntRange(1),
+    help="Replicas of each; the broker's default without.",
+)
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config of the topic.")
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
 @client_options

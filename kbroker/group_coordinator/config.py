@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from kbroker.config.model import ConfigError
+from kbroker.config.server_config import BrokerConfig
+from kbroker.group_coordinator.consumer.target import assignor_names
+
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long the first JoinGroup of a member may stay parked (KAFKA-7610); not configurable in Kafka either."""
 
@@ -55,3 +59,39 @@ class GroupConfig:
     consumer_min_assignment_interval_ms: int = 0  # group.consumer.min.assignment.interval.ms
     consumer_max_assignment_interval_ms: int = 15_000  # group.consumer.max.assignment.interval.ms
     consumer_regex_refresh_interval_ms: int = 600_000  # group.consumer.regex.refresh.interval.ms
+
+
+def group_config(config: BrokerConfig) -> GroupConfig:
+    """Return what the broker's config says of groups; raises ConfigError."""
+    return GroupConfig(
+        offsets_topic_num_partitions=config.get_int("offsets.topic.num.partitions"),
+        min_session_timeout_ms=config.get_int("group.min.session.timeout.ms"),
+        max_session_timeout_ms=config.get_int("group.max.session.timeout.ms"),
+        initial_rebalance_delay_ms=config.get_int("group.initial.rebalance.delay.ms"),
+        max_size=config.get_int("group.max.size"),
+        offsets_retention_ms=config.get_int("offsets.retention.minutes") * 60_000,
+        offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
+        offset_metadata_max_bytes=config.get_int("offset.metadata.max.bytes"),
+        offsets_commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+        consumer_enabled="consumer" in (config.get_list("group.coordinator.rebalance.protocols") or ()),
+        consumer_session_timeout_ms=config.get_int("group.consumer.session.timeout.ms"),
+        consumer_min_session_timeout_ms=config.get_int("group.consumer.min.session.timeout.ms"),
+        consumer_max_session_timeout_ms=config.get_int("group.consumer.max.session.timeout.ms"),
+        consumer_heartbeat_interval_ms=config.get_int("group.consumer.heartbeat.interval.ms"),
+        consumer_min_heartbeat_interval_ms=config.get_int("group.consumer.min.heartbeat.interval.ms"),
+        consumer_max_heartbeat_interval_ms=config.get_int("group.consumer.max.heartbeat.interval.ms"),
+        consumer_max_size=config.get_int("group.consumer.max.size"),
+        consumer_assignors=_assignors(config),
+        consumer_migration_policy=MigrationPolicy[config.get_str("group.consumer.migration.policy").upper()],
+        consumer_assignment_interval_ms=config.get_int("group.consumer.assignment.interval.ms"),
+        consumer_min_assignment_interval_ms=config.get_int("group.consumer.min.assignment.interval.ms"),
+        consumer_max_assignment_interval_ms=config.get_int("group.consumer.max.assignment.interval.ms"),
+        consumer_regex_refresh_interval_ms=config.get_int("group.consumer.regex.refresh.interval.ms"),
+    )
+
+
+def _assignors(config: BrokerConfig) -> tuple[str, ...]:
+    try:
+        return assignor_names(config.get_list("group.consumer.assignors") or ())
+    except ValueError as err:
+        raise ConfigError(f"group.consumer.assignors: {err}") from err

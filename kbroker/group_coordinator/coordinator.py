@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from kbroker.clock import Clock
-from kbroker.cluster_state import ClusterState
-from kbroker.coordination_outcome import EndOfTransaction, Outcome, Parked, Writer
-from kbroker.coordination_service import CoordinatorService
+from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
+from kbroker.coordination.interfaces import Writer
+from kbroker.coordination.outcome import EndOfTransaction, Outcome, Parked
+from kbroker.coordination.service import CoordinatorService
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer.settings import Settings
 from kbroker.group_coordinator.consumer.topics import Topics
@@ -59,7 +60,6 @@ from kbroker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
-TOPIC = "__consumer_offsets"
 _RETRY_ELSEWHERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -75,7 +75,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         self._topics = topics = Topics(state or ClusterState(""))
         self._settings = settings = Settings(config, topics)
         super().__init__(
-            TOPIC,
+            OFFSETS_TOPIC,
             config.offsets_topic_num_partitions,
             lambda _partition: GroupShard(config, topics, settings),
             writer,

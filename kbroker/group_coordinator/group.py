@@ -22,7 +22,8 @@ import uuid
 from collections.abc import Iterable
 from enum import Enum
 
-from kbroker.coordination_outcome import Parked, java_hash
+from kbroker.coordination.outcome import Parked
+from kbroker.coordination.partitioning import java_hash
 from kbroker.protocol.compiler import decoder
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolSubscription

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from kbroker.coordination_outcome import Cancel, Outcome, Parked, Schedule, answerable
+from kbroker.coordination.client_errors import answerable
+from kbroker.coordination.outcome import Cancel, Outcome, Parked, Schedule
 from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from kbroker.group_coordinator.group import (
     COMPLETING,

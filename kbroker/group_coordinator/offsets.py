@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from kbroker.coordination_outcome import CoordinatorRecord, InTransaction, Outcome
+from kbroker.coordination.outcome import CoordinatorRecord, InTransaction, Outcome
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer.group import ConsumerGroup
 from kbroker.group_coordinator.group import COMPLETING, CONSUMER, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup

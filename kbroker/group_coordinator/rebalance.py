@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from kbroker.coordination_outcome import Cancel, CoordinatorRecord, Outcome, Parked, Schedule
+from kbroker.coordination.outcome import Cancel, CoordinatorRecord, Outcome, Parked, Schedule
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.group import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup, Member
 from kbroker.group_coordinator.records import group_metadata

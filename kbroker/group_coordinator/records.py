@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from kbroker.coordination_outcome import CoordinatorRecord
+from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.group import ClassicGroup
 from kbroker.protocol.compiler import decoder, encoder
 from kbroker.protocol.errors import ApiError, ErrorCode

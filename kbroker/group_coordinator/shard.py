@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Parked, Schedule
+from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Parked, Schedule
 from kbroker.group_coordinator import records
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer import describe as consumer_describe

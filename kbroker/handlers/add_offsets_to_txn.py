@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from kbroker.coordination_outcome import then
-from kbroker.group_coordinator.coordinator import TOPIC
+from kbroker.cluster_state import OFFSETS_TOPIC
+from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -25,7 +25,7 @@ def add_offsets_to_txn(
 ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
     """Add a group's offsets."""
     version = ctx.version
-    partition = (TOPIC, ctx.services.groups.partition_for(request.group_id))
+    partition = (OFFSETS_TOPIC, ctx.services.groups.partition_for(request.group_id))
 
     def respond(code: ErrorCode) -> AddOffsetsToTxnResponse:
         if code is ErrorCode.PRODUCER_FENCED and version < _FIRST_FENCED_VERSION:

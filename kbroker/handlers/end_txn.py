@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from kbroker.coordination_outcome import then
+from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse

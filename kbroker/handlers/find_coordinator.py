@@ -8,12 +8,11 @@ Gaps: share groups (2) have no coordinator here: COORDINATOR_NOT_AVAILABLE, as w
 
 from __future__ import annotations
 
-from kbroker.group_coordinator.coordinator import TOPIC as OFFSETS_TOPIC
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.wire import parse_uuid
-from kbroker.txn.coordinator import TOPIC as TRANSACTIONS_TOPIC
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 BATCHED_SINCE = 4

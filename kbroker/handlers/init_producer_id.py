@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from kbroker.coordination_outcome import then
+from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

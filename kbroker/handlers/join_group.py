@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from kbroker.coordination_outcome import then
+from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 

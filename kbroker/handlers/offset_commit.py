@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination_outcome import then
+from kbroker.coordination.then import then
 from kbroker.group_coordinator.coordinator import commit_error
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode

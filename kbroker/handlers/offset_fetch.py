@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination_outcome import then
+from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.repeated import MAX_REPEATED_BYTES, as_often
 from kbroker.protocol.compiler import encode

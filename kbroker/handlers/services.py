@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kbroker.handlers.fetch_session import FetchSessions
     from kbroker.replicas import Replicas
     from kbroker.txn.coordinator import TransactionCoordinator
-    from kbroker.txn.markers import Target
+    from kbroker.txn.marker_sender import Target
     from kbroker.txn.producer_ids import ProducerIds
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from kbroker.coordination_outcome import then
+from kbroker.coordination.then import then
 from kbroker.handlers.services import Services
 from kbroker.log.appends import AppendError
 from kbroker.log.verification import UNCHECKED

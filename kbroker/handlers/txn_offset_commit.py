@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from kbroker.coordination_outcome import answerable, then
-from kbroker.group_coordinator.coordinator import TOPIC, txn_commit_error
+from kbroker.cluster_state import OFFSETS_TOPIC
+from kbroker.coordination.client_errors import answerable
+from kbroker.coordination.then import then
+from kbroker.group_coordinator.coordinator import txn_commit_error
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.transaction_verification import Client, Question, Verdicts, verify
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -48,7 +50,7 @@ def txn_offset_commit(
     groups, services = ctx.services.groups, ctx.services
     index = groups.partition_for(request.group_id)
     try:
-        partition = services.replicas.leader(TOPIC, index)
+        partition = services.replicas.leader(OFFSETS_TOPIC, index)
     except ApiError as err:
         return finish(txn_commit_error(request, answerable(err.code)))
     producer = Identity(request.producer_id, request.producer_epoch)
@@ -56,7 +58,7 @@ def txn_offset_commit(
     verdicts = verify(services, request.transactional_id, producer, [question], _client(ctx.version))
 
     def commit(found: Verdicts) -> TxnOffsetCommitResponse | Awaitable[TxnOffsetCommitResponse]:
-        code, guard = found[TOPIC, index]
+        code, guard = found[OFFSETS_TOPIC, index]
         if code:
             return finish(txn_commit_error(request, answerable(code)))
         return then(groups.commit_offsets_in_transaction(request, guard), finish)

@@ -20,7 +20,7 @@ from kbroker.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from kbroker.txn.markers import Answers, Marker
+from kbroker.txn.marker_sender import Answers, Marker
 from kbroker.txn.transaction import TopicPartition
 
 

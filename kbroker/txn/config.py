@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kbroker.config.server_config import BrokerConfig
+
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
@@ -15,3 +17,14 @@ class TransactionConfig:
     id_expiration_ms: int = 604_800_000
     expiration_interval_ms: int = 3_600_000
     write_timeout_ms: int = 5_000
+
+
+def transaction_config(config: BrokerConfig) -> TransactionConfig:
+    """Return what the broker's config says of transactions."""
+    return TransactionConfig(
+        num_partitions=config.get_int("transaction.state.log.num.partitions"),
+        max_timeout_ms=config.get_int("transaction.max.timeout.ms"),
+        abort_interval_ms=config.get_int("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+        id_expiration_ms=config.get_int("transactional.id.expiration.ms"),
+        expiration_interval_ms=config.get_int("transaction.remove.expired.transaction.cleanup.interval.ms"),
+    )

@@ -13,17 +13,18 @@ from functools import partial
 from typing import NamedTuple
 
 from kbroker.clock import Clock
-from kbroker.coordination_outcome import Outcome, Writer, then
-from kbroker.coordination_service import CoordinatorService
+from kbroker.cluster_state import TRANSACTIONS_TOPIC
+from kbroker.coordination.interfaces import Writer
+from kbroker.coordination.outcome import Outcome
+from kbroker.coordination.service import CoordinatorService
+from kbroker.coordination.then import then
 from kbroker.failpoints import passed
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.config import TransactionConfig
-from kbroker.txn.markers import MarkerWriter
-from kbroker.txn.marking import Marking
+from kbroker.txn.marker_sender import MarkerWriter, Marking
 from kbroker.txn.shard import NOBODY, Identity, ProducerIdSupply, TransactionShard
 from kbroker.txn.transaction import TopicPartition, Transaction
 
-TOPIC = "__transaction_state"
 _ANSWERS = {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE}
 """What producers are told of the coordinator's own log, beside what the runtime translates for all coordinators."""
 
@@ -53,7 +54,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
     ) -> None:
         self.config = config
         super().__init__(
-            TOPIC,
+            TRANSACTIONS_TOPIC,
             config.num_partitions,
             lambda partition: TransactionShard(
                 config,

@@ -11,7 +11,7 @@ import struct
 from functools import lru_cache
 from typing import Any
 
-from kbroker.coordination_outcome import CoordinatorRecord
+from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.protocol.compiler import decoder, encoder
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.transaction_records import PartitionsSchema, TransactionLogKey, TransactionLogValue

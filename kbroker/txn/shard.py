@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Schedule
+from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn import records
 from kbroker.txn.config import TransactionConfig

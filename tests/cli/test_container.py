@@ -7,13 +7,16 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from compat_tests.harness.brokers import free_port
 from kbroker.cli.container import CLUSTER_ID, container_settings
@@ -359,6 +362,25 @@ def test_the_start_script_of_testcontainers_for_python(image, tmp_path, kraft):
             os.kill(broker, signal.SIGTERM)
 
 
+def test_the_health_check_asks_the_broker(embedded):
+    def status(port: str) -> int:
+        environment = {"PATH": os.environ["PATH"], "KAFKA_LISTENERS": f"PLAINTEXT://0.0.0.0:{port},OTHER://0.0.0.0:1"}
+        return subprocess.run([DOCKER / "healthcheck"], env=environment, timeout=20, check=False).returncode
+
+    assert status(embedded.bootstrap_servers.rpartition(":")[2]) == 0
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        free = str(silent.getsockname()[1])
+    assert status(free) == 1
+
+
+def test_the_image_locks_every_dependency():
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+)", (DOCKER / "requirements.txt").read_text(), re.M))
+    for each in map(
+        Requirement, tomllib.loads((DOCKER.parent / "pyproject.toml").read_text())["project"]["dependencies"]
+    ):
+        assert each.specifier.contains(locked[each.name]), each
+
+
 def test_the_dockerfile_names_files_that_are_there():
     lines = (DOCKER / "Dockerfile").read_text().splitlines()
     copied = [
@@ -370,6 +392,6 @@ def test_the_dockerfile_names_files_that_are_there():
     assert "docker/run" in copied
     for source in copied:
         assert (DOCKER.parent / source).exists(), source
-    for script in [DOCKER / "run", *(DOCKER / "confluent").iterdir()]:
+    for script in [DOCKER / "run", DOCKER / "healthcheck", *(DOCKER / "confluent").iterdir()]:
         assert os.access(script, os.X_OK)
         assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0

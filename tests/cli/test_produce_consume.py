@@ -343,3 +343,12 @@ def test_many_records_need_little_memory(cli, name):
         assert process.wait(60) == 0
         assert process.stderr.read() == f"80000 records written to {name}\n".encode()
     assert most < 110 * 1024 * 1024
+
+
+def test_a_record_over_a_limit_names_it(cli, name):
+    cli.ok("topic", "create", name, "--config", "max.message.bytes=2000", "--replication-factor", "1")
+    told = cli("produce", name, stdin=b"x" * 3000).err.splitlines()[-1]
+    assert told.endswith("failed: a batch is larger than the topic's max.message.bytes=2000 (MESSAGE_SIZE_TOO_LARGE)")
+    told = cli("produce", name, "-X", "max.request.size=1000", stdin=b"x" * 3000).err.splitlines()[-1]
+    limit = "a record is larger than the client's limit of 1000 bytes (-X max.request.size=BYTES sets it)"
+    assert told.endswith(f"1 record failed: {limit}")

@@ -13,7 +13,7 @@ from kbroker.controller.adopt import adopt
 from kbroker.controller.adopt_producer_ids import first_unused_producer_id
 from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.embedded import EmbeddedStore
-from kbroker.coordination_batches import record_batch
+from kbroker.coordination.batches import record_batch
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_manager import LogManager
 from kbroker.protocol.records import build_batch

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination_outcome import answerable, java_hash, partition_for, then
+from kbroker.coordination.client_errors import answerable
+from kbroker.coordination.partitioning import java_hash, partition_for
+from kbroker.coordination.then import then
 from kbroker.protocol.errors import ErrorCode
 
 

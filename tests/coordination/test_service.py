@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordination_outcome import partition_for
-from kbroker.coordination_service import CoordinatorService
+from kbroker.coordination.partitioning import partition_for
+from kbroker.coordination.service import CoordinatorService
 
 from .world import FakeWriter, Journal, ManualClock
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination_outcome import Cancel, Outcome, Schedule
-from kbroker.coordination_timers import TURN_MS, Timers
+from kbroker.coordination.outcome import Cancel, Outcome, Schedule
+from kbroker.coordination.timers import TURN_MS, Timers
 
 from .world import ManualClock, World, failed
 

@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from kbroker.pipeline.replay import HEADER
+from kbroker.pipeline.replay.replay import HEADER
 from tests.crash.driving import Feed, Kills
 
 PARTITIONS = 3

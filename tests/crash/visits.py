@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from compat_tests.pipeline.visit_model import Record, counted, event_of, event_stream, lookup_text
-from kbroker.pipeline.visit_rules import DAY_MS, VisitRules
+from kbroker.pipeline.visits.rules import DAY_MS, VisitRules
 from tests.crash.driving import PATIENCE_S, Feed, Kills
 
 PARTITIONS = 3

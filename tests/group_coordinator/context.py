@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Any, Self
 
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Parked, Schedule
+from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Parked, Schedule
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer.topics import Topics
 from kbroker.group_coordinator.group import ClassicGroup

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.coordination_outcome import CoordinatorRecord
+from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer.embedded import read_assignment
 from kbroker.group_coordinator.consumer.group import ConsumerGroupState

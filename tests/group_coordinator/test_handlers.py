@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kbroker import coordination
-from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
+from kbroker.cluster_state import OFFSETS_TOPIC, BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller.features import BOOTSTRAP
+from kbroker.coordination import runtime
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.coordinator import TOPIC, GroupCoordinator
+from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -72,7 +72,7 @@ PARTITION = PartitionState((1,), (1,), 1, 0)
 @pytest.fixture(autouse=True)
 def loads_are_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no loop here to go on with a load that a busy machine did not finish in its slice."""
-    monkeypatch.setattr(coordination, "LOAD_SLICE_SECONDS", 60.0)
+    monkeypatch.setattr(runtime, "LOAD_SLICE_SECONDS", 60.0)
 
 
 class Node:
@@ -85,7 +85,7 @@ class Node:
         state = ClusterState("c", brokers={1: BrokerEndpoint(1, "host", 9092)}, features=BOOTSTRAP)
         state = state.with_topic(TopicState("t", T_ID, (PARTITION, PARTITION)))
         if topic:
-            state = state.with_topic(TopicState(TOPIC, b"o" * 16, (PARTITION,) * 4))
+            state = state.with_topic(TopicState(OFFSETS_TOPIC, b"o" * 16, (PARTITION,) * 4))
         else:
             self.writer.count = 0
         self.controller = SimpleNamespace(state=state)
@@ -171,9 +171,9 @@ def test_find_coordinator_creates_the_topic() -> None:
     assert node.ask(request, 3).error_code == E.COORDINATOR_NOT_AVAILABLE, "it exists, but nobody knows it yet"
     assert node.writer.count == 4
     nobody = PartitionState((1,), (1,), -1, 0)
-    node.controller.state = node.controller.state.with_topic(TopicState(TOPIC, b"o" * 16, (nobody,) * 4))
+    node.controller.state = node.controller.state.with_topic(TopicState(OFFSETS_TOPIC, b"o" * 16, (nobody,) * 4))
     assert node.ask(request, 3).error_code == E.COORDINATOR_NOT_AVAILABLE
-    node.controller.state = node.controller.state.with_topic(TopicState(TOPIC, b"o" * 16, (PARTITION,) * 4))
+    node.controller.state = node.controller.state.with_topic(TopicState(OFFSETS_TOPIC, b"o" * 16, (PARTITION,) * 4))
     assert node.ask(request, 3).node_id == 1
 
 
@@ -375,7 +375,7 @@ def test_groups_that_are_elsewhere() -> None:
 def test_groups_that_are_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         node = Node(lead=False)
-        monkeypatch.setattr("kbroker.coordination.LOAD_SLICE_SECONDS", -1.0)
+        monkeypatch.setattr("kbroker.coordination.runtime.LOAD_SLICE_SECONDS", -1.0)
         for partition in range(4):
             node.groups.on_leadership(partition, 0)
         loading = E.COORDINATOR_LOAD_IN_PROGRESS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination_outcome import CoordinatorRecord
+from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.wire import uuid_text

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kbroker.coordination_outcome import Cancel, Schedule
+from kbroker.coordination.outcome import Cancel, Schedule
 from kbroker.group_coordinator import records
 from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from kbroker.group_coordinator.group import COMPLETING, EMPTY, PREPARING, STABLE, VALID_FROM, GroupState

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from kbroker.coordination_outcome import Parked
+from kbroker.coordination.outcome import Parked
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from kbroker.protocol.errors import ErrorCode

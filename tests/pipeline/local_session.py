@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kbroker.pipeline.files import Files
+from kbroker.pipeline.storage.files import Files
 
 
 class _Path:

@@ -24,7 +24,7 @@ from pathlib import Path
 import duckdb
 
 from compat_tests.harness.brokers import KBroker
-from kbroker.pipeline.visit_rules import FUTURE_MS, UNKNOWN, VisitRules
+from kbroker.pipeline.visits.rules import FUTURE_MS, UNKNOWN, VisitRules
 from tests.crash.driving import Driver
 
 TOPIC = "events"

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from kbroker.coordination_batches import record_batch
-from kbroker.coordination_outcome import CoordinatorRecord, Outcome, Schedule
+from kbroker.coordination.batches import record_batch
+from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.records import transaction_record

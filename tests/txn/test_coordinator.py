@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination_batches import record_batch
+from kbroker.coordination.batches import record_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import iter_batches
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.coordinator import Answer, TransactionCoordinator
-from kbroker.txn.markers import Answers, Marker, MarkerWriter
+from kbroker.txn.marker_sender import Answers, Marker, MarkerWriter
 from kbroker.txn.records import transaction_record
 from kbroker.txn.shard import RETRY_MS, Identity, TransactionShard
 from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT, PREPARE_COMMIT
@@ -139,7 +139,7 @@ class Cluster:
 @pytest.fixture(autouse=True)
 def _loads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of these tests have no loop in which a load could go on, however slow the machine is."""
-    monkeypatch.setattr("kbroker.coordination.LOAD_SLICE_SECONDS", float("inf"))
+    monkeypatch.setattr("kbroker.coordination.runtime.LOAD_SLICE_SECONDS", float("inf"))
 
 
 def test_the_end_is_answered_before_any_marker_is_written() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from compat_tests.clients.java_tools.tool import run_class
 from kbroker import Broker
-from kbroker.hanging_transactions import NAMED, Hanging, warn_of
 from kbroker.protocol.errors import ErrorCode
+from kbroker.txn.hanging_transactions import NAMED, Hanging, warn_of
 from kbroker.txn.shard import Identity
 
 from .raw import Raw, until
@@ -35,7 +35,7 @@ def leave_open(data: Path) -> tuple[str, list[Identity]]:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "kbroker.hanging_transactions"]
+    return [r.getMessage() for r in caplog.records if r.name == "kbroker.txn.hanging_transactions"]
 
 
 def forget(data: Path) -> None:

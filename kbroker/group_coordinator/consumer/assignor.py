@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from kbroker.coordination_outcome import java_hash
+from kbroker.coordination.partitioning import java_hash
 from kbroker.group_coordinator.consumer.member import Partitions
 
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kbroker.coordination_outcome import Cancel, Outcome, Parked, Schedule
+from kbroker.coordination.outcome import Cancel, Outcome, Parked, Schedule
 from kbroker.group_coordinator.consumer import records
 from kbroker.group_coordinator.consumer.embedded import (
     read_subscription,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from kbroker.coordination_outcome import Cancel, Outcome, Schedule
+from kbroker.coordination.outcome import Cancel, Outcome, Schedule
 from kbroker.group_coordinator.consumer import records
 from kbroker.group_coordinator.consumer.group import ConsumerGroup, is_homogeneous
 from kbroker.group_coordinator.consumer.member import (

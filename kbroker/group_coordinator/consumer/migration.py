@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from kbroker.coordination_outcome import Cancel, CoordinatorRecord, Outcome
+from kbroker.coordination.outcome import Cancel, CoordinatorRecord, Outcome
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer import records
 from kbroker.group_coordinator.consumer.assignor import copied, frozen

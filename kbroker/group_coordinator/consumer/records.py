@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from kbroker.coordination_outcome import CoordinatorRecord
+from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.consumer.group import ConsumerGroup, ResolvedRegex
 from kbroker.group_coordinator.consumer.member import (
     LEAVE_EPOCH,

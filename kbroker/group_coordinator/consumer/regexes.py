@@ -6,7 +6,7 @@ Owns when a group's patterns are resolved (when one is new, when topics were cre
 A pattern may come from anybody, so what it can cost is bounded. RE2 has no backtracking: the time of a match is linear
 in a name's length. Its memory is bounded, which bounds how much it does for each character, and it looks for no groups,
 or few. A match takes some ms at most, and what a slice overruns its time by is one match, or that a pattern is compiled
-again. The turns of the loop are bounded for all groups together (coordination_timers). A pattern is compiled when a
+again. The turns of the loop are bounded for all groups together (coordination/timers.py). A pattern is compiled when a
 heartbeat brings it, to tell whether it is one: its length, and the classes of Unicode in it, which are expanded before
 the memory counts, are bounded so that this takes some tens of ms at most.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 import re2
 
-from kbroker.coordination_outcome import Outcome, Schedule
+from kbroker.coordination.outcome import Outcome, Schedule
 from kbroker.group_coordinator.consumer import records
 from kbroker.group_coordinator.consumer.group import ConsumerGroup, ResolvedRegex
 from kbroker.group_coordinator.consumer.member import ConsumerMember
@@ -34,7 +34,7 @@ MIN_REFRESH_INTERVAL_MS = 10_000
 SLICE_SECONDS = 0.002
 """How long all patterns of a shard together may be matched at a time.
 
-Over all shards, a turn of the loop begins slices for coordination_timers.TURN_MS."""
+Over all shards, a turn of the loop begins slices for the timers' TURN_MS."""
 MAX_PATTERN_BYTES = 8 << 10
 MAX_UNICODE_CLASSES = 64
 MAX_NAMED_GROUPS = 32

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.coordination_outcome import CoordinatorRecord
+from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.consumer import records
 from kbroker.group_coordinator.consumer.assignor import Assign, GroupSpec, MemberSpec, in_javas_order
 from kbroker.group_coordinator.consumer.group import NOTHING, ConsumerGroup

@@ -1,0 +1,20 @@
+"""`kbroker pipeline`: archive topics on Apache Spark, check, pack, replay and count them; events to try it on."""
+
+from __future__ import annotations
+
+import click
+
+from kbroker.cli.pipeline.archive import archive, optimize, verify
+from kbroker.cli.pipeline.demo import demo
+from kbroker.cli.pipeline.events import command as events
+from kbroker.cli.pipeline.replay import replay
+from kbroker.cli.pipeline.visits import recount, visits
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Archive topics, check, pack and replay archives, count visits, on Apache Spark."""
+
+
+for verb in (archive, verify, optimize, replay, events, visits, recount, demo):
+    command.add_command(verb)

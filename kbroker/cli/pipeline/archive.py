@@ -1,0 +1,92 @@
+"""`kbroker pipeline archive`, `verify` and `optimize`."""
+
+from __future__ import annotations
+
+import click
+
+from kbroker.cli.client import Connection, Failures, client_options
+from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.pipeline.options import interval, names_of, spark_options
+from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
+from kbroker.pipeline.archive.optimize import Optimization
+from kbroker.pipeline.archive.store import FORMATS
+from kbroker.pipeline.archive.verify import HEADERS, Verification
+from kbroker.pipeline.kafka.cluster import Cluster
+from kbroker.pipeline.progress import shown
+from kbroker.pipeline.spark.session import SparkOptions, open_session
+
+
+@click.command("archive")
+@click.option("--topics", metavar="A,B", help="The topics.")
+@click.option("--pattern", metavar="RE", help="All topics whose whole name matches, also those to come.")
+@click.option("--to", required=True, metavar="PATH", help="The archive's folder.")
+@click.option("--checkpoint", required=True, metavar="PATH", help="Where the stream keeps its position.")
+@click.option("--once", is_flag=True, help="End when all that is there now is archived; this is the default.")
+@click.option("--every", metavar="TIME", help="Go on for ever, with a batch so often, such as 1m.")
+@click.option("--format", "file_format", type=click.Choice(FORMATS), default="parquet", show_default=True)
+@click.option("--partition-by", type=click.Choice(["date", "date,hour"]), default="date", show_default=True)
+@click.option("--allow-gaps", is_flag=True, help="Go on behind offsets that were deleted, and note the gap.")
+@click.option("--batch-records", type=click.IntRange(1), default=1_000_000, show_default=True, help="In a batch.")
+@click.option("--group", default="kbroker-archive", show_default=True, help="The group that shows the progress.")
+@spark_options
+@client_options
+def archive(
+    topics: str | None,
+    pattern: str | None,
+    to: str,
+    checkpoint: str,
+    once: bool,
+    every: str | None,
+    file_format: str,
+    partition_by: str,
+    allow_gaps: bool,
+    batch_records: int,
+    group: str,
+    connection: Connection,
+    spark: SparkOptions,
+) -> None:
+    """Archive the records of topics: every offset once, whatever ends the job and when."""
+    if (topics is None) == (pattern is None):
+        raise click.UsageError("give --topics or --pattern")
+    if once and every:
+        raise click.UsageError("give --once or --every")
+    names = names_of(topics)
+    options = ArchiveOptions(
+        names, pattern, to, checkpoint, interval(every), file_format, partition_by, allow_gaps, batch_records, group
+    )
+    cluster = Cluster(connection)
+    cluster.chosen(names)  # what is not there is told before Spark takes its seconds to start
+    with open_session(spark, "kbroker archive") as session, shown("archive") as progress:
+        job = Archive(session, cluster, options, progress)
+        job.run()
+    click.echo(f"archived {job.records:,} records to {to}", err=True)
+
+
+@click.command("verify")
+@click.option("--topics", metavar="A,B", help="Only these topics; all without.")
+@click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
+@json_option
+@spark_options
+@client_options
+def verify(topics: str | None, root: str, as_json: bool, connection: Connection, spark: SparkOptions) -> None:
+    """Compare an archive with its manifest and with the topics it came from; exit 1 when something is wrong."""
+    with open_session(spark, "kbroker verify") as session:
+        report = Verification(session, Cluster(connection), root, names_of(topics)).run()
+    if as_json:
+        print_json(report.encode())
+    else:
+        print_table(HEADERS, [state.row() for state in report.partitions])
+    if report.faults:
+        raise Failures(report.faults)
+    click.echo("nothing is wrong", err=True)
+
+
+@click.command("optimize")
+@click.option("--at", "root", required=True, metavar="PATH", help="The archive's folder.")
+@click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="Size of files to aim at.")
+@spark_options
+def optimize(root: str, target_mb: int, spark: SparkOptions) -> None:
+    """Put the small files of an archive together, and its manifest into one document."""
+    with open_session(spark, "kbroker optimize") as session:
+        before, after = Optimization(session, root, target_mb << 20).run()
+    click.echo(f"{before:,} files are {after:,} now" if after != before else "there was nothing to put together")

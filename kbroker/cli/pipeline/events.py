@@ -1,0 +1,261 @@
+"""`kbroker pipeline events`: website events into a topic, invented or from web servers' logs.
+
+Owns the verb's options and its last line. Three modes: as they happen (the default), a span of simulated time as fast
+as it goes (`--days`), and logs as fast as they are read (`--from-log`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from types import FrameType
+from typing import Any, Final
+
+import click
+
+from kbroker.cli.client import Connection, client_options, code_error, error_text
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.events.access_log import AccessLog, LogEvent
+from kbroker.pipeline.events.generator import Arrival, Counts, EventOptions, EventSource, visitor_name
+from kbroker.pipeline.events.organisations import write_lookup
+from kbroker.pipeline.events.sender import Sender
+from kbroker.pipeline.events.tables import DAY_MS
+from kbroker.pipeline.kafka.cluster import Cluster
+from kbroker.pipeline.progress import Progress, shown
+
+_STEP_S: Final = 5.0
+_SHARE: Final = click.FloatRange(0, 1, max_open=True)
+_SIMULATED: Final = ("rate", "seed", "visitors", "late", "duplicates", "malformed", "lookup_out")
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is to be sent, and what is known of it."""
+
+    records: Iterator[Arrival]
+    counts: Counts
+    live: bool = False
+    until_ms: float | None = None
+    count: int | None = None
+    of_the_past: bool = True
+
+
+@click.command("events")
+@click.option("--topic", required=True, metavar="T", help="Where to; it is created if it does not exist.")
+@click.option("--partitions", type=click.IntRange(1), help="Of a topic that is created; the broker's default without.")
+@click.option("--rate", type=float, default=10.0, show_default=True, help="Records a second, in the mean.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after this time.")
+@click.option("--count", type=click.IntRange(0), help="End after so many records.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed, the same events.")
+@click.option("--visitors", type=click.IntRange(1), help="How many there are; without, as many as the rate needs.")
+@click.option("--days", type=click.FloatRange(0, min_open=True), help="Simulate so many days, as fast as it goes.")
+@click.option("--start", metavar="DATE", help="When the days begin (UTC); without, so that they are over.")
+@click.option("--late", type=_SHARE, default=0.02, show_default=True, help="Share of late events.")
+@click.option("--duplicates", type=_SHARE, default=0.01, show_default=True, help="Share of exact duplicates.")
+@click.option("--malformed", type=_SHARE, default=0.002, show_default=True, help="Share of records nobody can use.")
+@click.option("--lookup-out", metavar="FILE", help="Write the visitors' organisations there, as CSV.")
+@click.option("--from-log", multiple=True, metavar="FILE", help="Send what is in a web server's log; may be repeated.")
+@click.option(
+    "--salt",
+    default="",
+    metavar="TEXT",
+    envvar="KBROKER_SALT",
+    help="Key of the pseudonyms of a log's visitors; also KBROKER_SALT, which others on this machine do not see.",
+)
+@click.option("--keep-query", is_flag=True, help="Keep what is behind the ? of a log's urls.")
+@client_options
+def command(topic: str, partitions: int | None, connection: Connection, **options: Any) -> None:
+    """Send website events to a topic: as they happen, of simulated days, or from a web server's log.
+
+    Returns when all are with the brokers, and prints on standard error how many there were of each kind.
+    """
+    try:
+        run = _run(options)
+        sender = Sender(connection, topic)
+        _ensure_topic(connection, topic, partitions, of_the_past=run.of_the_past)
+        with shown("events") as progress, _stopping_at_signals() as stop:
+            sender.send_all(
+                run.records,
+                lambda: stop.number is not None,
+                clock_ms=_now_ms if run.live else None,
+                until_ms=run.until_ms,
+                told=_telling(progress, run, sender),
+            )
+    except PipelineError as err:
+        raise click.ClickException(str(err)) from err
+    click.echo(_last_line(topic, sender.sent, run.counts, bool(options["from_log"])), err=True)
+    if stop.number is not None:
+        sys.exit(128 + stop.number)
+
+
+def _run(options: dict[str, Any]) -> _Run:
+    if options["from_log"]:
+        _only_without("--from-log", *_SIMULATED, "days", "seconds", "start")
+        return _logged(options)
+    _only_with("--from-log", "salt", "keep_query")
+    if options["days"] is not None:
+        _only_without("--days", "seconds")
+    else:
+        _only_with("--days", "start")
+    return _simulated(options)
+
+
+def _given(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+def _only_without(other: str, *names: str) -> None:
+    for name in filter(_given, names):
+        raise click.UsageError(f"--{name.replace('_', '-')} does not go with {other}")
+
+
+def _only_with(other: str, *names: str) -> None:
+    for name in filter(_given, names):
+        raise click.UsageError(f"--{name.replace('_', '-')} goes with {other}")
+
+
+def _simulated(options: dict[str, Any]) -> _Run:
+    days, seconds = options["days"], options["seconds"]
+    live = days is None
+    asked = EventOptions(
+        start_ms=int(_now_ms()) if live else _start_ms(options["start"], days),
+        days=days,
+        daily=not live,
+        ongoing=live,
+        **{name: options[name] for name in ("seed", "rate", "visitors", "count", "late", "duplicates", "malformed")},
+    )
+    source = EventSource(asked)
+    if options["lookup_out"] is not None:
+        _write_lookup(options["lookup_out"], source.visitors)
+    until = asked.start_ms + seconds * 1000 if seconds is not None else None
+    # The source counts what it gives out; what is given out and then not sent would be counted.
+    counts = Counts()
+    return _Run(_counted(source, counts), counts, live, until, options["count"], of_the_past=not live)
+
+
+def _counted(source: EventSource, counts: Counts) -> Iterator[Arrival]:
+    """Count a record when the next one is asked for, since then it was sent."""
+    for record in source:
+        now = source.counts
+        seen = (now.events, now.late, now.duplicates, now.malformed)
+        yield record
+        counts.events, counts.late, counts.duplicates, counts.malformed = seen
+
+
+def _logged(options: dict[str, Any]) -> _Run:
+    for path in options["from_log"]:
+        if os.path.isdir(path) or not os.access(path, os.R_OK):
+            raise PipelineError(f"--from-log: {path} cannot be read")
+    counts = Counts()
+    log = AccessLog(options["salt"], query=options["keep_query"])
+    records = islice(_log_events(log, options["from_log"], counts), options["count"])
+    return _Run(records, counts, count=options["count"])
+
+
+def _log_events(log: AccessLog, paths: tuple[str, ...], counts: Counts) -> Iterator[Arrival]:
+    for path in paths:
+        try:
+            for found in log.read_file(path):
+                if isinstance(found, LogEvent):
+                    counts.events += 1
+                    yield found
+                else:
+                    counts.malformed += 1
+        except OSError as err:
+            raise PipelineError(f"--from-log: {path} cannot be read: {err.strerror or err}") from err
+
+
+def _start_ms(text: str | None, days: float) -> int:
+    if text is None:
+        # The last late event, too, must have arrived: brokers refuse timestamps that lie ahead.
+        today = int(_now_ms()) // DAY_MS
+        return max(today - math.ceil(days) - 1, 0) * DAY_MS
+    try:
+        start = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"--start takes a date such as 2026-11-21, not {text!r}") from None
+    start = start if start.tzinfo else start.replace(tzinfo=datetime.UTC)
+    return int(start.timestamp() * 1000)
+
+
+def _write_lookup(path: str, visitors: int) -> None:
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            write_lookup(file, map(visitor_name, range(1, visitors + 1)))
+    except OSError as err:
+        raise PipelineError(f"--lookup-out: {path} cannot be written: {err.strerror or err}") from err
+
+
+def _ensure_topic(connection: Connection, topic: str, partitions: int | None, *, of_the_past: bool) -> None:
+    """Create a topic if it does not exist. Records of the past would be over its retention at once: it keeps them."""
+    if topic in Cluster(connection).topics():
+        return
+    configs = {"retention.ms": "-1"} if of_the_past else {}
+    asked = {"num_partitions": partitions or -1, "replication_factor": -1, "configs": configs}
+    with connection.admin() as admin:
+        result = admin.create_topics({topic: asked}, raise_errors=False)
+        for created in result["topics"]:
+            error = code_error(created["error_code"])
+            if error is not None and error.message != "TOPIC_ALREADY_EXISTS":
+                raise PipelineError(f"cannot create {topic}: {error_text(error, created.get('error_message'))}")
+        admin.wait_for_topics([topic])
+
+
+def _telling(progress: Progress, run: _Run, sender: Sender) -> Callable[[Arrival], None]:
+    """Return what tells the progress of each record, every few seconds."""
+    told_at, told = time.monotonic(), 0
+
+    def tell(record: Arrival) -> None:
+        nonlocal told_at, told
+        if sender.sent % 64 and not run.live:
+            return
+        now = time.monotonic()
+        if now - told_at >= _STEP_S:
+            left = 0 if run.count is None else run.count - sender.sent
+            progress.step(sender.sent - told, left, timestamp=record[0])
+            told_at, told = now, sender.sent
+
+    return tell
+
+
+def _last_line(topic: str, sent: int, counts: Counts, of_log: bool) -> str:
+    if of_log:
+        return f"sent {sent:,} events to {topic}; {counts.malformed:,} malformed lines were passed over"
+    kinds = f"{counts.events:,} events ({counts.late:,} late), {counts.duplicates:,} duplicates"
+    return f"sent {sent:,} records to {topic}: {kinds}, {counts.malformed:,} malformed"
+
+
+def _now_ms() -> float:
+    return time.time() * 1000
+
+
+@dataclass(slots=True)
+class _Stop:
+    """Whether to stop: the number of the signal that said so."""
+
+    number: int | None = None
+
+
+@contextmanager
+def _stopping_at_signals() -> Iterator[_Stop]:
+    """Let SIGINT and SIGTERM be noted, so that what was sent is delivered and counted before the command ends."""
+    stop = _Stop()
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        stop.number = stop.number or number
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

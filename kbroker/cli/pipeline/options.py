@@ -1,0 +1,71 @@
+"""What the verbs of `kbroker pipeline` share: how Spark is reached, and times as people write them.
+
+Owns --master, --conf and --jars. Never starts Spark.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from kbroker.pipeline.errors import PipelineError, first_line, of_spark
+from kbroker.pipeline.spark.session import SparkOptions
+
+Result = TypeVar("Result")
+
+_UNITS: Final = {"s": ("seconds", 1_000), "m": ("minutes", 60_000), "h": ("hours", 3_600_000)}
+
+
+def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a verb --master, --conf and --jars, hand it their `spark`, and put what ends a job into one line."""
+
+    @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs the job.")
+    @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Set a setting of Spark.")
+    @click.option("--jars", metavar="A,B", help="The Kafka connector's jars; without, Spark fetches them.")
+    @functools.wraps(function)
+    def with_spark(*args: Any, master: str, conf: tuple[str, ...], jars: str | None, **kwargs: Any) -> Result:
+        debug = bool(click.get_current_context().find_root().params.get("debug"))
+        options = SparkOptions(master, _pairs(conf), tuple(filter(None, (jars or "").split(","))), debug=debug)
+        try:
+            return function(*args, spark=options, **kwargs)
+        except PipelineError as err:
+            raise click.ClickException(str(err)) from err
+        except Exception as err:
+            if not of_spark(err):
+                raise
+            raise click.ClickException(first_line(err)) from err
+
+    return with_spark
+
+
+def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for each in conf:
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"--conf takes KEY=VALUE, not {each!r}")
+        found[key] = value
+    return found
+
+
+def interval(text: str | None) -> str | None:
+    """Read 30s, 1m or 2h as Spark says it; raises UsageError."""
+    if text is None:
+        return None
+    milliseconds(text, "--every")
+    return f"{text[:-1]} {_UNITS[text[-1]][0]}"
+
+
+def milliseconds(text: str, option: str) -> int:
+    """Read 30s, 1m or 2h; raises UsageError."""
+    if text[-1:] not in _UNITS or not text[:-1].isdecimal() or not int(text[:-1]):
+        raise click.UsageError(f"{option} takes a time such as 30s, 1m or 2h, not {text!r}")
+    return int(text[:-1]) * _UNITS[text[-1]][1]
+
+
+def names_of(topics: str | None) -> tuple[str, ...]:
+    """Read A,B as names."""
+    return tuple(name.strip() for name in (topics or "").split(",") if name.strip())

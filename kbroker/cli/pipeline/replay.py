@@ -1,0 +1,92 @@
+"""`kbroker pipeline replay`."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from dataclasses import replace
+
+import click
+
+from kbroker.cli.client import Connection, client_options
+from kbroker.cli.pipeline.options import names_of, spark_options
+from kbroker.pipeline.kafka.cluster import Cluster
+from kbroker.pipeline.progress import shown
+from kbroker.pipeline.replay.replay import Replay, ReplayOptions
+from kbroker.pipeline.spark.session import SparkOptions, open_session
+
+
+@click.command("replay")
+@click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
+@click.option("--to-topic", required=True, metavar="T", help="Where to; it is created if it does not exist.")
+@click.option("--topics", metavar="A,B", help="Only these archived topics; all without.")
+@click.option("--since", metavar="TIME", help="Records from this time on, such as 2026-11-21T10:00:00 (UTC).")
+@click.option("--until", metavar="TIME", help="Records before this time.")
+@click.option("--where", metavar="SQL", help="Records for which this holds, by the columns' names.")
+@click.option("--speed", default="max", show_default=True, help="10x for ten times as fast as they came, or max.")
+@click.option("--keep-timestamps", is_flag=True, help="Keep the records' timestamps; slower.")
+@click.option("--exactly-once", is_flag=True, help="Mark each record with its place in a header; never send it twice.")
+@click.option("--restart", is_flag=True, help="Begin anew, whatever was sent before.")
+@click.option("--slice-records", type=click.IntRange(1), default=1_000_000, show_default=True, help="Sent in one go.")
+@spark_options
+@client_options
+def replay(
+    root: str,
+    to_topic: str,
+    topics: str | None,
+    since: str | None,
+    until: str | None,
+    where: str | None,
+    speed: str,
+    keep_timestamps: bool,
+    exactly_once: bool,
+    restart: bool,
+    slice_records: int,
+    connection: Connection,
+    spark: SparkOptions,
+) -> None:
+    """Send archived records to a topic, in order per partition; a run that was ended is taken up again."""
+    options = ReplayOptions(
+        root,
+        to_topic,
+        names_of(topics),
+        _time(since, "--since"),
+        _time(until, "--until"),
+        where,
+        _speed(speed),
+        keep_timestamps,
+        exactly_once,
+        restart,
+        slice_records,
+    )
+    cluster = Cluster(connection)
+    with (
+        open_session(replace(spark, retries=not exactly_once), "kbroker replay") as session,
+        shown("replay") as progress,
+    ):
+        job = Replay(session, cluster, options, progress, functools.partial(click.echo, err=True))
+        job.run()
+    click.echo(f"sent {job.records:,} records to {to_topic}", err=True)
+
+
+def _speed(text: str) -> float | None:
+    if text == "max":
+        return None
+    try:
+        factor = float(text.removesuffix("x"))
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        raise click.UsageError(f"--speed takes a factor such as 10x, or max, not {text!r}")
+    return factor
+
+
+def _time(text: str | None, option: str) -> str | None:
+    """Check a time and return it in UTC, as Spark reads it."""
+    if text is None:
+        return None
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"{option} takes a time such as 2026-11-21T10:00:00, not {text!r}") from None
+    return (time if time.tzinfo else time.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC).isoformat()

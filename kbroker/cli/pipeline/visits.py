@@ -1,0 +1,185 @@
+"""`kbroker pipeline visits` and `recount`: visits by organisation and day, as they come and from an archive."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from kbroker.cli.client import Connection, Failures, client_options
+from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.pipeline.options import interval, milliseconds, spark_options
+from kbroker.pipeline.kafka.cluster import Cluster
+from kbroker.pipeline.progress import shown
+from kbroker.pipeline.spark.session import SparkOptions, open_session
+from kbroker.pipeline.visits.lookup import read_lookup
+from kbroker.pipeline.visits.recount import (
+    Row,
+    as_far,
+    differences,
+    final_days,
+    notes,
+    published,
+    recount_days,
+    require_same,
+    state_of,
+    table_rows,
+)
+from kbroker.pipeline.visits.rules import VisitRules
+from kbroker.pipeline.visits.stream import Visits, VisitsOptions
+
+Result = TypeVar("Result")
+
+
+def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a verb the options of what a visit is; hand it their `rules`."""
+    import functools
+
+    @click.option("--gap", default="30m", show_default=True, help="A visit ends when its visitor is quiet for longer.")
+    @click.option("--lateness", default="10m", show_default=True, help="Events that come later are only counted late.")
+    @click.option("--visitor-field", default="visitor", show_default=True, help="Name of an event's field.")
+    @click.option("--time-field", default="time", show_default=True, help="Likewise: ISO 8601, or ms since 1970.")
+    @click.option(
+        "--id-field", default="id", show_default=True, help="Likewise; events that have none are all counted."
+    )
+    @click.option("--event-format", type=click.Choice(["json"]), default="json", show_default=True)
+    @functools.wraps(function)
+    def with_rules(
+        *args: Any,
+        gap: str,
+        lateness: str,
+        visitor_field: str,
+        time_field: str,
+        id_field: str,
+        event_format: str,
+        **kwargs: Any,
+    ) -> Result:
+        del event_format  # there is only this one
+        names = visitor_field, time_field, id_field
+        if any("`" in name for name in names) or len(set(names)) < len(names):
+            raise click.UsageError("the names of an event's fields are different ones, without backticks")
+        rules = VisitRules(milliseconds(gap, "--gap"), milliseconds(lateness, "--lateness"), *names)
+        return function(*args, rules=rules, **kwargs)
+
+    return with_rules
+
+
+@click.command("visits")
+@click.option("--topic", required=True, metavar="T", help="Where the events are.")
+@click.option("--lookup", required=True, metavar="FILE", help="CSV, JSON or Parquet: visitor, organisation.")
+@click.option("--to", required=True, metavar="PATH", help="The folder of the table, a file for each day.")
+@click.option("--out-topic", metavar="T", help="The compacted topic of the numbers; T-visits without.")
+@click.option("--dead-letters", metavar="T", help="The topic of malformed events; T-malformed without.")
+@click.option("--checkpoint", required=True, metavar="PATH", help="Where the stream keeps its position and its state.")
+@click.option("--once", is_flag=True, help="End when all that is there now is counted; this is the default.")
+@click.option("--every", metavar="TIME", help="Go on for ever, with a batch so often, such as 10s.")
+@click.option(
+    "--idle", default="1m", show_default=True, help="With --every: a partition quiet so long is not waited for."
+)
+@click.option("--batch-records", type=click.IntRange(1), default=500_000, show_default=True, help="In a batch.")
+@click.option("--group", default="kbroker-visits", show_default=True, help="The group that shows the progress.")
+@rules_options
+@spark_options
+@client_options
+def visits(
+    topic: str,
+    lookup: str,
+    to: str,
+    out_topic: str | None,
+    dead_letters: str | None,
+    checkpoint: str,
+    once: bool,
+    every: str | None,
+    idle: str,
+    batch_records: int,
+    group: str,
+    rules: VisitRules,
+    connection: Connection,
+    spark: SparkOptions,
+) -> None:
+    """Count visits by organisation and day, into a table of Parquet files and a compacted topic."""
+    if once and every:
+        raise click.UsageError("give --once or --every")
+    options = VisitsOptions(
+        topic,
+        lookup,
+        to,
+        out_topic or f"{topic}-visits",
+        checkpoint,
+        dead_letters or f"{topic}-malformed",
+        interval(every),
+        rules,
+        batch_records,
+        group,
+        milliseconds(idle, "--idle"),
+    )
+    cluster = Cluster(connection)
+    cluster.chosen((topic,))
+    with open_session(spark, "kbroker visits") as session, shown("visits") as progress:
+        job = Visits(session, cluster, options, progress)
+        job.run()
+    counts = job.state.counts
+    facts = ", ".join(f"{counts.get(name, 0):,} {name}" for name in ("malformed", "late"))
+    click.echo(f"counted {job.records:,} records; {counts.get('records', 0):,} so far, of which {facts}", err=True)
+
+
+@click.command("recount")
+@click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
+@click.option("--topic", required=True, metavar="T", help="The archived topic of the events.")
+@click.option("--lookup", required=True, metavar="FILE", help="CSV, JSON or Parquet: visitor, organisation.")
+@click.option("--day", metavar="DAY", help="Only this day, such as 2026-11-21.")
+@click.option("--checkpoint", metavar="PATH", help="Of a stream that counted, too: clocks that it had to set are used.")
+@click.option("--compare", metavar="PATH", help="The stream's table; exit 1 when a final number is another one.")
+@json_option
+@rules_options
+@spark_options
+def recount(
+    root: str,
+    topic: str,
+    lookup: str,
+    day: str | None,
+    checkpoint: str | None,
+    compare: str | None,
+    as_json: bool,
+    rules: VisitRules,
+    spark: SparkOptions,
+) -> None:
+    """Count visits by organisation and day anew, from an archive."""
+    if day is not None:
+        try:
+            datetime.date.fromisoformat(day)
+        except ValueError:
+            raise click.UsageError(f"--day takes a day such as 2026-11-21, not {day!r}") from None
+    with open_session(spark, "kbroker recount") as session:
+        known = read_lookup(session, lookup)
+        state = state_of(session, checkpoint) if checkpoint is not None else None
+        late = False
+        if state is not None and checkpoint is not None:
+            require_same(session, root, topic, known, rules, checkpoint, state)
+            late = as_far(session, root, topic, state)
+        streamed = table_rows(session, compare) if compare is not None else []
+        rows = recount_days(session, root, topic, known, rules, state.set_clocks if state is not None else [], day)
+        if state is not None and checkpoint is not None:
+            # A stream or an archive that went on meanwhile has other late events by now.
+            late = late and as_far(session, root, topic, state) and published(session, checkpoint, state)
+        remarks = notes(session, root, topic, state)
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(["organisation", "day", "visits", "events", "late"], [list(row.values()) for row in rows])
+    for remark in remarks:
+        click.echo(remark, err=True)
+    if compare is not None:
+        _compare(rows, streamed, day, late)
+
+
+def _compare(rows: list[Row], streamed: list[Row], day: str | None, late: bool) -> None:
+    """Say how a stream's final days compare with a recount; raises Failures where they differ."""
+    days = [each for each in final_days(streamed) if day in (None, each)]
+    if faults := differences(rows, streamed, day, late=late):
+        raise Failures(faults)
+    what = "visits, events and late events" if late else "visits and events"
+    told = f"final days compared: {len(days)}; {what} agree" if days else "no day is final yet: none compared"
+    click.echo(told, err=True)

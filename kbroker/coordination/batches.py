@@ -1,0 +1,55 @@
+"""The batches that coordinators append to their own logs.
+
+Owns how records and markers become bytes, and how a long list is spread over several batches. Never appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction
+from kbroker.protocol.records import build_batch, build_marker
+
+SPLIT_BYTES = 256 << 10
+
+
+def record_batch(
+    records: Sequence[CoordinatorRecord], leader_epoch: int, producer: InTransaction | None, now_ms: int
+) -> bytes:
+    """Return a batch of records, which belong to a producer's transaction if there is one."""
+    rows = [(now_ms, key, value, ()) for key, value in records]
+    if producer is None:
+        return build_batch(rows, leader_epoch=leader_epoch)
+    return build_batch(
+        rows,
+        leader_epoch=leader_epoch,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+
+
+def marker_batch(marker: EndOfTransaction, now_ms: int) -> bytes:
+    """Return the batch that ends a producer's transaction on a partition."""
+    return build_marker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        commit=marker.commit,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp=now_ms,
+    )
+
+
+def split(records: Sequence[CoordinatorRecord]) -> Iterator[list[CoordinatorRecord]]:
+    """Yield pieces of a list of records that each make a batch of moderate size."""
+    piece: list[CoordinatorRecord] = []
+    size = 0
+    for record in records:
+        size += len(record.key) + len(record.value or b"") + 16
+        piece.append(record)
+        if size >= SPLIT_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece

@@ -1,0 +1,468 @@
+"""The one runtime of replicated state machines: groups now, transactions by the same means.
+
+Owns what happens around a decision: which partition's shard decides, having its records appended and replayed
+(shard_log.py), waiting for the high watermark, answering; timers; loading and unloading. Never decides anything
+itself, and is the only place of the runtime that knows asyncio.
+
+A shard is pure: it takes a request and the time, does no I/O, and returns an `Outcome`. The order is
+
+    decide -> timers and answers to others -> append -> replay -> wait for the high watermark -> `after` and the reply
+
+so that a failed append has changed nothing that the log should hold. A decision that writes nothing is answered once
+all that was written before it is committed: at once where nothing waits. An outcome with `replay` false speaks of state
+that the shard has already changed in memory (a membership, whose loss only makes members join again), whose `after`
+puts that right when the append failed; or of state that `after` changes once the records are committed (transactions).
+Loading a partition is the same `replay`, in slices that let the loop breathe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from kbroker.clock import Clock
+from kbroker.coordination.client_errors import answerable
+from kbroker.coordination.interfaces import Shard, Writer
+from kbroker.coordination.outcome import Outcome, Parked, Schedule
+from kbroker.coordination.shard_log import ShardLog
+from kbroker.coordination.timers import Timers
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+log = logging.getLogger(__name__)
+
+LOAD_SLICE_SECONDS = 0.01
+RELOAD_MS, RELOAD_MAX_MS = 1_000, 60_000
+"""When a load that failed is tried again: after a second, then twice as long each time, up to a minute."""
+_RELOAD = "load again"
+
+S = TypeVar("S", bound=Shard)
+R = TypeVar("R")
+OnError = Callable[[ErrorCode, "str | None"], Any]
+
+
+class _Waiting:
+    """An appended decision that waits for the high watermark, or an answer that must not outrun it."""
+
+    __slots__ = ("after", "done", "end", "future", "on_error", "parked", "reply")
+
+    def __init__(self, end: int, after: Callable[[ErrorCode, int], Outcome] | None) -> None:
+        self.end = end
+        self.after = after
+        self.done = False
+        self.reply: Any = None
+        self.future: asyncio.Future[Any] | None = None
+        self.parked: Parked | None = None
+        self.on_error: OnError | None = None
+
+
+class _Partition(Generic[S]):
+    """One partition that this broker leads: its shard, and what waits in it."""
+
+    __slots__ = ("active", "attempts", "epoch", "failed", "last_end", "shard", "waiter", "waiting")
+
+    def __init__(self, shard: S, epoch: int, attempts: int = 0) -> None:
+        self.shard = shard
+        self.epoch = epoch
+        self.active = False
+        self.failed = False
+        self.attempts = attempts
+        self.last_end = 0
+        self.waiting: deque[_Waiting] = deque()
+        self.waiter: asyncio.Future[None] | None = None
+
+
+class Runtime(Generic[S]):
+    """Runs the shards of one coordinator topic."""
+
+    def __init__(self, name: str, make_shard: Callable[[int], S], writer: Writer, clock: Clock, write_timeout_ms: int):
+        self._name = name
+        self._make_shard = make_shard
+        self._writer = writer
+        self._log = ShardLog(name, writer)
+        self._clock = clock
+        self._write_timeout_ms = write_timeout_ms
+        self._partitions: dict[int, _Partition[S]] = {}
+        self._timers = Timers(clock, self._on_timer, name)
+        self._loads: deque[tuple[int, _Partition[S], Iterator[None]]] = deque()
+        self._loader: asyncio.Task[None] | None = None
+        self._burst_start = 0.0
+        self._closed = False
+
+    # -- leadership
+
+    def lead(self, partition: int, epoch: int) -> None:
+        """Start to coordinate a partition: load it, at once where that is quick. A stale epoch is ignored."""
+        held = self._partitions.get(partition)
+        if held is not None and held.epoch >= epoch:
+            return
+        if held is not None and not held.failed:
+            held.epoch = epoch
+            return
+        self._begin_load(partition, _Partition(self._make_shard(partition), epoch))
+
+    def _begin_load(self, partition: int, state: _Partition[S]) -> None:
+        self._partitions[partition] = state
+        steps = self._load(partition, state)
+        now = time.perf_counter()
+        if now - self._burst_start > 5 * LOAD_SLICE_SECONDS:
+            self._burst_start = now
+        if not self._loads and self._slice(partition, state, steps, self._burst_start + LOAD_SLICE_SECONDS):
+            return
+        self._loads.append((partition, state, steps))
+        if self._loader is None:
+            self._loader = asyncio.get_running_loop().create_task(self._run_loads(), name=f"load {self._name}")
+
+    def resign(self, partition: int) -> None:
+        """Stop coordinating a partition: everything that waits is told to look elsewhere."""
+        state = self._partitions.pop(partition, None)
+        if state is None:
+            return
+        was_active, state.active = state.active, False
+        if state.waiter is not None:
+            state.waiter.cancel()
+            state.waiter = None
+        waiting, state.waiting = state.waiting, deque()
+        for entry in waiting:
+            self._finish(partition, state, entry, ErrorCode.NOT_COORDINATOR)
+        if was_active:
+            self._settle(partition, state.shard.on_unloaded(self._clock.now_ms()))
+        self._timers.forget(lambda key: key[0] == partition)
+
+    def resign_all(self) -> None:
+        """Stop coordinating every partition."""
+        for partition in list(self._partitions):
+            self.resign(partition)
+
+    def close(self) -> None:
+        """Resign everywhere and stop the timers."""
+        self._closed = True
+        if self._loader is not None:
+            self._loader.cancel()
+        self.resign_all()
+        self._timers.close()
+
+    def tick(self) -> None:
+        """Run the timers that are due; needed only where the clock is advanced by hand."""
+        self._timers.run()
+
+    def shards(self) -> Iterator[tuple[int, S | None]]:
+        """Yield the partitions coordinated here with their shards: None for one that is still loading."""
+        for partition, state in self._partitions.items():
+            if not state.failed:
+                yield partition, state.shard if state.active else None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether every partition led here is loaded; one that failed is not."""
+        return all(state.active for state in self._partitions.values())
+
+    def shard(self, partition: int) -> S:
+        """Return an active shard; raises ApiError where it is loading or elsewhere."""
+        return self._active(partition).shard
+
+    def epoch(self, partition: int) -> int:
+        """Return the leader epoch in which a partition is coordinated here; raises ApiError as `shard` does."""
+        return self._active(partition).epoch
+
+    def _active(self, partition: int) -> _Partition[S]:
+        state = self._partitions.get(partition)
+        if state is not None and state.active:
+            return state
+        if self._closed:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if state is None or state.failed:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    # -- loading
+
+    def _load(self, partition: int, state: _Partition[S]) -> Iterator[None]:
+        """Replay the log, then serve; yields every few records."""
+        yield from self._log.replay(partition, state.shard)
+        state.active = True
+        self._settle(partition, state.shard.on_loaded(self._clock.now_ms()))
+
+    def _slice(self, partition: int, state: _Partition[S], steps: Iterator[None], until: float) -> bool:
+        """Advance a load until `until`; return whether it is over, for good or bad."""
+        try:
+            while time.perf_counter() < until:
+                try:
+                    next(steps)
+                except StopIteration:
+                    return True
+        except Exception as err:  # noqa: BLE001 - told of below
+            self._load_later(partition, state, err)
+            return True
+        return False
+
+    def _load_later(self, partition: int, state: _Partition[S], error: Exception) -> None:
+        """Try a load that failed again, at growing intervals: its reason may go, as that of a full table of files."""
+        delay_ms = min(RELOAD_MS << min(state.attempts, 10), RELOAD_MAX_MS)
+        text = "%s %d cannot be loaded (attempt %d, the next in %d s): %r"
+        log.error(
+            text,
+            self._name,
+            partition,
+            state.attempts + 1,
+            delay_ms // 1000,
+            error,
+            exc_info=error if state.attempts == 0 else None,
+        )
+        state.active, state.failed = False, True
+        self._timers.forget(lambda key: key[0] == partition)
+        self._timers.schedule((partition, _RELOAD), delay_ms)
+
+    def _reload(self, partition: int, state: _Partition[S]) -> None:
+        if state.failed:
+            again = _Partition(self._make_shard(partition), state.epoch, state.attempts + 1)
+            self._begin_load(partition, again)
+
+    async def _run_loads(self) -> None:
+        """Load what is queued, one partition after the other, a slice at a time."""
+        try:
+            while self._loads:
+                partition, state, steps = self._loads[0]
+                wanted = self._partitions.get(partition) is state
+                if not wanted or self._slice(partition, state, steps, time.perf_counter() + LOAD_SLICE_SECONDS):
+                    self._loads.popleft()
+                await asyncio.sleep(0)
+        finally:
+            self._loader = None
+
+    # -- decisions
+
+    def run(
+        self, partition: int, decide: Callable[[S, int], Outcome], on_error: Callable[[ErrorCode, str | None], R]
+    ) -> R | Awaitable[R]:
+        """Decide, write, and return the reply, or an awaitable of it where the high watermark lags behind."""
+        now_ms = self._clock.now_ms()
+        try:
+            state = self._active(partition)
+            outcome = decide(state.shard, now_ms)
+        except ApiError as err:
+            return on_error(answerable(err.code), err.message)
+        except Exception:
+            log.exception("%s %d: a decision failed", self._name, partition)
+            return on_error(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        code, entry = self._apply(partition, state, outcome, now_ms, is_asked=True)
+        if code is not ErrorCode.NONE:
+            return on_error(answerable(code), None)
+        if entry is None:
+            reply: R = outcome.reply
+            return reply
+        entry.reply = outcome.reply
+        entry.on_error = on_error
+        entry.future = asyncio.get_running_loop().create_future()
+        return entry.future
+
+    def run_parked(
+        self,
+        partition: int,
+        decide: Callable[[S, Parked, int], Outcome],
+        on_error: Callable[[ErrorCode, str | None], R],
+    ) -> R | Awaitable[R]:
+        """Decide about a request that the shard may park; return its answer or an awaitable of it."""
+        parked = Parked()
+
+        def with_token(shard: S, now_ms: int) -> Outcome:
+            return decide(shard, parked, now_ms)
+
+        now_ms = self._clock.now_ms()
+        try:
+            state = self._active(partition)
+            outcome = with_token(state.shard, now_ms)
+        except ApiError as err:
+            return on_error(answerable(err.code), err.message)
+        except Exception:
+            log.exception("%s %d: a decision failed", self._name, partition)
+            return on_error(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        held = _withhold(parked, outcome) if state.waiting and not outcome.writes else None
+        code, entry = self._apply(partition, state, outcome, now_ms, is_asked=held is not None)
+        if code is not ErrorCode.NONE:
+            parked.complete(on_error(answerable(code), None))
+        elif entry is not None and (held is not None or outcome.writes):
+            # Else what waits is no decision of this request, which is parked, and its error not this one's answer.
+            entry.parked, entry.reply = parked, held
+            entry.on_error = on_error
+        if parked.answer is not None:
+            answer: R = parked.answer
+            return answer
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        parked.wake = lambda response: None if future.done() else future.set_result(response)
+        return future
+
+    def read(
+        self, partition: int, look: Callable[[S, int], R], on_error: Callable[[ErrorCode, str | None], R]
+    ) -> R | Awaitable[R]:
+        """Return what `look` sees, not before everything that it may have seen is committed."""
+        now_ms = self._clock.now_ms()
+        try:
+            state = self._active(partition)
+            reply = look(state.shard, now_ms)
+        except ApiError as err:
+            return on_error(err.code, err.message)
+        if not state.waiting:
+            return reply
+        entry = _Waiting(state.last_end, None)
+        entry.reply = reply
+        entry.on_error = on_error
+        entry.future = asyncio.get_running_loop().create_future()
+        self._wait(partition, state, entry)
+        return entry.future
+
+    def _apply(
+        self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, *, is_asked: bool = False
+    ) -> tuple[ErrorCode, _Waiting | None]:
+        """Write an outcome. Return its error, and what waits for the high watermark if anything does.
+
+        With nothing to write, an answer (`is_asked`) and `after` still wait for what was written before: they may
+        speak of state that is not committed yet (Kafka: CoordinatorRuntime.waitForPendingWrites).
+        """
+        self._tell(partition, outcome)
+        if not outcome.writes:
+            if state.waiting and (is_asked or outcome.after is not None):
+                behind = _Waiting(state.last_end, outcome.after)
+                self._wait(partition, state, behind)
+                return ErrorCode.NONE, behind
+            if outcome.after is not None:
+                self._settle(partition, outcome.after(ErrorCode.NONE, now_ms))
+            return ErrorCode.NONE, None
+        code = outcome.refused or ErrorCode.NONE
+        if not code:
+            code, end = self._log.append(partition, state.epoch, state.shard, outcome, now_ms)
+            state.last_end = max(state.last_end, end)
+        if code is not ErrorCode.NONE:
+            if outcome.after is not None:
+                self._settle(partition, outcome.after(code, now_ms))
+            return code, None
+        awaitable: Awaitable[None] | None = None
+        if not state.waiting:
+            found = self._committed(partition, state.last_end)
+            if found is None or isinstance(found, ErrorCode):
+                code = found or ErrorCode.NONE
+                if outcome.after is not None:
+                    self._settle(partition, outcome.after(code, now_ms))
+                return code, None
+            awaitable = found
+        entry = _Waiting(state.last_end, outcome.after)
+        self._wait(partition, state, entry)
+        if awaitable is not None:
+            self._watch(partition, state, entry, awaitable)
+        return ErrorCode.NONE, entry
+
+    def _tell(self, partition: int, outcome: Outcome) -> None:
+        """Set the timers of an outcome and answer those whom it completes."""
+        for timer in outcome.timers:
+            if timer.__class__ is Schedule:
+                self._timers.schedule((partition, timer.key), timer.delay_ms)
+            else:
+                self._timers.cancel((partition, timer.key))
+        for parked, answer in outcome.replies:
+            parked.complete(answer)
+
+    def _settle(self, partition: int, outcome: Outcome) -> None:
+        """Apply an outcome that nobody asked for: of a timer, an `after`, a load."""
+        state = self._partitions.get(partition)
+        if state is None or not state.active:
+            self._tell(partition, outcome)
+            return
+        self._apply(partition, state, outcome, self._clock.now_ms())
+
+    # -- the high watermark
+
+    def _committed(self, partition: int, offset: int) -> Awaitable[None] | ErrorCode | None:
+        """Return what to await, the error that makes it pointless, or None: it is committed."""
+        try:
+            return self._writer.committed(partition, offset)
+        except ApiError as err:
+            return err.code
+
+    def _wait(self, partition: int, state: _Partition[S], entry: _Waiting) -> None:
+        state.waiting.append(entry)
+        self._timers.schedule((partition, entry), self._write_timeout_ms)
+
+    def _watch(self, partition: int, state: _Partition[S], entry: _Waiting, awaitable: Awaitable[None]) -> None:
+        """Have one waiter at a time, for the first entry: what follows is committed no sooner."""
+        state.waiter = asyncio.ensure_future(awaitable)
+        state.waiter.add_done_callback(partial(self._on_committed, partition, state, entry))
+
+    def _advance(self, partition: int, state: _Partition[S]) -> None:
+        """Finish what the high watermark has passed, in order; then wait for the next."""
+        while state.waiting and state.waiter is None:
+            entry = state.waiting[0]
+            awaitable = self._committed(partition, entry.end)
+            if awaitable is None or isinstance(awaitable, ErrorCode):
+                state.waiting.popleft()
+                self._finish(partition, state, entry, awaitable or ErrorCode.NONE)
+            else:
+                self._watch(partition, state, entry, awaitable)
+
+    def _on_committed(self, partition: int, state: _Partition[S], entry: _Waiting, done: asyncio.Future[None]) -> None:
+        if done.cancelled() or self._partitions.get(partition) is not state:
+            return
+        state.waiter = None
+        error = done.exception()
+        if error is not None:
+            code = getattr(error, "code", ErrorCode.UNKNOWN_SERVER_ERROR)
+            log.warning("%s %d: offset %d was not committed: %s", self._name, partition, entry.end, error)
+        else:
+            code = ErrorCode.NONE
+        if state.waiting and state.waiting[0] is entry:
+            state.waiting.popleft()
+            self._finish(partition, state, entry, code)
+        self._advance(partition, state)
+
+    def _finish(self, partition: int, state: _Partition[S], entry: _Waiting, code: ErrorCode) -> None:
+        if entry.done:
+            return
+        entry.done = True
+        self._timers.cancel((partition, entry))
+        if entry.after is not None:
+            try:
+                outcome = entry.after(code, self._clock.now_ms())
+                if state.active:
+                    self._settle(partition, outcome)
+                else:
+                    self._tell(partition, outcome)
+            except Exception:
+                # Whoever waits is to be answered, and what comes behind is to go on.
+                log.exception("%s %d: what follows a decision failed", self._name, partition)
+                code = code or ErrorCode.UNKNOWN_SERVER_ERROR
+        if entry.future is not None and not entry.future.done():
+            if code is ErrorCode.NONE or entry.on_error is None:
+                entry.future.set_result(entry.reply)
+            else:
+                entry.future.set_result(entry.on_error(answerable(code), None))
+        if entry.parked is not None and entry.on_error is not None:
+            if code is not ErrorCode.NONE:
+                entry.parked.complete(entry.on_error(answerable(code), None))
+            elif entry.reply is not None:
+                entry.parked.complete(entry.reply)
+
+    def _on_timer(self, key: tuple[int, Hashable]) -> None:
+        """Do what a timer is for. One that raises goes off again (see Timers)."""
+        partition, inner = key
+        state = self._partitions.get(partition)
+        if state is None:
+            return
+        if inner is _RELOAD:
+            self._reload(partition, state)
+        elif not state.active:
+            return
+        elif isinstance(inner, _Waiting):
+            self._finish(partition, state, inner, ErrorCode.REQUEST_TIMED_OUT)
+        else:
+            self._settle(partition, state.shard.on_timer(inner, self._clock.now_ms()))
+
+
+def _withhold(parked: Parked, outcome: Outcome) -> Any:
+    """Take the answer to a request out of an outcome; None if it has none."""
+    own = next((answer for token, answer in outcome.replies if token is parked), None)
+    if own is not None:
+        outcome.replies = [reply for reply in outcome.replies if reply[0] is not parked]
+    return own

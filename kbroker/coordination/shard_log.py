@@ -1,0 +1,128 @@
+"""The log of a coordinator's partition: appending what was decided, and replaying what is there.
+
+Owns the order of append and replay, what becomes of a batch that the log finds too large, and how a log is read when
+its partition is loaded. Never waits for anything, and never decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from kbroker.coordination.batches import marker_batch, record_batch, split
+from kbroker.coordination.interfaces import Shard, Writer
+from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction, Outcome
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import iter_batches, read_marker, read_records
+
+log = logging.getLogger(__name__)
+
+MAX_RECORD_BYTES = 256 << 20
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+
+class ShardLog:
+    """The way of shards to the partitions of one topic."""
+
+    def __init__(self, name: str, writer: Writer) -> None:
+        self._name = name
+        self._writer = writer
+
+    def append(self, partition: int, epoch: int, shard: Shard, outcome: Outcome, now_ms: int) -> tuple[ErrorCode, int]:
+        """Append what an outcome writes, and replay it; return an error, and the offset behind what was appended.
+
+        The offset is -1 if nothing was. A list that need not be atomic may have been written in part when it fails.
+        """
+        if outcome.marker is not None:
+            return self._append_marker(partition, shard, outcome.marker, now_ms)
+        if outcome.atomic:
+            return self._append_batch(partition, epoch, shard, outcome, outcome.records, now_ms)
+        failed, end = ErrorCode.NONE, -1
+        batches = deque(split(outcome.records))
+        while batches:
+            batch = batches.popleft()
+            code, reached = self._append_batch(partition, epoch, shard, outcome, batch, now_ms)
+            end = max(end, reached)
+            if code in _TOO_LARGE:
+                # The topic's limit may be anything. One record that is too large is not to stop the others.
+                half = len(batch) // 2
+                if half:
+                    batches.extendleft((batch[half:], batch[:half]))
+                else:
+                    failed = code
+            elif code is not ErrorCode.NONE:
+                return code, end
+        return failed, end
+
+    def _append_batch(
+        self,
+        partition: int,
+        epoch: int,
+        shard: Shard,
+        outcome: Outcome,
+        records: list[CoordinatorRecord],
+        now_ms: int,
+    ) -> tuple[ErrorCode, int]:
+        producer = outcome.producer
+        try:
+            end = self._write(partition, record_batch(records, epoch, producer, now_ms), producer, now_ms)
+        except Exception as err:  # noqa: BLE001 - named by `_why`
+            return self._why(partition, err), -1
+        if outcome.replay:
+            producer_id = -1 if producer is None else producer.producer_id
+            for offset, (key, value) in enumerate(records, end - len(records)):
+                shard.replay(offset, producer_id, key, value)
+        return ErrorCode.NONE, end
+
+    def _write(self, partition: int, data: bytes, producer: InTransaction | None, now_ms: int) -> int:
+        if producer is None:
+            return self._writer.append(partition, data, now_ms)
+        return self._writer.append(partition, data, now_ms, guard=producer.guard)
+
+    def _append_marker(
+        self, partition: int, shard: Shard, marker: EndOfTransaction, now_ms: int
+    ) -> tuple[ErrorCode, int]:
+        """Append the end of a transaction, then let the shard know."""
+        data, version = marker_batch(marker, now_ms), marker.transaction_version
+        try:
+            end = self._writer.append(partition, data, now_ms, transaction_version=version)
+        except Exception as err:  # noqa: BLE001 - named by `_why`
+            return self._why(partition, err), -1
+        shard.replay_end_transaction(marker.producer_id, marker.commit)
+        return ErrorCode.NONE, end
+
+    def _why(self, partition: int, error: Exception) -> ErrorCode:
+        """Return the code of a failed append."""
+        code = getattr(error, "code", None)
+        if not isinstance(code, ErrorCode):
+            log.error("%s %d: an append failed", self._name, partition, exc_info=error)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        log.warning("%s %d: an append failed: %s", self._name, partition, error)
+        return code
+
+    def replay(self, partition: int, shard: Shard) -> Iterator[None]:
+        """Replay the log into a shard; yields every few records, so that the caller may do something else."""
+        started, count, bytes_read = time.perf_counter(), 0, 0
+        replay = shard.replay
+        for chunk in self._writer.read(partition):
+            bytes_read += len(chunk)
+            for position, header in iter_batches(chunk):
+                batch = chunk[position : position + header.size]
+                producer_id = header.producer_id if header.is_transactional else -1
+                if header.is_control:
+                    marker = read_marker(batch)
+                    if marker is not None:
+                        shard.replay_end_transaction(header.producer_id, marker.commit)
+                    continue
+                for record in read_records(batch, max_bytes=MAX_RECORD_BYTES):
+                    count += 1
+                    if record.key is not None:
+                        replay(record.offset, producer_id, record.key, record.value)
+                    if not count & 127:
+                        yield
+            yield
+        seconds = time.perf_counter() - started
+        if count:
+            log.info("%s %d: %d records, %d bytes loaded in %.3f s", self._name, partition, count, bytes_read, seconds)

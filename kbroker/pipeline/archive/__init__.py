@@ -1,0 +1,1 @@
+"""Topics as Parquet files, each offset once: archive, verify, optimize."""

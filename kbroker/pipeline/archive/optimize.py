@@ -1,0 +1,74 @@
+"""`optimize`: an archive's small files put together, its manifest put into one document.
+
+Owns which files are put together: those of one folder that are smaller than half of what is aimed at. The records stay
+the same, which is checked by their sums before the change counts.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from typing import Any
+
+from kbroker.pipeline.archive.manifest import Entry, File, Manifest
+from kbroker.pipeline.archive.record_columns import partition_of, sums, sums_of
+from kbroker.pipeline.archive.store import Store, counted, layout, now
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.ranges import Partition, Sums
+
+_FEWEST: int = 2
+
+
+class Optimization:
+    """One run of the job; `target` is the size in bytes that files should have."""
+
+    def __init__(self, session: Any, root: str, target: int) -> None:
+        self._store = Store(session, root)
+        self._target = target
+
+    def run(self) -> tuple[int, int]:
+        """Do the work; returns how many files there were and are. Raises PipelineError."""
+        self._store.require()
+        with self._store.writing() as manifest:
+            before = len(manifest.files)
+            partition_by = layout(manifest) or "date"
+            for folder, files in sorted(small_files(manifest, self._target).items()):
+                self._join(manifest, folder, files, partition_by)
+            manifest = self._store.summarize(self._store.load(), f"summary-{uuid.uuid4().hex}", least=_FEWEST)
+            return before, len(manifest.files)
+
+    def _join(self, manifest: Manifest, folder: str, files: list[File], partition_by: str) -> None:
+        from pyspark.sql import functions as f
+
+        name = f"optimize-{uuid.uuid4().hex}"
+        number = max(round(sum(file.bytes for file in files) / self._target), 1)
+        frame = self._store.frame(manifest, [file.path for file in files])
+        spread = frame.repartitionByRange(number, "partition", "offset") if number > 1 else frame.coalesce(1)
+        file_format = files[0].path.rpartition(".")[2]
+        staged = self._store.stage(name, spread.sortWithinPartitions("partition", "offset"), file_format, partition_by)
+        rows = sums(staged.withColumn("file", f.col("_metadata.file_path")), "file", "topic", "partition")
+        if _total(rows) != _total(sums(frame, "topic", "partition")):
+            raise PipelineError(f"{folder}: the files put together do not hold what the single ones do")
+        if sum(row["records"] for row in rows) != sum(file.records for file in files):
+            raise PipelineError(f"{folder}: the files do not hold as many records as the manifest says")
+        by_file: defaultdict[str, int] = defaultdict(int)
+        for row in rows:
+            by_file[row["file"].rpartition(f"/{name}/")[2]] += row["records"]
+        new = counted(self._store.staged(name), by_file)
+        self._store.commit(Entry(name, "optimize", now(), files=new, removed=tuple(file.path for file in files)))
+
+
+def small_files(manifest: Manifest, target: int) -> dict[str, list[File]]:
+    """Return the files to put together, by folder and format; none where there is only one."""
+    found: defaultdict[tuple[str, str], list[File]] = defaultdict(list)
+    for path, file in sorted(manifest.files.items()):
+        if file.bytes < target // 2:
+            found[path.rpartition("/")[0], path.rpartition(".")[2]].append(file)
+    return {f"{folder} ({kind})": files for (folder, kind), files in found.items() if len(files) >= _FEWEST}
+
+
+def _total(rows: list[Any]) -> dict[Partition, Sums]:
+    found: defaultdict[Partition, Sums] = defaultdict(Sums)
+    for row in rows:
+        found[partition_of(row)] += sums_of(row)
+    return dict(found)

@@ -1,0 +1,118 @@
+"""A record's columns: as Spark's Kafka source names them, as an archive's files hold them, and what sums them up.
+
+Owns the names, the types, the folders' columns, and the hash of a record. Never reads or writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from kbroker.pipeline.ranges import Partition, Sums
+from kbroker.pipeline.spark.small_frame import small_frame
+
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+SCHEMA: Final = (
+    "key binary, value binary, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
+"""What a file holds; `topic`, `date` and `hour` are in the names of its folders."""
+FOLDERS: Final = {"date": "topic string, date date", "date,hour": "topic string, date date, hour int"}
+"""The columns of the folders, by `--partition-by`."""
+
+
+def with_folders(frame: Any, partition_by: str) -> Any:
+    """Add the columns of the folders to records; dates and hours are of the record's timestamp, in UTC."""
+    from pyspark.sql import functions as f
+
+    frame = frame.withColumn("date", f.to_date("timestamp"))
+    return frame.withColumn("hour", f.hour("timestamp")) if partition_by == "date,hour" else frame
+
+
+def record_hash() -> Any:
+    """Return a record's 64-bit hash: every field counts, and null is not the same as empty."""
+    from pyspark.sql import functions as f
+
+    return f.xxhash64(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        f.isnull("key"),
+        "key",
+        f.isnull("value"),
+        "value",
+        f.isnull("headers"),
+        "headers",
+        f.transform("headers", lambda header: f.isnull(header["value"])),
+    )
+
+
+def sums(frame: Any, *keys: Any) -> list[Any]:
+    """Return rows of (keys, records, checksum, first, last) for each of the keys; `sums_of` reads a row."""
+    from pyspark.sql import functions as f
+
+    return list(
+        frame.groupBy(*keys)
+        .agg(
+            f.count("*").alias("records"),
+            f.sum(record_hash().cast("decimal(20,0)")).alias("checksum"),
+            f.min("offset").alias("first"),
+            f.max("offset").alias("last"),
+        )
+        .collect()
+    )
+
+
+def sums_of(row: Any) -> Sums:
+    """Return what a row of `sums` says."""
+    return Sums(row["records"], int(row["checksum"]) % (1 << 64))
+
+
+def partition_of(row: Any) -> Partition:
+    """Return which partition a row of `sums` is about."""
+    return Partition(row["topic"], row["partition"])
+
+
+def within(frame: Any, bounds: Mapping[Partition, tuple[int, int]]) -> Any:
+    """Return the records whose offsets lie in their partition's bounds, [start, end).
+
+    A join: conditions for a thousand partitions would be more than Spark's parser and planner can hold.
+    """
+    from pyspark.sql import functions as f
+
+    if not bounds:
+        return frame.where("false")
+    rows = [
+        {"topic": p.topic, "partition": p.number, "_start": start, "_end": end} for p, (start, end) in bounds.items()
+    ]
+    limits = small_frame(frame.sparkSession, rows, "topic string, partition int, _start bigint, _end bigint")
+    least, most = min(start for start, _ in bounds.values()), max(end for _, end in bounds.values())
+    near = frame.where((f.col("offset") >= least) & (f.col("offset") < most))  # what a file's statistics can rule out
+    near = near.where(f.col("topic").isin(*{partition.topic for partition in bounds}))
+    joined = near.join(f.broadcast(limits), ["topic", "partition"])
+    return joined.where("offset >= _start and offset < _end").select(*frame.columns)
+
+
+def offsets_of(frame: Any) -> list[tuple[int, int]]:
+    """Return the offsets of one partition's records as runs without a hole, [start, end), in order."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    # Within a run, an offset and its place in the order grow alike.
+    run = f.col("offset") - f.row_number().over(Window.partitionBy("topic", "partition").orderBy("offset"))
+    runs = frame.select("offset", run.alias("run")).groupBy("run")
+    rows = runs.agg(f.min("offset").alias("first"), f.max("offset").alias("last")).orderBy("first").collect()
+    return [(row["first"], row["last"] + 1) for row in rows]
+
+
+def holes(runs: Iterable[tuple[int, int]], bounds: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return what runs, [start, end) and in order, leave out within bounds."""
+    place, last = bounds
+    found = []
+    for start, end in [*runs, (last, last)]:
+        if start > place:
+            found.append((place, start))
+        place = end
+    return found

@@ -1,0 +1,195 @@
+"""An archive on disk: files that appear once what they hold is written down, and not before.
+
+Owns the order of a change, which makes it whole or nothing whenever the process ends:
+
+ 1. Spark writes the files below `_staging/<entry>/`, with the names that they will have;
+ 2. the entry is written to `_manifest/`: from here on the change has happened;
+ 3. the new files are moved to their places, files that the entry replaces are deleted, the staging folder goes.
+
+Only one process at a time does this (storage/lock.py). It begins with finishing 3 where it was left, and deletes what
+never came to 2. Readers that go by folders (pandas, DuckDB, pyarrow) pass over names that begin with `_`; between 2 and
+the end of 3 they see part of the change. Never decides what belongs into an archive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from kbroker.failpoints import passed
+from kbroker.pipeline.archive.manifest import Entry, File, Manifest
+from kbroker.pipeline.archive.record_columns import COLUMNS, FOLDERS, SCHEMA
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.spark.small_frame import small_frame
+from kbroker.pipeline.storage.files import Files
+from kbroker.pipeline.storage.lock import WriterLock
+from kbroker.pipeline.storage.shared_folder import require_shared
+
+MANIFEST: Final = "_manifest"
+STAGING: Final = "_staging"
+FORMATS: Final = ("parquet",)
+MANY_ENTRIES: Final = 500
+"""As many a manifest may have before they are put into one: reading one takes milliseconds."""
+
+
+class Store:
+    """An archive's folder."""
+
+    def __init__(self, session: Any, root: str) -> None:
+        self.files = Files(session, root)
+        self._session = session
+        self._lock: WriterLock | None = None
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def load(self) -> Manifest:
+        """Read the manifest; empty for a folder that is not there. Raises PipelineError when it is damaged.
+
+        Entries that another job puts together meanwhile are looked for again, in what stands for them.
+        """
+        while True:
+            names = self._entries()
+            try:
+                texts = [(name.removesuffix(".json"), self.files.read(f"{MANIFEST}/{name}")) for name in names]
+            except PipelineError:
+                if self._entries() == names:
+                    raise
+            else:
+                return Manifest(Entry.decode(name, text) for name, text in texts)
+
+    def _entries(self) -> list[str]:
+        found = (each.name for each in self.files.listing(MANIFEST))
+        return [name for name in found if name.endswith(".json") and not name.startswith(".")]
+
+    def require(self, *, whole: bool = True) -> Manifest:
+        """Read the manifest of an archive that must be there, and without faults if `whole`; raises PipelineError."""
+        manifest = self.load()
+        if not manifest.entries:
+            raise PipelineError(f"{self.files.root} is no archive: it has no {MANIFEST}")
+        if whole and (faults := manifest.faults()):
+            raise PipelineError(f"{self.files.root} is not whole: {faults[0]}")
+        return manifest
+
+    def unfinished(self, manifest: Manifest) -> list[str]:
+        """Return the changes that are committed and not in their places yet."""
+        staged = {folder.name for folder in self.files.listing(STAGING)}
+        return sorted(staged & {entry.name for entry in manifest.entries})
+
+    def frame(self, manifest: Manifest, paths: Iterable[str] | None = None) -> Any:
+        """Return the archived records, all or those of some files, as a DataFrame with Spark's column names."""
+        by_format: defaultdict[str, list[str]] = defaultdict(list)
+        for path in sorted(manifest.files) if paths is None else paths:
+            by_format[path.rpartition(".")[2]].append(self.files.url(path))
+        partition_by = layout(manifest) or "date"
+        frames = [self._read(name, urls, partition_by) for name, urls in sorted(by_format.items())]
+        if not frames:
+            return small_frame(self._session, [], f"{SCHEMA}, {FOLDERS[partition_by]}")
+        whole = frames[0]
+        for each in frames[1:]:
+            whole = whole.unionByName(each)
+        return whole
+
+    def _read(self, file_format: str, urls: list[str], partition_by: str, base: str = "") -> Any:
+        reader = self._session.read.schema(f"{SCHEMA}, {FOLDERS[partition_by]}").format(file_format)
+        return reader.option("basePath", self.files.url(base)).load(urls)
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Manifest]:
+        """Be the archive's only writer; yields the manifest, what was left undone being done. Raises PipelineError."""
+        with WriterLock(self.files) as lock:
+            self._lock = lock
+            try:
+                require_shared(self._session, self.files, f"{STAGING}/trial")
+                manifest = self.load()
+                self.recover(manifest)
+                yield manifest
+            finally:
+                self._lock = None
+
+    def recover(self, manifest: Manifest) -> None:
+        """Finish the changes that were committed, and remove those that were not."""
+        by_name = {entry.name: entry for entry in manifest.entries}
+        for folder in self.files.listing(STAGING):
+            entry = by_name.get(folder.name)
+            if entry is not None:
+                self.place(entry)
+            else:
+                self.files.delete(f"{STAGING}/{folder.name}")
+        for name in manifest.obsolete:
+            self.files.delete(f"{MANIFEST}/{name}.json")
+        for each in self.files.listing(MANIFEST):
+            if each.name.startswith("."):  # half of an entry: its writer was killed
+                self.files.delete(f"{MANIFEST}/{each.name}")
+
+    def stage(self, name: str, frame: Any, file_format: str, partition_by: str) -> Any:
+        """Write records for a change; returns them as they can be read back from the files."""
+        self.files.delete(f"{STAGING}/{name}")
+        url = self.files.url(f"{STAGING}/{name}")
+        frame.select(*COLUMNS, *partition_by.split(",")).write.format(file_format).partitionBy(
+            "topic", *partition_by.split(",")
+        ).save(url)
+        return self._read(file_format, [url], partition_by, f"{STAGING}/{name}")
+
+    def staged(self, name: str) -> dict[str, int]:
+        """Return the files of a change by the paths that they will have, with their sizes in bytes."""
+        folder = f"{STAGING}/{name}"
+        return {each.name.removeprefix(f"{folder}/"): each.size for each in self.files.walk(folder)}
+
+    def commit(self, entry: Entry) -> None:
+        """Let a change happen; raises PipelineError when another one of its name did."""
+        assert self._lock is not None, "only the writer commits"
+        self.files.sync(f"{STAGING}/{entry.name}/{file.path}" for file in entry.files)
+        passed("archive.staged")
+        self._lock.check()
+        self.files.write(f"{MANIFEST}/{entry.name}.json", entry.encode())
+        passed("archive.committed")
+        self.place(entry)
+        passed("archive.placed")
+
+    def place(self, entry: Entry) -> None:
+        """Do what is left to be done of a change that has happened."""
+        folder = f"{STAGING}/{entry.name}"
+        for file in entry.files:
+            if self.files.exists(f"{folder}/{file.path}"):
+                self.files.move(f"{folder}/{file.path}", file.path)
+                passed("archive.moved")
+            elif not self.files.exists(file.path):
+                raise PipelineError(f"{self.files.url(file.path)} is lost: it is neither in its place nor staged")
+        self.files.sync(file.path for file in entry.files)
+        for path in entry.removed:
+            self.files.delete(path)
+        self.files.delete(folder)
+
+    def summarize(self, manifest: Manifest, name: str, least: int = MANY_ENTRIES) -> Manifest:
+        """Put the manifest's entries into one when they have become many; returns the manifest as it is then."""
+        if len(manifest.entries) < least:
+            return manifest
+        assert self._lock is not None, "only the writer summarizes"
+        self._lock.check()
+        self.files.write(f"{MANIFEST}/{name}.json", manifest.summary(name, now()).encode())
+        manifest = self.load()
+        self.recover(manifest)
+        return manifest
+
+
+def layout(manifest: Manifest) -> str | None:
+    """Return by what an archive is partitioned, besides the topic; None while it is empty."""
+    path = next(iter(manifest.files), None)
+    if path is None:
+        return None
+    return ",".join(part.partition("=")[0] for part in path.split("/")[1:-1])
+
+
+def counted(paths: dict[str, int], records: dict[str, int]) -> tuple[File, ...]:
+    """Return files with their sizes and numbers of records."""
+    return tuple(File(path, size, records.get(path, 0)) for path, size in sorted(paths.items()))
+
+
+def now() -> str:
+    """Return the time, in UTC, for people who read a manifest."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

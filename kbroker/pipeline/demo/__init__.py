@@ -1,0 +1,1 @@
+"""The tour of all jobs, and the chart at its end."""

@@ -1,0 +1,1 @@
+"""Events of a website, invented or from its access logs, into a topic."""

@@ -1,0 +1,1 @@
+"""What the jobs ask a Kafka cluster by themselves, beside Spark's connector."""

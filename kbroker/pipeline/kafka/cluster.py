@@ -1,0 +1,146 @@
+"""What a job asks a Kafka cluster itself: topics, offsets, and a consumer group that shows how far it has come.
+
+Owns the use of the Kafka client, which it is handed (`Clients`). Never reads records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol, TypeVar
+
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.kafka.client_settings import java_settings
+from kbroker.pipeline.ranges import Partition
+
+Result = TypeVar("Result")
+
+_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+_PATIENCE_S: Final = 60.0  # as long as the Java client waits for an answer
+_PAUSE_S: Final = 0.5
+
+
+class Clients(Protocol):
+    """How to make Kafka clients; `kbroker.cli.client.Connection` is one."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+    def admin(self) -> AbstractContextManager[Any]: ...
+    def consumer(self, **own: Any) -> Any: ...
+    def producer(self, **own: Any) -> Any: ...
+
+
+class Cluster:
+    """A Kafka cluster."""
+
+    def __init__(self, clients: Clients) -> None:
+        self.clients = clients
+
+    @staticmethod
+    def patiently(call: Callable[[], Result], patience_s: float = _PATIENCE_S) -> Result:
+        """Repeat a call of this class while the brokers do not answer it, for so long at most.
+
+        For jobs under way: what is wrong with the arguments is told at their start. Raises what the last try raised.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return call()
+            except PipelineError:
+                raise
+            except Exception:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+
+    def spark_options(self) -> dict[str, str]:
+        """Return the options of Spark's source and sink that reach this cluster."""
+        options = {"kafka.bootstrap.servers": self.clients.bootstrap}
+        for name, value in java_settings(self.clients.settings).items():
+            options[f"kafka.{name}"] = value
+        return options
+
+    def topics(self) -> dict[str, int]:
+        """Return the topics with their numbers of partitions, without the cluster's own."""
+        with self.clients.admin() as admin:
+            found = admin.describe_topics()
+        return {str(t["name"]): len(t["partitions"]) for t in found if str(t["name"]) not in _INTERNAL}
+
+    def chosen(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the topics of those names with their numbers of partitions; raises PipelineError for one missing."""
+        existing = self.topics()
+        names = list(dict.fromkeys(names))
+        missing = [name for name in names if name not in existing]
+        if missing:
+            raise PipelineError(f"no topic {', '.join(missing)} at {self.clients.bootstrap}")
+        return {name: existing[name] for name in names}
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of those of the topics that are there: one that was made anew has another (KIP-516)."""
+        with self.clients.admin() as admin:
+            found = admin.describe_topics(list(topics))
+        return {str(topic["name"]): str(topic["topic_id"]) for topic in found if not topic["error_code"]}
+
+    def compacted(self, topics: Iterable[str]) -> set[str]:
+        """Return those of the topics whose `cleanup.policy` lets the broker remove single records."""
+        return {name for name in topics if "compact" in self.config(name, "cleanup.policy")}
+
+    def bounds(self, topics: Mapping[str, int], isolation: str = "read_committed") -> dict[Partition, tuple[int, int]]:
+        """Return (log start offset, last stable offset) of every partition; the high watermark for read_uncommitted."""
+        from kafka.structs import TopicPartition
+
+        places = [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]
+        consumer = self.clients.consumer(isolation_level=isolation, enable_auto_commit=False)
+        try:
+            first, last = consumer.beginning_offsets(places), consumer.end_offsets(places)
+        finally:
+            consumer.close()
+        return {Partition(p.topic, p.partition): (first[p], last[p]) for p in places}
+
+    def identity(self) -> str:
+        """Return the cluster's id."""
+        with self.clients.admin() as admin:
+            return str(admin.describe_cluster()["cluster_id"])
+
+    def ends(self, topic: str) -> dict[Partition, int]:
+        """Return where the partitions of a topic end (the last stable offsets)."""
+        return {partition: end for partition, (_, end) in self.bounds(self.chosen((topic,))).items()}
+
+    def high_watermarks(self, topic: str) -> dict[Partition, int]:
+        """Return where the partitions of a topic end, open transactions and all."""
+        found = self.bounds(self.chosen((topic,)), "read_uncommitted")
+        return {partition: end for partition, (_, end) in found.items()}
+
+    def ensure_topic(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> int:
+        """Create a topic if it does not exist; returns how many partitions it has."""
+        existing = self.topics()
+        if topic not in existing:
+            with self.clients.admin() as admin:
+                asked = {"num_partitions": partitions, "replication_factor": -1, "configs": dict(configs or {})}
+                admin.create_topics({topic: asked})
+                admin.wait_for_topics([topic])
+            return partitions
+        return existing[topic]
+
+    def config(self, topic: str, name: str) -> str:
+        """Return one of a topic's configs."""
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        with self.clients.admin() as admin:
+            asked = ConfigResource(ConfigResourceType.TOPIC, topic, {name: None})
+            found = admin.describe_configs([asked], config_filter="all")
+        return str(found["topic"][topic][name]["value"])
+
+    def show_progress(self, group: str, ends: Mapping[Partition, int]) -> None:
+        """Commit offsets for a group that has no members, so that tools that show lag show a job's."""
+        from kafka.structs import OffsetAndMetadata, TopicPartition
+
+        offsets = {
+            TopicPartition(partition.topic, partition.number): OffsetAndMetadata(end, "", -1)
+            for partition, end in ends.items()
+        }
+        with self.clients.admin() as admin:
+            admin.alter_group_offsets(group, offsets)

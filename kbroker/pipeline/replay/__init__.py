@@ -1,0 +1,1 @@
+"""An archive's records back into a topic."""

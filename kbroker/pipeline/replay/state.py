@@ -1,0 +1,101 @@
+"""How far a replay is: kept beside the archive, so that it can be taken up again.
+
+Owns the file `_replay/<target topic>.json`, which is written anew before and after each slice (in turn under two names:
+not every file system can replace a file in one step). Never sends records.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.ranges import Partition
+from kbroker.pipeline.replay.plan import Bounds
+from kbroker.pipeline.storage.files import Files
+from kbroker.pipeline.storage.lock import WriterLock
+
+_FOLDER: Final = "_replay"
+
+
+@dataclass(slots=True)
+class ReplayState:
+    """Positions of a replay."""
+
+    options: dict[str, Any]
+    """What was asked for: a replay is only taken up again with the same options."""
+    turn: int = 0
+    done: dict[Partition, int] = field(default_factory=dict)
+    """Next offset to send."""
+    under_way: Bounds = field(default_factory=dict)
+    """Offsets of the slice that was begun and not ended."""
+    target: dict[Partition, int] = field(default_factory=dict)
+    """Where the target's partitions ended when that slice was begun."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Of this replay, in the marks of its records: records that were replayed before have others."""
+    target_id: str = ""
+    """Of the target topic (KIP-516)."""
+
+    def encode(self) -> str:
+        """Return it as a JSON document."""
+        fields = {
+            "options": self.options,
+            "turn": self.turn,
+            "done": [[*p, offset] for p, offset in sorted(self.done.items())],
+            "under_way": [[*p, start, end] for p, (start, end) in sorted(self.under_way.items())],
+            "target": [[*p, offset] for p, offset in sorted(self.target.items())],
+            "id": self.id,
+            "target_id": self.target_id,
+        }
+        return json.dumps(fields, indent=1) + "\n"
+
+    @classmethod
+    def decode(cls, text: str) -> ReplayState:
+        fields = json.loads(text)
+        return cls(
+            fields["options"],
+            fields["turn"],
+            {Partition(topic, number): offset for topic, number, offset in fields["done"]},
+            {Partition(topic, number): (start, end) for topic, number, start, end in fields["under_way"]},
+            {Partition(topic, number): offset for topic, number, offset in fields["target"]},
+            fields["id"],
+            fields["target_id"],
+        )
+
+
+class StateFile:
+    """Where the state of the replay into one topic is kept."""
+
+    def __init__(self, session: Any, files: Files, cluster: str, topic: str) -> None:
+        self._files = files
+        self._lock = WriterLock(Files(session, f"{files.url(_FOLDER)}/{cluster}-{topic}"))
+        self._names = [f"{_FOLDER}/{cluster}-{topic}-{turn}.json" for turn in range(2)]
+
+    def only_one(self) -> WriterLock:
+        """Return a lock: two replays of an archive into one topic would each send what the other sends."""
+        return self._lock
+
+    def load(self) -> ReplayState | None:
+        """Return the newest state; None where no replay was begun."""
+        found = []
+        for name in self._names:
+            if self._files.exists(name):
+                try:
+                    found.append(ReplayState.decode(self._files.read(name)))
+                except (ValueError, KeyError, TypeError) as err:
+                    raise PipelineError(f"{self._files.url(name)} is damaged; --restart begins anew") from err
+        return max(found, key=lambda state: state.turn, default=None)
+
+    def save(self, state: ReplayState) -> None:
+        """Keep a state; the one before it stays until the next."""
+        state.turn += 1
+        name = self._names[state.turn % 2]
+        self._files.delete(name)
+        self._files.write(name, state.encode())
+
+    def forget(self) -> None:
+        """Remove what is known, for a new begin."""
+        for name in self._names:
+            self._files.delete(name)

@@ -1,0 +1,69 @@
+"""What the checkpoint of a Spark stream says: its id, and from where to where its batches go.
+
+Owns the reading of Spark's own files (`metadata`, `offsets/N`, `commits/N`, `sources/0/0`), whose form Spark keeps from
+version to version so that streams survive an upgrade. Never writes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.ranges import Partition
+from kbroker.pipeline.storage.files import Files
+
+Offsets = dict[Partition, int]
+
+
+class Checkpoint:
+    """The checkpoint of a stream with one Kafka source."""
+
+    def __init__(self, session: Any, root: str) -> None:
+        self._files = Files(session, root)
+        self.root = root
+
+    def url(self) -> str:
+        """Return the whole path."""
+        return self._files.url()
+
+    def holds(self, name: str) -> bool:
+        """Whether there is a file or folder of that name, which another kind of job may have left."""
+        return self._files.exists(name)
+
+    def query(self) -> str | None:
+        """Return the stream's id; None before its first start."""
+        if not self._files.exists("metadata"):
+            return None
+        try:
+            return str(json.loads(self._files.read("metadata"))["id"])
+        except (ValueError, KeyError, TypeError) as err:
+            # Spark does not bring it to the disk, so a power cut can leave it empty.
+            raise PipelineError(f"{self._files.url('metadata')} is damaged: it does not name the stream") from err
+
+    def committed(self) -> int:
+        """Return the last batch that is done; -1 for none."""
+        return self._last("commits")
+
+    def planned(self) -> int:
+        """Return the last batch that was begun; -1 for none."""
+        return self._last("offsets")
+
+    def ends(self, batch: int) -> Offsets:
+        """Return where a batch ends, partition by partition, exclusive; raises PipelineError."""
+        return self._offsets(f"offsets/{batch}", 2)
+
+    def starts(self, batch: int) -> Offsets:
+        """Return where a batch begins; a partition that was first seen in it is not named."""
+        return self._offsets("sources/0/0", 1) if batch == 0 else self.ends(batch - 1)
+
+    def _last(self, folder: str) -> int:
+        return max((int(each.name) for each in self._files.listing(folder) if each.name.isdecimal()), default=-1)
+
+    def _offsets(self, path: str, line: int) -> Offsets:
+        lines = self._files.read(path).removeprefix("\0").splitlines()
+        try:
+            topics = json.loads(lines[line])
+            return {Partition(t, int(p)): offset for t, found in topics.items() for p, offset in found.items()}
+        except (IndexError, ValueError, AttributeError) as err:
+            raise PipelineError(f"{self._files.url(path)} is not what a stream of one Kafka source leaves") from err

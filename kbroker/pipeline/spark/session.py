@@ -1,0 +1,303 @@
+"""The SparkSession of a job: its options, the Kafka connector, and what its start says when it fails.
+
+Owns how Spark is started and stopped. What a user sets with `--conf` wins, except over what results depend on. Never
+runs a query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kbroker.pipeline.errors import PipelineError, first_line
+from kbroker.pipeline.spark.jvm import Jvm
+from kbroker.pipeline.spark.master import address_towards
+from kbroker.pipeline.spark.signals import Ending
+
+# Spark writes a page of warnings about itself at its start; what a user must know comes as an exception anyway.
+_QUIET: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %m%n
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+logger.quiet.name = org.apache.spark.sql
+logger.quiet.level = off
+logger.tasks.name = org.apache.spark.scheduler
+logger.tasks.level = off
+logger.executor.name = org.apache.spark.executor
+logger.executor.level = off
+logger.kafka.name = org.apache.kafka
+logger.kafka.level = off
+logger.hadoop.name = org.apache.hadoop
+logger.hadoop.level = off
+"""
+_NEEDED: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the older type has no statistics
+    # A topic may be called 2026; it is a name all the same.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+}
+_ONE_TRY: Final = {
+    "spark.task.maxFailures": "1",
+    "spark.speculation": "false",
+    "spark.stage.maxConsecutiveAttempts": "1",
+}
+_LOCAL: Final = "local[*]"
+_LOOPBACK: Final = "127.0.0.1"
+_PARTITIONS: Final = "16"
+_TOLD_AFTER_S: Final = 15.0
+_LOOK_S: Final = 0.1
+_LAST_WORD_S: Final = 5.0
+_LITTER: Final = Path("artifacts")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """How to reach or start Spark: the options that every verb takes."""
+
+    master: str = _LOCAL
+    conf: Mapping[str, str] = field(default_factory=dict)
+    jars: tuple[str, ...] = ()
+    """The Kafka connector's jars; without any, Spark fetches what belongs to the installed pyspark."""
+    retries: bool = True
+    """Whether Spark may do a task again that failed: not where a task sends records that must arrive once."""
+    debug: bool = False
+    """Let Spark's own log through."""
+
+
+@contextmanager
+def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
+    """Yield a SparkSession that works in UTC, and stop it at the end; raises PipelineError when Spark cannot start."""
+    _require_java()
+    _require_files(options.jars)
+    if not options.retries and re.fullmatch(r"local\[.*,.*\]", options.master):
+        raise PipelineError(f"--master {options.master} does tasks again that failed, which this cannot have")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    if not options.debug:
+        logging.getLogger().addHandler(logging.NullHandler())  # py4j tells the root logger, too
+    jvm = Jvm()
+    littered = _LITTER.exists()
+    with Ending(jvm) as ending, tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch:
+        ending.scratch = Path(scratch)
+        try:
+            session = _start(options, name, Path(scratch), jvm, ending)
+            with _used(session, jvm, ending):
+                if options.master.startswith("spark://"):
+                    _await_executor(session, options.master)
+                yield configure(session)
+        finally:
+            ending.jobs_are_over()
+            if ending.number:
+                jvm.end()
+            if not littered:
+                _remove_litter()
+
+
+def _remove_litter() -> None:
+    """Remove the folder that Spark 4.0 makes where one is, for artifacts of sessions, and leaves there."""
+    for folder in _LITTER.glob("spark-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        _LITTER.rmdir()
+
+
+def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: Ending) -> Any:
+    """Return a session; raises PipelineError."""
+    try:
+        import pyspark
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise PipelineError("this needs Spark: install kbroker with its extra `spark`") from None
+    settings = {**_settings(options, scratch, pyspark.__version__), **options.conf}
+    _choose_python(options.master, settings)
+    if not options.retries:
+        settings |= _ONE_TRY
+    builder = SparkSession.builder.master(options.master).appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        with _quiet_start(scratch_log := scratch / "spark.log", options.debug), jvm.noted():
+            return ending.start(builder.getOrCreate)
+    except Exception as err:
+        said = _last_words(scratch_log) or first_line(err)
+        if "unresolved dependency" in said:
+            said = (
+                f"its Kafka connector, {connector(pyspark.__version__)}, cannot be fetched:"
+                " name its jars with --jars, or install a pyspark whose connector can be had"
+            )
+        if "stopped SparkContext" in said:  # Spark has tried for a minute
+            said = f"what listens there does not answer as a master of Spark {pyspark.__version__}"
+        raise PipelineError(f"Spark does not start with --master {options.master}: {said}") from err
+
+
+@contextmanager
+def _used(session: Any, jvm: Jvm, ending: Ending) -> Iterator[None]:
+    """Stop Spark at the end, and tell of a JVM that ended; raises PipelineError."""
+    failed = False
+    try:
+        yield
+    except Exception as err:
+        failed = True
+        if (status := jvm.status(_LAST_WORD_S if _is_of_a_connection(err) else 0.0)) is not None:
+            raise PipelineError(f"Spark's JVM ended while the job ran ({_in_words(status)})") from err
+        raise
+    finally:
+        ending.jobs_are_over()
+        if jvm.status() is None:  # pyspark would warn of one that is not there
+            _stop(session, quietly=failed or ending.number != 0)
+
+
+def _stop(session: Any, *, quietly: bool) -> None:
+    """Stop Spark; what goes wrong after an error or a signal is not told."""
+    with contextlib.suppress(Exception) if quietly else contextlib.nullcontext(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session.stop()
+
+
+def _is_of_a_connection(err: BaseException | None) -> bool:
+    """Say whether an error may come from a JVM that ended: the connection ends before the process has."""
+    while err is not None:
+        if isinstance(err, ConnectionError | EOFError) or type(err).__name__ == "Py4JNetworkError":
+            return True
+        err = err.__cause__ or err.__context__
+    return False
+
+
+def _in_words(status: int) -> str:
+    return f"by signal {-status}" if status < 0 else f"with status {status}"
+
+
+def configure(session: Any) -> Any:
+    """Set what the jobs' results depend on; returns the session."""
+    for key, value in _NEEDED.items():
+        session.conf.set(key, value)
+    return session
+
+
+@contextmanager
+def _quiet_start(log: Path, debug: bool) -> Iterator[None]:
+    """Let the JVM that is started meanwhile write to a file for its whole life what it would write to the terminal."""
+    if debug:
+        yield
+        return
+    terminal = os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(target)
+        os.close(terminal)
+
+
+def _last_words(log: Path) -> str | None:
+    """Return the last line of a JVM's log that tells of an exception."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    found = [line.strip() for line in lines if "Exception" in line or "Error" in line]
+    return found[-1] if found else None
+
+
+def _settings(options: SparkOptions, scratch: Path, version: str) -> dict[str, str]:
+    log = scratch / "log4j2.properties"
+    log.write_text(_QUIET)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+    }
+    if not options.debug:
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log}"
+    if options.jars:
+        settings["spark.jars"] = ",".join(options.jars)
+    else:
+        settings["spark.jars.packages"] = connector(version)
+    if options.master.startswith("local"):
+        return settings | {
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.bindAddress": _LOOPBACK,
+            "spark.local.dir": str(scratch),
+            "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        }
+    return settings | _on_a_cluster(options.master)
+
+
+def _on_a_cluster(master: str) -> dict[str, str]:
+    """Return what differs on a cluster; raises PipelineError when nobody is there."""
+    settings = {
+        # A stream's batch makes this many tasks a shuffle, however few its records are: Spark's own 200 are too many.
+        "spark.sql.shuffle.partitions": _PARTITIONS,
+    }
+    host = address_towards(master)
+    if host is not None and "SPARK_LOCAL_IP" not in os.environ:
+        settings["spark.driver.host"] = host  # Spark would take any of this machine's addresses
+    return settings
+
+
+def _choose_python(master: str, settings: Mapping[str, str]) -> None:
+    """Name the executors' Python: the one that was asked for, or this one where they are on this machine."""
+    if (asked := settings.get("spark.pyspark.python")) is not None:
+        os.environ["PYSPARK_PYTHON"] = asked  # pyspark looks nowhere else once Python runs
+    elif master.startswith("local") or settings.get("spark.driver.host") == _LOOPBACK:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _await_executor(session: Any, master: str) -> None:
+    """Wait for the first executor, and say so when it takes long: Spark would wait in silence."""
+    context = session.sparkContext
+    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        return  # they come with the first tasks
+    tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - pyspark's own has no executors
+    tell_at = time.monotonic() + _TOLD_AFTER_S
+    while True:
+        if context._jsc.sc().isStopped():  # noqa: SLF001
+            raise PipelineError(f"{master} has ended the job before it began")
+        if len(tracker.getExecutorInfos()) > 1:  # one is the driver
+            return
+        if time.monotonic() > tell_at:
+            memory = context.getConf().get("spark.executor.memory", "1g")
+            print(
+                f"waiting for an executor: no worker of {master} has a core and {memory} (spark.executor.memory) free",
+                file=sys.stderr,
+                flush=True,
+            )
+            tell_at = float("inf")
+        time.sleep(_LOOK_S)
+
+
+def connector(version: str) -> str:
+    """Return the coordinates of the Kafka connector that belongs to a version of pyspark."""
+    scala = "2.12" if version.startswith("3.") else "2.13"
+    return f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{version.partition('+')[0]}"
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
+        raise PipelineError("Spark needs Java (17 or newer), and there is no `java` here")
+
+
+def _require_files(jars: tuple[str, ...]) -> None:
+    for jar in jars:
+        if "://" not in jar and not Path(jar).is_file():
+            raise PipelineError(f"--jars: {jar} is not there")

@@ -1,0 +1,130 @@
+"""SIGINT and SIGTERM: a job ends soon, with exit status 128 + the signal's number, and prints nothing.
+
+Owns the handlers while Spark runs. An exception raised by a handler would tear the main thread out of its talk with the
+JVM, and the next words on that connection would be answers to the last ones: the process hung, or ended in pages of
+errors. So Spark is started by another thread, while the main thread waits for it or for a signal, which ends the JVM
+before it is left. Later a main thread that waits for the JVM is left alone, and another thread stops streams and
+cancels jobs, which ends the call by itself. A main thread that does something else ends where it is, as at any error.
+If all that takes too long, the JVM and the process go at once. A signal that was ignored before (nohup, a script's
+background) stays so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+from kbroker.pipeline.spark.jvm import Jvm
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_AGAIN_S: Final = 0.2
+_PATIENCE_S: Final = 15.0
+
+
+class Ending:
+    """What a signal does between the begin and the end of a `with`; nothing where it is not the main thread's."""
+
+    def __init__(self, jvm: Jvm) -> None:
+        self._jvm = jvm
+        self._session: Any = None
+        self._starting = False
+        self._over = threading.Event()
+        self._last = threading.Timer(_PATIENCE_S, self._leave)
+        self._last.daemon = True
+        self._before: dict[int, Any] = {}
+        self.scratch: Path | None = None
+        """A folder that goes, too, when the process has to end at once."""
+        self.number = 0
+        """The signal that came; 0 for none."""
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+            self._before = {n: each for n, each in handlers.items() if each not in (None, signal.SIG_IGN)}
+            for number in self._before:
+                signal.signal(number, self._on_signal)
+        return self
+
+    def start(self, begin: Callable[[], Any]) -> Any:
+        """Return the session that `begin` makes, in another thread; a signal meanwhile ends the JVM and the process."""
+        made: list[Any] = []
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                made.append(begin())
+            except BaseException as err:  # noqa: BLE001 - it is raised where the session is waited for
+                errors.append(err)
+
+        # pyspark takes SIGINT for itself where it is started by the main thread.
+        thread = threading.Thread(target=run, daemon=True)
+        self._starting = True
+        try:
+            thread.start()
+            while thread.is_alive():
+                thread.join(_AGAIN_S)
+                if self.number:  # the JVM may be about to be started
+                    self._jvm.terminate()
+        finally:
+            self._session = made[0] if made else None
+            self._starting = False
+        if self.number:
+            self._jvm.end()
+            raise SystemExit(128 + self.number)
+        if errors:
+            raise errors[0]
+        return self._session
+
+    def jobs_are_over(self) -> None:
+        """Say that nothing is left that could be cancelled, and that what is left is done to its end."""
+        self._over.set()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._over.set()
+        self._last.cancel()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self.number:
+            raise SystemExit(128 + self.number) from None
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.number:
+            return  # the first one counts
+        self.number = number
+        self._last.start()
+        if self._starting or self._over.is_set():
+            return
+        if self._session is None or not _talks_to_the_jvm(frame):
+            raise SystemExit(128 + number)
+        threading.Thread(target=self._cancel, daemon=True).start()
+
+    def _cancel(self) -> None:
+        """Stop streams and cancel jobs until the main thread has noticed: it may begin another one meanwhile."""
+        while not self._over.wait(_AGAIN_S):
+            with contextlib.suppress(Exception):  # what can be wrong here is that Spark ends
+                for query in self._session.streams.active:
+                    query.stop()
+                self._session.sparkContext.cancelAllJobs()
+
+    def _leave(self) -> None:
+        try:
+            self._jvm.end()
+            if self.scratch is not None:
+                shutil.rmtree(self.scratch, ignore_errors=True)
+        finally:
+            os._exit(128 + self.number)
+
+
+def _talks_to_the_jvm(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("py4j."):
+            return True
+        frame = frame.f_back
+    return False

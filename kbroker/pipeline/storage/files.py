@@ -1,0 +1,237 @@
+"""Files below one path: a local folder (local_files.py), HDFS or an object store (Hadoop's FileSystem) alike.
+
+Owns the calls into the JVM. Paths are relative to the root, with `/` between names. A file that is written here appears
+whole or not at all, as far as the file system's rename does, and is on the disk when `write` returns where the file
+system is a local one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from kbroker.pipeline.errors import PipelineError, first_line
+from kbroker.pipeline.storage.local_files import Found, LocalFiles
+
+Result = TypeVar("Result")
+
+_PATTERN: Final = frozenset("{}[]*?\\")
+"""What Spark's readers take for a pattern of paths, and its writers do not."""
+
+
+def _in_words(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Let a method of Files end in one line when the file system refuses."""
+
+    @functools.wraps(method)
+    def call(self: Files, relative: str = "", *more: Any, **options: Any) -> Result:
+        try:
+            return method(self, relative, *more, **options)
+        except PipelineError:
+            raise
+        except Exception as err:
+            raise PipelineError(f"cannot use {self.url(relative)}: {_reason(err)}") from err
+
+    return call
+
+
+class Files:
+    """The files below `root`, which need not exist yet.
+
+    Raises PipelineError when its file system is not known, or when its name would be read as a pattern.
+    """
+
+    def __init__(self, session: Any, root: str) -> None:
+        if found := sorted(_PATTERN & set(root)):
+            raise PipelineError(f"cannot use {root}: Spark would read {found[0]} in a path as part of a pattern")
+        jvm = session._jvm  # noqa: SLF001 - pyspark has no other way to Hadoop's file systems
+        try:
+            path = jvm.org.apache.hadoop.fs.Path(root)
+            fs = path.getFileSystem(session._jsc.hadoopConfiguration())  # noqa: SLF001
+            whole = fs.makeQualified(path)
+            uri = whole.toUri()
+            local = uri.getScheme() == "file"
+            self._there = LocalFiles(Path(uri.getPath())) if local else _HadoopFiles(session, fs, whole)
+            self._url = str(whole.toString())
+        except Exception as err:
+            raise PipelineError(f"cannot use {root}: {first_line(err)}") from err
+        self.root = root
+
+    def url(self, relative: str = "") -> str:
+        """Return the whole path, for Spark to read or write."""
+        return f"{self._url.rstrip('/')}/{relative}" if relative else self._url
+
+    @_in_words
+    def exists(self, relative: str) -> bool:
+        return self._there.exists(relative)
+
+    @_in_words
+    def listing(self, relative: str = "") -> list[Found]:
+        """Return what a folder holds, by name; nothing for a folder that is not there."""
+        return self._there.listing(relative) if self._there.exists(relative) else []
+
+    def visible(self) -> list[str]:
+        """Return the names at the root that readers look at, those without `_` and `.`, in order."""
+        return [each.name for each in self.listing() if not each.name.startswith(("_", "."))]
+
+    def walk(self, relative: str, *, hidden: bool = False) -> list[Found]:
+        """Return all files below a folder, named from the root; those behind `_` and `.` only when asked for."""
+        files: list[Found] = []
+        for entry in self.listing(relative):
+            path = f"{relative}/{entry.name}" if relative else entry.name
+            if not hidden and entry.name.startswith(("_", ".")):
+                continue
+            if entry.is_folder:
+                files += self.walk(path, hidden=hidden)
+            else:
+                files.append(Found(path, False, entry.size))
+        return files
+
+    def read(self, relative: str) -> str:
+        """Return a text file's content; raises PipelineError when it cannot be read."""
+        try:
+            return self._there.read(relative)
+        except Exception as err:
+            raise PipelineError(f"cannot read {self.url(relative)}: {_reason(err)}") from err
+
+    @_in_words
+    def modified(self, relative: str) -> float:
+        """Return when a file was last written, in seconds since 1970."""
+        return self._there.modified(relative)
+
+    @_in_words
+    def write(self, relative: str, text: str) -> None:
+        """Write a text file that is not there yet; raises PipelineError when it is."""
+        try:
+            self._there.write(relative, text)
+        except FileExistsError:
+            raise PipelineError(f"{self.url(relative)} was written by somebody else meanwhile") from None
+
+    @_in_words
+    def claim(self, relative: str, text: str) -> bool:
+        """Write a text file as the only one of several who try; returns False to the others."""
+        try:
+            self._there.claim(relative, text)
+        except FileExistsError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep others on this machine from being here for a moment, as far as the file system can."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._there.alone())
+            except OSError as err:
+                raise PipelineError(f"cannot use {self.url()}: {_reason(err)}") from err
+            yield
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Bring files and the folders that they are in to the disk; nothing on a file system that is not local."""
+        try:
+            self._there.sync(paths)
+        except OSError as err:
+            raise PipelineError(f"cannot bring {err.filename or self.url()} to the disk: {err.strerror}") from err
+
+    @_in_words
+    def move(self, source: str, target: str) -> None:
+        """Give a file its place; its folder is made."""
+        self._there.move(source, target)
+
+    @_in_words
+    def replace(self, source: str, target: str) -> None:
+        """Put a file in the place of another in one step, as far as the file system can."""
+        self._there.replace(source, target)
+
+    @_in_words
+    def delete(self, relative: str) -> None:
+        """Delete a file or a folder with all it holds, if it is there."""
+        self._there.delete(relative)
+
+
+class _HadoopFiles:
+    """As LocalFiles, through the JVM; `claim` and `write` raise FileExistsError as well, and nothing is synced."""
+
+    def __init__(self, session: Any, fs: Any, root: Any) -> None:
+        jvm = session._jvm  # noqa: SLF001
+        self._fs = fs
+        self._root = root
+        self._path_class = jvm.org.apache.hadoop.fs.Path
+        self._charset = jvm.java.nio.charset.StandardCharsets.UTF_8
+        self._io = jvm.org.apache.commons.io.IOUtils
+        self._gateway = session.sparkContext._gateway  # noqa: SLF001
+        self._overwrite_class = jvm.org.apache.hadoop.fs.Options.Rename
+        self._context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(root.toUri(), fs.getConf())
+
+    def exists(self, relative: str) -> bool:
+        return bool(self._fs.exists(self._at(relative)))
+
+    def listing(self, relative: str) -> list[Found]:
+        found = self._fs.listStatus(self._at(relative))
+        return sorted(Found(each.getPath().getName(), each.isDirectory(), each.getLen()) for each in found)
+
+    def read(self, relative: str) -> str:
+        stream = self._fs.open(self._at(relative))
+        try:
+            return str(self._io.toString(stream, self._charset))
+        finally:
+            stream.close()
+
+    def modified(self, relative: str) -> float:
+        return float(self._fs.getFileStatus(self._at(relative)).getModificationTime()) / 1000
+
+    def write(self, relative: str, text: str) -> None:
+        target = self._at(relative)
+        scratch = self._path_class(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}")
+        self._create(scratch, text)
+        if self._fs.exists(target) or not self._fs.rename(scratch, target):
+            self._fs.delete(scratch, False)
+            raise FileExistsError
+
+    def claim(self, relative: str, text: str) -> None:
+        self._create(self._at(relative), text)
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Do nothing: what Hadoop's other file systems take, they keep."""
+
+    def move(self, source: str, target: str) -> None:
+        goal = self._at(target)
+        self._fs.mkdirs(goal.getParent())
+        if not self._fs.rename(self._at(source), goal):
+            raise PipelineError(f"cannot move {self._at(source).toString()} to {goal.toString()}")
+
+    def replace(self, source: str, target: str) -> None:
+        goal = self._at(target)
+        self._fs.mkdirs(goal.getParent())
+        options = self._gateway.new_array(self._overwrite_class, 1)
+        options[0] = self._overwrite_class.OVERWRITE
+        self._context.rename(self._at(source), goal, options)
+
+    def delete(self, relative: str) -> None:
+        self._fs.delete(self._at(relative), True)
+
+    def _create(self, path: Any, text: str) -> None:
+        try:
+            stream = self._fs.create(path, False)
+        except Exception as err:
+            if self._fs.exists(path):
+                raise FileExistsError from err
+            raise
+        try:
+            self._io.write(text, stream, self._charset)
+        finally:
+            stream.close()
+
+    def _at(self, relative: str) -> Any:
+        return self._path_class(self._root, relative) if relative else self._root
+
+
+def _reason(err: Exception) -> str:
+    """Return why something failed, in one line."""
+    return (err.strerror if isinstance(err, OSError) else None) or first_line(err)

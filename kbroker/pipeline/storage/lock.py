@@ -1,0 +1,161 @@
+"""One writer at a time: a file in an archive that says who writes there.
+
+Owns the file `_lock.json`: who has it, and when it was last renewed. It is made by one of several who try, and renewed
+in one step. A lock may be taken over when its owner's process is gone, which can be told where boot and pid namespace
+are those of this process; from elsewhere, and when it cannot be read, once nobody has renewed it for minutes. Whoever
+lost it that way finds out before the next change is committed. Never waits for a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Self
+
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.storage.files import Files
+
+NAME: Final = "_lock.json"
+_RENEWED_S: Final = 60.0
+_FORGOTTEN_S: Final = 600.0
+_PATIENCE_S: Final = 10.0
+
+
+class WriterLock:
+    """A lock on an archive's files, as a context manager; raises PipelineError when somebody else has it."""
+
+    def __init__(self, files: Files, now: Callable[[], float] = time.time, renewed_s: float = _RENEWED_S) -> None:
+        self._files = files
+        self._now = now
+        self._renewed_s = renewed_s
+        self._token = uuid.uuid4().hex
+        self._scratch = f"{NAME}.{self._token}"
+        self._ended = threading.Event()
+        self._one_at_a_time = threading.Lock()
+        self._renewal = threading.Thread(target=self._renew, daemon=True)
+
+    def __enter__(self) -> Self:
+        with self._files.alone():
+            text = self._read()
+            if text is not None:
+                self._take_over(text)
+            if not self._files.claim(NAME, self._text()) or not self._is_ours():
+                raise self._refusal(self._read())
+            for each in self._files.listing():
+                if each.name.startswith((f"{NAME}.", f".{NAME}.")):  # its owner was killed while it renewed
+                    self._files.delete(each.name)
+        self._renewal.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._renewal.join(_PATIENCE_S)
+        # What the job did counts, or why it failed; a lock that stays is free once this process has ended.
+        with contextlib.suppress(PipelineError), self._files.alone():
+            if self._is_ours():
+                self._files.delete(NAME)
+
+    def check(self) -> None:
+        """Raise PipelineError if somebody has taken the lock over, or nobody can tell."""
+        with self._one_at_a_time:
+            if not self._is_ours():
+                raise PipelineError(f"another job took over writing to {self._files.root}")
+
+    def _is_ours(self) -> bool:
+        text = self._read()
+        if text is None:
+            return False
+        owner = _decoded(text)
+        if owner is None:
+            raise PipelineError(f"{self._files.url(NAME)} cannot be read: it does not say who writes there")
+        return owner.get("token") == self._token
+
+    def _read(self) -> str | None:
+        """Return the lock as it is: None where there is none, nothing where it cannot be read."""
+        if not self._files.exists(NAME):
+            return None
+        try:
+            return self._files.read(NAME)
+        except PipelineError:
+            return "" if self._files.exists(NAME) else None
+
+    def _take_over(self, text: str) -> None:
+        """Remove the lock of an owner who is gone; raises PipelineError for one who may not be."""
+        if not self._is_gone(_decoded(text)):
+            raise self._refusal(text)
+        # Of several who see the same dead owner one gets its lock; the others must not get the lock of that one.
+        self._files.move(NAME, self._scratch)
+        found = self._files.read(self._scratch) if text else ""
+        if found != text:
+            self._files.claim(NAME, found)
+            self._files.delete(self._scratch)
+            raise self._refusal(found)
+        self._files.delete(self._scratch)
+
+    def _refusal(self, text: str | None) -> PipelineError:
+        owner = _decoded(text or "") or {}
+        who = f"process {owner['pid']} on {owner.get('host')}" if "pid" in owner else f"{NAME} does not say which"
+        return PipelineError(f"another job writes to {self._files.root} ({who})")
+
+    def _is_gone(self, owner: dict[str, Any] | None) -> bool:
+        if owner is not None and all(owner.get(name) == value for name, value in _place().items()):
+            return _begun(owner.get("pid")) != owner.get("begun")
+        renewed = (owner or {}).get("renewed")
+        if not isinstance(renewed, int | float):
+            renewed = self._files.modified(NAME)
+        return self._now() - renewed > _FORGOTTEN_S
+
+    def _text(self) -> str:
+        pid = os.getpid()
+        fields = {"token": self._token, **_place(), "pid": pid, "begun": _begun(pid)}
+        return json.dumps({**fields, "renewed": self._now()}) + "\n"
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._renewed_s):
+            # What fails here may work the next time; if it does not, `check` says so before anything is committed.
+            with contextlib.suppress(Exception), self._one_at_a_time, self._files.alone():
+                if self._is_ours():
+                    self._files.delete(self._scratch)
+                    self._files.write(self._scratch, self._text())
+                    self._files.replace(self._scratch, NAME)
+
+
+def _decoded(text: str) -> dict[str, Any] | None:
+    """Return what a lock says; None for one that says nothing."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+@cache
+def _place() -> dict[str, str]:
+    """Return what must be equal for a process number to mean the same process: hosts may share a name."""
+    place = {"host": socket.gethostname(), "boot": f"{uuid.getnode():x}", "namespace": ""}
+    with contextlib.suppress(OSError):
+        place["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        place["namespace"] = os.readlink("/proc/self/ns/pid")
+    return place
+
+
+def _begun(pid: Any) -> str | None:
+    """Return something that tells a process from later ones with its number; None for one that does not live."""
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        pass
+    except (OSError, ValueError, TypeError):
+        return None
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "?"

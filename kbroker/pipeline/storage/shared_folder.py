@@ -1,0 +1,40 @@
+"""Whether the executors of a cluster write to the folder that the driver reads.
+
+Owns the trial. A folder of the local file system that is not shared is no error to Spark: each executor writes to a
+disk of its own, the driver finds nothing there, and takes that for all that there was.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kbroker.pipeline.errors import PipelineError, first_line
+from kbroker.pipeline.storage.files import Files
+
+_TASKS_A_CORE: Final = 2
+
+
+def require_shared(session: Any, files: Files, folder: str) -> None:
+    """Let every core of a cluster write a file to a folder, and look for it; raises PipelineError.
+
+    The folder goes, before and afterwards. Without a cluster, or where no path is local, nothing is tried.
+    """
+    context = session.sparkContext
+    if context.master.startswith("local") or not files.url().startswith("file:"):
+        return
+    tasks = _TASKS_A_CORE * max(context.defaultParallelism, 2)
+    files.delete(folder)
+    try:
+        session.range(0, tasks, 1, tasks).selectExpr("cast(id as string)").write.text(files.url(folder))
+        found = sum(each.name.rpartition("/")[2].startswith("part-") for each in files.walk(folder, hidden=True))
+    except PipelineError:
+        raise
+    except Exception as err:
+        raise PipelineError(f"the executors cannot write to {files.url()}: {first_line(err)}") from err
+    finally:
+        files.delete(folder)
+    if found < tasks:
+        raise PipelineError(
+            f"{files.root} is a folder of this machine, and the executors write to another one of that name:"
+            " on a cluster it must be shared"
+        )

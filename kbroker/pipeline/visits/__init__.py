@@ -1,0 +1,1 @@
+"""Visits by organisation and day: streamed from a topic, recounted from an archive."""

@@ -1,0 +1,57 @@
+"""Which organisation a visitor belongs to: a file that people keep.
+
+Owns its reading and what is wrong with it. CSV with a header, JSON lines or Parquet, by the file's name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kbroker.pipeline.errors import PipelineError, first_line
+from kbroker.pipeline.storage.files import Files
+
+_COLUMNS: Final = ("visitor", "organisation")
+_STRICT: Final = {
+    # As RFC 4180 has it: a quote within quotes is doubled, and a quoted field may go on in the next line.
+    "csv": {"header": "true", "escape": '"', "multiLine": "true", "mode": "FAILFAST"},
+    "json": {"mode": "FAILFAST"},
+}
+"""How a file is read, by its kind: a line that is none must not be taken for a visitor of whom nothing is known."""
+
+
+def read_lookup(session: Any, path: str) -> Any:
+    """Return (visitor, organisation), each visitor once; raises PipelineError."""
+    if not Files(session, path).exists(""):
+        raise PipelineError(f"there is no lookup {path}")
+    session.catalog.refreshByPath(path)  # a session that read it before would go on with what it read
+    reader = session.read
+    kind = path.rpartition(".")[2].lower()
+    if kind not in ("csv", "json", "parquet"):
+        raise PipelineError(f"a lookup is a .csv, .json or .parquet file, not {path}")
+    try:
+        found = getattr(reader.options(**_STRICT.get(kind, {})), kind)(path)
+        if missing := [name for name in _COLUMNS if name not in found.columns]:
+            raise PipelineError(f"the lookup {path} has no column {missing[0]}")
+        rows = found.selectExpr("cast(visitor as string) visitor", "cast(organisation as string) organisation")
+        rows = rows.where("visitor is not null and organisation is not null").distinct().cache()
+        twice = rows.groupBy("visitor").count().where("count > 1").limit(1).collect()
+    except PipelineError:
+        raise
+    except Exception as err:
+        malformed = "MALFORMED_" in str(err)
+        said = "a line of it is not what the others are" if malformed else first_line(err)
+        raise PipelineError(f"cannot read the lookup {path}: {said}") from err
+    if twice:
+        raise PipelineError(f"the lookup {path} gives {twice[0]['visitor']} two organisations")
+    return rows
+
+
+def fingerprint(lookup: Any) -> str:
+    """Return a hash of what a lookup says: two lookups with the same answers have the same."""
+    from pyspark.sql import functions as f
+
+    row = lookup.agg(
+        f.count("*").alias("n"), f.sum(f.xxhash64("visitor", "organisation").cast("decimal(20,0)")).alias("s")
+    )
+    found = row.collect()[0]
+    return f"{found['n']}-{int(found['s'] or 0) % (1 << 64):016x}"

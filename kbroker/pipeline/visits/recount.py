@@ -1,0 +1,159 @@
+"""`recount`: the visits of any day, counted from an archive.
+
+Owns the batch job. It uses the stream's own rules (rules.py) on all that was archived, so it finds what the
+stream found once the stream has come as far: the same events late, the same visits. And how the two are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from kbroker.pipeline.archive.store import Store
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.spark.checkpoint import Checkpoint
+from kbroker.pipeline.storage.files import Files
+from kbroker.pipeline.visits.lookup import fingerprint
+from kbroker.pipeline.visits.outputs import FILE, TABLE
+from kbroker.pipeline.visits.rules import (
+    Clock,
+    VisitRules,
+    day_of,
+    events,
+    on_time,
+    with_begins,
+    with_clocks,
+    with_organisation,
+)
+from kbroker.pipeline.visits.state import StateFiles, VisitsState
+
+Row = dict[str, Any]
+_NUMBERS = ("visits", "events", "late")
+
+
+def require_same(
+    session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, checkpoint: str, state: VisitsState
+) -> None:
+    """Refuse the checkpoint of a stream that counted something else, or otherwise; raises PipelineError."""
+    known = Store(session, root).require().topics.get(topic)
+    if known not in (None, state.topic_id):
+        raise PipelineError(f"the checkpoint {checkpoint} is of another topic than the {topic} in {root}")
+    if state.rules != asdict(rules):
+        raise PipelineError(f"the stream of {checkpoint} counted by other rules (--gap, --lateness, fields)")
+    if state.lookup != fingerprint(lookup):
+        raise PipelineError(f"the stream of {checkpoint} counted with another lookup")
+
+
+def recount(session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:
+    """Return (organisation, day, visits, events, late) by an archive's records; raises PipelineError.
+
+    `clocks` are those that a stream set by itself (visits.py).
+    """
+    from pyspark.sql import functions as f
+
+    store = Store(session, root)
+    manifest = store.require()
+    if topic not in {partition.topic for partition in manifest.ranges}:
+        raise PipelineError(f"{topic} is not in {root}")
+    records = store.frame(manifest).where(f.col("topic") == topic)
+    clocked = with_clocks(events(records, rules), rules, clocks)
+    counted = with_organisation(with_begins(on_time(clocked), rules), lookup)
+    found = counted.groupBy("organisation", day_of().alias("day")).agg(
+        f.sum(f.col("begins").cast("bigint")).alias("visits"), f.count("*").alias("events")
+    )
+    late = with_organisation(clocked.where("late"), lookup)
+    late = late.groupBy("organisation", day_of().alias("day")).agg(f.count("*").alias("late"))
+    return found.join(late, ["organisation", "day"], "full_outer").fillna(0, list(_NUMBERS))
+
+
+def recount_days(
+    session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, clocks: Iterable[Clock], day: str | None
+) -> list[Row]:
+    """Return the same as rows for people, of all days or one, by day and organisation."""
+    frame = recount(session, root, topic, lookup, rules, clocks)
+    return _rows(frame, day)
+
+
+def state_of(session: Any, checkpoint: str) -> VisitsState:
+    """Return how far the stream of a checkpoint is; raises PipelineError when it has no state."""
+    state = StateFiles(session, f"{checkpoint}/state").load()
+    if state.batch < 0:
+        raise PipelineError(f"the checkpoint {checkpoint} is of no stream of visits")
+    return state
+
+
+def notes(session: Any, root: str, topic: str, state: VisitsState | None) -> list[str]:
+    """Return what an archive lacks of a topic: offsets that were deleted, and what a stream has counted beyond it."""
+    manifest = Store(session, root).require()
+    found = [
+        f"{partition}: offsets {gap.start} to {gap.end - 1} were deleted before they were archived, and are not counted"
+        for partition, gaps in sorted(manifest.gaps.items())
+        for gap in gaps
+        if partition.topic == topic
+    ]
+    for partition, end in _ends(session, root, topic).items():
+        counted = state.ends.get(str(partition), 0) if state is not None else 0
+        if counted > end:
+            found.append(f"{topic}-{partition} is archived up to {end}, the stream has counted up to {counted}")
+    return found
+
+
+def published(session: Any, checkpoint: str, state: VisitsState) -> bool:
+    """Whether the table is what a stream's state says: nothing came after it, and its last batch has ended."""
+    newest = StateFiles(session, f"{checkpoint}/state").load()
+    return newest.batch == state.batch == Checkpoint(session, f"{checkpoint}/stream").committed()
+
+
+def as_far(session: Any, root: str, topic: str, state: VisitsState) -> bool:
+    """Whether an archive ends where a stream is, so that late events, too, are the same."""
+    ends = _ends(session, root, topic)
+    return all(ends.get(int(n), 0) == end for n, end in state.ends.items()) and len(ends) <= len(state.ends)
+
+
+def _ends(session: Any, root: str, topic: str) -> dict[int, int]:
+    return {p.number: end for p, end in sorted(Store(session, root).require().ends().items()) if p.topic == topic}
+
+
+def differences(counted: list[Row], streamed: list[Row], day: str | None, *, late: bool = True) -> list[str]:
+    """Return what a stream's rows say otherwise, of the days that are final in it; one line each.
+
+    All days up to a final one are. The number of `late` events of a final day still grows: compare it where both have
+    the same records.
+    """
+    names = _NUMBERS if late else _NUMBERS[:2]
+    last = max(final_days(streamed), default="")
+    by_key = [{(r["organisation"], r["day"]): r for r in rows if r["day"] <= last} for rows in (streamed, counted)]
+    found = []
+    for key in sorted(key for key in by_key[0].keys() | by_key[1].keys() if day in (None, key[1])):
+        one, other = ({name: rows.get(key, {}).get(name, 0) for name in names} for rows in by_key)
+        if one != other:
+            found.append(f"{key[0]}, {key[1]}: the stream has {_text(one)}, the archive {_text(other)}")
+    return found
+
+
+def final_days(streamed: list[Row]) -> list[str]:
+    """Return the days that are final in a stream's rows, in order."""
+    return sorted({row["day"] for row in streamed if row["final"]})
+
+
+def table_rows(session: Any, table: str) -> list[Row]:
+    """Return what a stream's table holds, by day and organisation, with `final`; raises PipelineError."""
+    if not any(each.name.startswith("day=") for each in Files(session, table).listing()):
+        raise PipelineError(f"there is no table {table}")
+    session.catalog.refreshByPath(table)
+    frame = session.read.schema(TABLE).option("pathGlobFilter", FILE).parquet(table)
+    return _rows(frame, None, "final")
+
+
+def _rows(frame: Any, day: str | None, *more: str) -> list[Row]:
+    from pyspark.sql import functions as f
+
+    if day is not None:
+        frame = frame.where(f.col("day") == f.lit(day).cast("date"))
+    chosen = frame.select("organisation", f.col("day").cast("string").alias("day"), *_NUMBERS, *more)
+    return [row.asDict() for row in chosen.orderBy("day", "organisation").collect()]
+
+
+def _text(numbers: Row) -> str:
+    return ", ".join(f"{number} {name}" for name, number in numbers.items())

@@ -1,0 +1,121 @@
+"""What a stream of visits knows between its batches, in the files of its checkpoint.
+
+Owns the state's form and its order on disk: `<batch>/events` and `<batch>/totals` are written first, and the batch
+counts once `<batch>.json` is there. Never decides what belongs into it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from kbroker.failpoints import passed
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.spark.small_frame import small_frame
+from kbroker.pipeline.storage.files import Files
+from kbroker.pipeline.visits.rules import Clock
+
+EVENTS: Final = "visitor string, id string, time bigint, begins boolean, organisation string"
+TOTALS: Final = "organisation string, day date, visits bigint, events bigint, late bigint, final boolean"
+
+
+@dataclass(slots=True)
+class VisitsState:
+    """What the batches so far amount to, besides the files beside it."""
+
+    batch: int = -1
+    query: str = ""
+    topic_id: str = ""
+    lookup: str = ""
+    rules: dict[str, Any] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    """By partition: up to which offset it is counted, exclusive. All partitions that there are."""
+    clocks: dict[str, int] = field(default_factory=dict)
+    """By partition: the largest timestamp so far, in ms."""
+    set_clocks: list[Clock] = field(default_factory=list)
+    """Clocks that records did not set: of partitions that stood still, or came later than the others."""
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def slowest(self) -> int | None:
+        """Return the clock of the slowest partition in ms; None while one of them has none."""
+        return min(self.clocks.values(), default=None) if self.ends.keys() <= self.clocks.keys() else None
+
+    def newcomers(self, ends: Mapping[str, int]) -> list[Clock]:
+        """Return the clocks of partitions that are new: not behind what was forgotten already."""
+        slowest = self.slowest()
+        return [] if slowest is None else [(int(n), 0, slowest) for n in ends if n not in self.clocks]
+
+
+def joined(clocks: Iterable[Clock]) -> list[Clock]:
+    """Return one clock for each place, the latest: a partition that stands still is set again and again."""
+    latest: dict[tuple[int, int], int] = {}
+    for partition, offset, clock in clocks:
+        latest[partition, offset] = max(clock, latest.get((partition, offset), clock))
+    return [(partition, offset, clock) for (partition, offset), clock in latest.items()]
+
+
+class Idle:
+    """Which partitions are not waited for: they have been read, nothing comes in them, and they hold the others up."""
+
+    def __init__(self, kept_ms: int, idle_s: float) -> None:
+        self._kept_ms = kept_ms
+        self._idle_s = idle_s
+        self._since: dict[int, tuple[int, float]] = {}
+        """By partition: its end, and when it was first seen to have been read up to it."""
+
+    def set_clocks(
+        self, ends: Mapping[str, int], clocks: Mapping[str, int], last: Callable[[], Mapping[int, int]], now: float
+    ) -> list[Clock]:
+        """Return the clocks to set behind a batch that ends at `ends`, with these clocks; `last` asks for the ends."""
+        least = max(clocks.values(), default=0) - self._kept_ms
+        behind = {int(n): end for n, end in ends.items() if n not in clocks or clocks[n] < least} if clocks else {}
+        found = last() if behind else {}
+        before = self._since
+        self._since = {
+            n: before[n] if n in before and before[n][0] == end else (end, now)
+            for n, end in behind.items()
+            if end >= found.get(n, 0)
+        }
+        return [(n, end, least) for n, (end, since) in self._since.items() if now - since >= self._idle_s]
+
+
+class StateFiles:
+    """The state's folder."""
+
+    def __init__(self, session: Any, root: str) -> None:
+        self._session = session
+        self.files = Files(session, root)
+
+    def load(self) -> VisitsState:
+        """Return the newest state; an empty one where there is none. Raises PipelineError for a damaged one."""
+        names = (each.name.removesuffix(".json") for each in self.files.listing() if each.name.endswith(".json"))
+        found = [int(name) for name in names if name.isdecimal()]
+        if not found:
+            return VisitsState()
+        text = self.files.read(f"{max(found)}.json")
+        try:
+            fields = json.loads(text)
+            fields["set_clocks"] = [(p, offset, ms) for p, offset, ms in fields["set_clocks"]]
+            return VisitsState(**fields)
+        except (ValueError, TypeError, KeyError) as err:
+            raise PipelineError(f"the state {self.files.root} is damaged: {err!r}") from err
+
+    def frame(self, batch: int, name: str, schema: str) -> Any:
+        """Return the rows of a batch's state."""
+        if batch < 0:
+            return small_frame(self._session, [], schema)
+        return self._session.read.schema(schema).parquet(self.files.url(f"{batch}/{name}"))
+
+    def commit(self, state: VisitsState) -> None:
+        """Let a batch count; what is older than the one before it goes."""
+        self.files.sync(each.name for each in self.files.walk(str(state.batch)))
+        passed("visits.written")
+        self.files.write(f"{state.batch}.json", json.dumps(asdict(state), indent=1) + "\n")
+        passed("visits.committed")
+        for each in self.files.listing():
+            number = each.name.removesuffix(".json")
+            old = number.isdecimal() and int(number) < state.batch - 1
+            if old or number.startswith("."):  # half of a state: its writer was killed
+                self.files.delete(each.name)

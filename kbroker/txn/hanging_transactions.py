@@ -1,0 +1,74 @@
+"""Transactions that are open in a partition's log, and that no coordinator knows of.
+
+Owns finding them, and the warning. Nobody will end them by itself, and readers of committed records wait for them: the
+end of `__transaction_state` was lost (power, a repair), or the directory was taken over without it. Never ends one:
+whether its records are to be seen is not for a broker to guess.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kbroker.log.producer_state import ProducerState
+from kbroker.txn.states import ONGOING, PREPARED
+from kbroker.txn.transaction import TopicPartition, Transaction
+
+log = logging.getLogger(__name__)
+
+NAMED = 20
+"""How many are named one by one."""
+
+
+class Hanging(NamedTuple):
+    """An open transaction by where it stands."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+
+
+def find_hanging(led: Iterable[tuple[TopicPartition, ProducerState]], known: Iterable[Transaction]) -> list[Hanging]:
+    """Return what is open in the partitions `led` here, by what they know of producers, and is not in `known`."""
+    open_in = {
+        (txn.producer_id, partition)
+        for txn in known
+        if txn.state is ONGOING or txn.state in PREPARED
+        for partition in txn.partitions
+    }
+    return [
+        Hanging(*partition, entry.producer_id, entry.producer_epoch, entry.current_txn_first_offset)
+        for partition, producers in led
+        if producers.first_unstable >= 0
+        for entry in producers.entries.values()
+        if entry.current_txn_first_offset >= 0 and (entry.producer_id, partition) not in open_in
+    ]
+
+
+def warn_of(hanging: list[Hanging], bootstrap_servers: str) -> None:
+    """Say where readers will wait, and what ends it: a tool of Apache Kafka's, which kbroker does not bring along."""
+    tool = f"kafka-transactions.sh --bootstrap-server {bootstrap_servers}"
+    for each in hanging[:NAMED]:
+        log.warning(
+            "%s-%d: no coordinator knows the transaction of producer %d (epoch %d) open since offset %d; "
+            "readers of committed records stop there until it is aborted, with Apache Kafka's "
+            "%s abort --topic %s --partition %d --start-offset %d",
+            each.topic,
+            each.partition,
+            each.producer_id,
+            each.producer_epoch,
+            each.first_offset,
+            tool,
+            each.topic,
+            each.partition,
+            each.first_offset,
+        )
+    if len(hanging) > NAMED:
+        log.warning(
+            "so are %d more; Apache Kafka's %s find-hanging --topic TOPIC lists those of a topic",
+            len(hanging) - NAMED,
+            tool,
+        )

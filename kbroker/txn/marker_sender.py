@@ -1,0 +1,312 @@
+"""Sending the markers that end transactions to the leaders of their partitions, until all are written.
+
+Owns when markers are sent, and in pieces of which size, so that the loop breathes however many partitions or
+transactions there are; what a leader's answer means; and what is said of those that are not taken. Never decides an
+outcome, and keeps none: each round's progress is told to the shard, which asks again for what is left, so a marker that
+is lost in a crash is written after it. The bytes of a marker: coordination/batches.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from kbroker.coordination.outcome import Outcome, Schedule
+from kbroker.coordination.runtime import Runtime
+from kbroker.coordination.then import then
+from kbroker.failpoints import passed
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.txn.shard import RETRY_MS, TransactionShard
+from kbroker.txn.states import PREPARE_COMMIT
+from kbroker.txn.transaction import TopicPartition, Transaction
+
+log = logging.getLogger(__name__)
+
+Answers = Mapping[TopicPartition, ErrorCode]
+
+_WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
+_FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+
+
+class Marker(NamedTuple):
+    """The end of one producer's transaction on some partitions (an entry of WriteTxnMarkers)."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class Target(Protocol):
+    """A broker that takes markers for partitions it leads."""
+
+    def write(self, marker: Marker) -> Answers | Awaitable[Answers]:
+        """Append a marker to its partitions; an error code for each."""
+
+
+class Progress(NamedTuple):
+    """How far a round of markers came.
+
+    `fenced` are partitions that know of somebody newer and will never take the marker; `failed` says why others did not
+    take it yet. What is named nowhere is to be tried again as well.
+    """
+
+    done: frozenset[TopicPartition] = frozenset()
+    fenced: frozenset[TopicPartition] = frozenset()
+    failed: Mapping[TopicPartition, ErrorCode] = MappingProxyType({})
+
+
+class Round(NamedTuple):
+    """Which partitions a part of a round of markers is about, and how far they are, now or later."""
+
+    partitions: frozenset[TopicPartition]
+    progress: Progress | Awaitable[Progress]
+
+
+class MarkerWriter:
+    """Sends markers to leaders.
+
+    `leader_of` returns a partition's leader: None where the partition does not exist (any more), -1 where nobody leads.
+    `target_of` returns the broker of a node id, None where it cannot be reached.
+    """
+
+    def __init__(
+        self, leader_of: Callable[[TopicPartition], int | None], target_of: Callable[[int], Target | None]
+    ) -> None:
+        self._leader_of = leader_of
+        self._target_of = target_of
+
+    def write(self, marker: Marker) -> list[Round]:
+        """Send one round of markers, leader by leader; what no answer names is to be tried again."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        gone = []
+        for partition in marker.partitions:
+            leader = self._leader_of(partition)
+            if leader is None:
+                gone.append(partition)
+            else:
+                by_leader.setdefault(leader, []).append(partition)
+        rounds = [Round(frozenset(gone), Progress(frozenset(gone)))] if gone else []
+        for leader, partitions in by_leader.items():
+            target = self._target_of(leader)
+            if target is None:
+                rounds.append(Round(frozenset(partitions), Progress()))
+            else:
+                part = marker._replace(partitions=tuple(partitions))
+                rounds.append(Round(frozenset(partitions), then(target.write(part), partial(_judge, part))))
+        return rounds or [Round(frozenset(), Progress())]
+
+
+def _judge(marker: Marker, answers: Answers) -> Progress:
+    """Tell what was written. Everything but fencing is tried again: an outcome that was decided must be carried out.
+
+    Each partition is judged by itself: that one knows of somebody newer says nothing about the others, where readers
+    may wait for this marker.
+    """
+    done, fenced, failed = set(), set(), {}
+    for partition in marker.partitions:
+        code = answers.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if code in _WRITTEN:
+            done.add(partition)
+        elif code in _FENCED:
+            log.warning("%s-%d refuses the marker of producer %d: %s", *partition, marker.producer_id, code.name)
+            fenced.add(partition)
+        else:
+            failed[partition] = code
+    return Progress(frozenset(done), frozenset(fenced), failed)
+
+
+SLICE_SECONDS = 0.005
+PIECE = 50
+"""How many partitions get their markers between two looks at the clock."""
+
+
+class _Name(NamedTuple):
+    """A transaction by the partition that coordinates it and its id."""
+
+    partition: int
+    transactional_id: str
+
+
+class _Job:
+    """A round of markers: what it is for, and the partitions whose turn has not come."""
+
+    __slots__ = ("left", "name", "txn")
+
+    def __init__(self, name: _Name) -> None:
+        self.name = name
+        self.txn: Transaction | None = None
+        self.left: list[TopicPartition] = []
+
+    def is_for(self, txn: Transaction) -> bool:
+        """Tell whether the round was begun for this end of a transaction."""
+        mine = self.txn
+        return mine is not None and mine.ending == txn.ending
+
+
+class Marking:
+    """Sends markers. `defer` runs something soon on the event loop."""
+
+    def __init__(
+        self,
+        runtime: Runtime[TransactionShard],
+        markers: MarkerWriter,
+        defer: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._runtime = runtime
+        self.markers = markers
+        self._defer = defer
+        self._jobs: deque[_Job] = deque()
+        self._queued: set[_Name] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told: dict[_Name, set[ErrorCode]] = {}
+        self._in_flight: dict[int, set[TopicPartition]] = {}  # by the ending that they are asked to mark
+
+    def close(self) -> None:
+        """Await no answer any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    def soon(self, partition: int, transactional_id: str) -> None:
+        """Begin a round once the decision that led here has been dealt with."""
+        name = _Name(partition, transactional_id)
+        if name in self._queued:
+            return
+        self._queued.add(name)
+        self._jobs.append(_Job(name))
+        if len(self._jobs) == 1:
+            self._defer(self._work)
+
+    def _work(self) -> None:
+        """Work for a while, then let the loop serve: after a crash there may be thousands."""
+        until = time.perf_counter() + SLICE_SECONDS
+        while self._jobs:
+            job = self._jobs[0]
+            try:
+                over = self._send_piece(job)
+            except Exception:
+                log.exception("markers of %s could not be sent", job.name.transactional_id)
+                self._try_again(job.name)
+                over = True
+            if over:
+                self._jobs.popleft()
+                self._queued.discard(job.name)
+            if self._jobs and time.perf_counter() > until:
+                self._defer(self._work)
+                return
+
+    def _send_piece(self, job: _Job) -> bool:
+        """Send some markers of a round; return whether that was all."""
+        partition, transactional_id = job.name
+        try:
+            shard, epoch = self._runtime.shard(partition), self._runtime.epoch(partition)
+        except ApiError:
+            self._told.pop(job.name, None)
+            return True  # whoever coordinates the id now goes on
+        txn = shard.transactions.get(transactional_id)
+        if txn is None or not txn.is_prepared:
+            self._told.pop(job.name, None)
+            return True
+        if not job.is_for(txn):
+            asked = self._in_flight.get(txn.ending, ())
+            job.txn = txn
+            job.left = [each for each in shard.to_mark(transactional_id) if each not in asked]
+            if not job.left and txn.partitions:
+                return True
+        passed("txn.prepared")
+        piece, job.left = job.left[:PIECE], job.left[PIECE:]
+        is_commit = txn.state is PREPARE_COMMIT
+        self._send(
+            job.name,
+            txn,
+            Marker(txn.producer_id, txn.producer_epoch, epoch, is_commit, txn.client_version, tuple(piece)),
+        )
+        return not job.left
+
+    def _send(self, name: _Name, txn: Transaction, marker: Marker) -> None:
+        try:
+            rounds = self.markers.write(marker)
+        except Exception:
+            log.exception("markers of %s could not be written", name.transactional_id)
+            rounds = [Round(frozenset(), Progress())]
+        for part in rounds:
+            if not isinstance(part.progress, Progress):
+                self._in_flight.setdefault(txn.ending, set()).update(part.partitions)
+                task = asyncio.ensure_future(self._note_later(name, txn, part.partitions, part.progress))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        for part in rounds:
+            if isinstance(part.progress, Progress):
+                self._note(name, txn, part.progress)
+
+    async def _note_later(
+        self, name: _Name, txn: Transaction, asked: frozenset[TopicPartition], part: Awaitable[Progress]
+    ) -> None:
+        try:
+            progress = await part
+        except Exception:
+            log.exception("markers of %s could not be written", name.transactional_id)
+            progress = Progress()
+        finally:
+            self._in_flight[txn.ending] -= asked
+            if not self._in_flight[txn.ending]:
+                del self._in_flight[txn.ending]
+        try:
+            self._note(name, txn, progress)
+        except Exception:
+            log.exception("what is known of the markers of %s could not be noted", name.transactional_id)
+            self._try_again(name)
+
+    def _note(self, name: _Name, txn: Transaction, progress: Progress) -> None:
+        if progress.failed:
+            self._tell(name, progress.failed)
+        passed("txn.marked")
+
+        def failed(code: ErrorCode, _message: str | None) -> None:
+            if code is ErrorCode.UNKNOWN_SERVER_ERROR:  # the shard sees to what its log refused, not to its own faults
+                self._try_again(name)
+
+        self._runtime.run(
+            name.partition, lambda shard, now: shard.marked(txn, progress.done, now, progress.fenced), failed
+        )
+        passed("txn.completed")
+        if name in self._told and not self._is_due(name):
+            del self._told[name]
+
+    def _try_again(self, name: _Name) -> None:
+        """Begin another round soon, whatever broke this one."""
+        key = ("markers", name.transactional_id)
+        self._runtime.run(name.partition, lambda _shard, _now: Outcome(timers=[Schedule(key, RETRY_MS)]), _ignore)
+
+    def _is_due(self, name: _Name) -> bool:
+        try:
+            txn = self._runtime.shard(name.partition).transactions.get(name.transactional_id)
+        except ApiError:
+            return False
+        return txn is not None and txn.is_prepared
+
+    def _tell(self, name: _Name, failed: Mapping[TopicPartition, ErrorCode]) -> None:
+        """Say why markers were not taken, once for each reason: they are tried again every few moments."""
+        told = self._told.setdefault(name, set())
+        for code in sorted(set(failed.values()) - told):
+            told.add(code)
+            topic, index = min(partition for partition, why in failed.items() if why is code)
+            log.info(
+                "markers of %s are not taken yet by %s-%d and maybe others: %s",
+                name.transactional_id,
+                topic,
+                index,
+                code.name,
+            )
+
+
+def _ignore(_code: ErrorCode, _message: str | None) -> None:
+    """Pass over a failure: the partition is not coordinated here any more."""

@@ -1,0 +1,70 @@
+"""A coordinator's `Writer`: its topic, by the partitions of it that are hosted here. Never decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+
+from kbroker.controller.controller import Controller
+from kbroker.log.appends import COORDINATOR
+from kbroker.log.verification import UNCHECKED
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.records import iter_batches
+from kbroker.replicas import Replicas
+
+_READ_BYTES = 4 * 1024 * 1024
+
+
+class CoordinatorLog:
+    """A coordinator's way to its topic."""
+
+    def __init__(self, topic: str, controller: Controller, replicas: Replicas) -> None:
+        self._topic = topic
+        self._controller = controller
+        self._replicas = replicas
+
+    def partition_count(self) -> int:
+        """Return how many partitions the topic has; 0 when it does not exist."""
+        topic = self._controller.state.topics.get(self._topic)
+        return len(topic.partitions) if topic else 0
+
+    def append(
+        self, partition: int, batch: bytes, now_ms: int, *, guard: object = UNCHECKED, transaction_version: int = 0
+    ) -> int:
+        """Append a batch of records; return the offset behind it."""
+        leader = self._replicas.leader(self._topic, partition)
+        return leader.append(batch, -1, now_ms, COORDINATOR, guard, transaction_version).last_offset + 1
+
+    def max_batch_bytes(self, partition: int) -> int:
+        """Return how large a batch may be; raises ApiError where the partition is not led here."""
+        config = self._replicas.leader(self._topic, partition).log.config
+        return min(config.max_message_bytes, config.segment_bytes)
+
+    def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
+        """Return None when everything below `offset` is committed; on one node it always is."""
+        if self._replicas.leader(self._topic, partition).log.high_watermark < offset:
+            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        return None
+
+    def read(self, partition: int) -> Iterator[memoryview]:
+        """Yield the partition's batches from its start to its high watermark, in chunks."""
+        partition_log = self._replicas.leader(self._topic, partition).log
+        offset = partition_log.log_start_offset
+        while offset < partition_log.high_watermark:
+            piece = partition_log.read(offset, _READ_BYTES, partition_log.high_watermark, min_one=True)
+            if not len(piece):
+                raise OSError(f"{self._topic}-{partition} ends before its high watermark")
+            view = piece.view()
+            yield view
+            offset = _next_offset(view)
+
+    def ensure_topic(self) -> None:
+        """Create the topic if it does not exist."""
+        if self._topic not in self._controller.state.topics:
+            self._controller.auto_create(self._topic)
+
+
+def _next_offset(view: memoryview) -> int:
+    last = 0
+    for _, header in iter_batches(view):
+        last = header.last_offset + 1
+    return last

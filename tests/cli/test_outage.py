@@ -1,0 +1,80 @@
+"""What the verbs say while the broker is gone."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from subprocess import Popen
+
+from kbroker import Broker
+from kbroker.cli.outage import Outage
+from tests.cli.conftest import CommandLine
+
+
+def test_two_looks_in_a_row_make_an_outage():
+    outage = Outage()
+    said = [outage.after(each) for each in ("gone", None, "gone", "gone", "gone", None, None, "gone")]
+    assert said == [None, None, None, "gone; trying on", None, "the broker answers again", None, None]
+
+
+@contextmanager
+def broker_on(port: int, directory: str) -> Iterator[Broker]:
+    with Broker({"group.initial.rebalance.delay.ms": 0}, port=port, data_dir=directory) as broker:
+        yield broker
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def next_line(process: Popen[bytes]) -> str:
+    """Return the next line on stderr; the process is killed after a minute, which ends the wait."""
+    assert process.stderr is not None
+    return process.stderr.readline().decode().strip()
+
+
+def test_consume_tells_that_the_broker_is_gone_and_back(tmp_path):
+    port = free_port()
+    cli = CommandLine(f"127.0.0.1:{port}")
+    with broker_on(port, str(tmp_path)):
+        cli.ok("topic", "create", "t")
+        cli.ok("produce", "t", stdin=b"one\n")
+        consuming = cli.started("consume", "t", "--from-beginning", "--count", "2")
+        process = consuming.__enter__()
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+    try:
+        assert next_line(process) == f"kbroker: no broker answers at 127.0.0.1:{port}: connection refused; trying on"
+        with broker_on(port, str(tmp_path)):
+            assert next_line(process) == "kbroker: the broker answers again"
+            cli.ok("produce", "t", stdin=b"two\n")
+            assert process.stdout.readline() == b"two\n"
+            assert process.wait(20) == 0
+    finally:
+        consuming.__exit__(None, None, None)
+
+
+def test_produce_tells_that_the_broker_is_gone_and_back(tmp_path):
+    port = free_port()
+    cli = CommandLine(f"127.0.0.1:{port}")
+    with broker_on(port, str(tmp_path)):
+        cli.ok("topic", "create", "t")
+        producing = cli.started("produce", "t")
+        process = producing.__enter__()
+        assert process.stdin is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert cli.ok("consume", "t", "--from-beginning", "--count", "1").out == b"one\n"
+    try:
+        process.stdin.write(b"two\n")
+        process.stdin.flush()
+        assert next_line(process) == f"kbroker: no broker answers at 127.0.0.1:{port}: connection refused; trying on"
+        with broker_on(port, str(tmp_path)):
+            assert next_line(process) == "kbroker: the broker answers again"
+            process.stdin.close()
+            assert process.wait(20) == 0
+            assert next_line(process) == "2 records written to t"
+    finally:
+        producing.__exit__(None, None, None)
