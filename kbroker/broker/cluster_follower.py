@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState, TopicState
-from kbroker.config.overrides import ALL_DIRS
+from kbroker.config.model import ALL_DIRS
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.controller import Controller
 from kbroker.group_coordinator.coordinator import GroupCoordinator

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from kbroker.config.overrides import ALL_DIRS
+from kbroker.config.model import ALL_DIRS
 from kbroker.log.dir_lock import LogDirError
 from kbroker.log.loading import Key, run_all
 from kbroker.log.log_config import LogConfig

@@ -11,8 +11,8 @@ import socket
 from collections import Counter
 from dataclasses import dataclass
 
-from kbroker.config.overrides import per_ip_overrides
 from kbroker.config.server_config import BrokerConfig
+from kbroker.config.values import per_ip_overrides
 from kbroker.handlers.registry import RequestContext
 from kbroker.handlers.services import Services
 from kbroker.network.connection import RECEIVE_BYTES, Connection
