@@ -19,7 +19,7 @@ from typing import Final
 
 import click
 
-from kbroker.broker import BrokerNode
+from kbroker.broker.node import BrokerNode
 from kbroker.cli.start import run, set_up_log
 from kbroker.config.listeners import Endpoint, parse_endpoint
 from kbroker.config.model import ConfigError

@@ -37,10 +37,9 @@ def render() -> str:
     parts.append(_table(TOPIC.values(), "Broker configs", _synonyms))
     parts.append("## Broker configs\n")
     for section in BROKER_SECTIONS:
-        title = (section.__doc__ or "").partition("\n")[0].rstrip(".")
-        parts.append(f"### {title}\n")
+        parts.append(f"### {section.title}\n")
         parts.append(
-            _table(section.KEYS, "Dynamic", lambda key: key.mode.value if key.mode is not Mode.READ_ONLY else "")
+            _table(section.keys, "Dynamic", lambda key: key.mode.value if key.mode is not Mode.READ_ONLY else "")
         )
     parts.append("## Group configs\n\nSet per group; a group that does not set one takes the broker config.\n")
     parts.append(_table(GROUP.values(), "Broker config", _synonyms))

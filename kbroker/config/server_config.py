@@ -1,8 +1,8 @@
 """The configuration of one broker: what it was started with, and what was changed since.
 
 Owns `BrokerConfig`: defaults < properties file < environment < command line, and on top of them the dynamic configs
-that the controller hands in. Never decides whether a client may change a config (alter.py) and never describes one
-(describe.py).
+that the controller hands in. Never decides whether a client may change a config (validation.py) and never describes
+one (describe.py).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from kbroker.config import listeners as listener_rules
-from kbroker.config.consumer_bounds import check_consumer_groups
+from kbroker.config.between_keys import check_start
 from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
-from kbroker.config.overrides import check_cordoned, per_ip_overrides
 from kbroker.config.sources import parse_properties, settings_from_environment
 from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms
 from kbroker.config.values import parse, to_text
@@ -62,7 +61,7 @@ class BrokerConfig:
         self._values: dict[str, Value] = {}
         self._check_names(strict)
         self._recompute()
-        self._check_together()
+        check_start(self)
         self.listeners = self._resolve_listeners()
 
     @classmethod
@@ -265,26 +264,6 @@ class BrokerConfig:
             )
         self.static["node.id"] = self.static["broker.id"] = node if node is not None else broker or ""
 
-    def _check_together(self) -> None:
-        """Check what keys demand of each other."""
-        defaults = self.topic_defaults()
-        if _number(defaults["segment.ms"]) < 1:
-            raise ConfigError("log.roll.ms must be at least 1")
-        if _number(defaults["segment.jitter.ms"]) < 0:
-            raise ConfigError("log.roll.jitter.ms must be at least 0")
-        if _number(defaults["retention.ms"]) == 0:
-            raise ConfigError("log.retention.ms must be at least 1, or -1 to keep everything")
-        if _number(defaults["min.compaction.lag.ms"]) > _number(defaults["max.compaction.lag.ms"]):
-            raise ConfigError(
-                "log.cleaner.min.compaction.lag.ms must not be greater than log.cleaner.max.compaction.lag.ms"
-            )
-        check_consumer_groups(self.get_int)
-        try:
-            check_cordoned(self.get_list("cordoned.log.dirs") or (), self.log_dirs)
-            per_ip_overrides(self.get_str("max.connections.per.ip.overrides"))
-        except InvalidConfig as error:
-            raise ConfigError(error.text) from None
-
     def _resolve_listeners(self) -> listener_rules.Listeners:
         return listener_rules.resolve(
             self.get_list("listeners"),
@@ -302,8 +281,3 @@ def _hint(unknown: str) -> str:
             return f"; it is a config of a {owner}, {own}"
     near = difflib.get_close_matches(unknown, BROKER, 1, 0.75)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def _number(value: Value) -> float:
-    assert isinstance(value, (int, float))
-    return value

@@ -11,6 +11,8 @@ import socket
 from collections import Counter
 from dataclasses import dataclass
 
+from kbroker.config.server_config import BrokerConfig
+from kbroker.config.values import per_ip_overrides
 from kbroker.handlers.registry import RequestContext
 from kbroker.handlers.services import Services
 from kbroker.network.connection import RECEIVE_BYTES, Connection
@@ -34,6 +36,20 @@ class ServerLimits:
     send_buffer_bytes: int
     receive_buffer_bytes: int
     backlog: int
+
+
+def server_limits(config: BrokerConfig) -> ServerLimits:
+    """Return what a broker's config says of connections."""
+    return ServerLimits(
+        max_request_bytes=config.get_int("socket.request.max.bytes"),
+        max_connections=config.get_int("max.connections"),
+        max_connections_per_ip=config.get_int("max.connections.per.ip"),
+        per_ip_overrides=per_ip_overrides(config.get_str("max.connections.per.ip.overrides")),
+        max_idle_ms=config.get_int("connections.max.idle.ms"),
+        send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
+        receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
+        backlog=config.get_int("socket.listen.backlog.size"),
+    )
 
 
 class Server:

@@ -27,7 +27,7 @@ from kbroker.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.records import iter_batches
-from tests.server.test_endings import create, delete, until
+from tests.broker.test_endings import create, delete, until
 
 TOPIC = "t"
 
@@ -305,9 +305,9 @@ def test_a_topic_deleted_in_the_moment_of_a_failure_can_come_back(dirs):
         def fail_and_delete():
             node.logs.managers[1].report(OSError(errno.EIO, "broken"))
             node.controller.delete_topics([TOPIC])
-            node._loop.call_soon(done.set)
+            node.failed.get_loop().call_soon(done.set)
 
-        node._loop.call_soon_threadsafe(fail_and_delete)
+        node.failed.get_loop().call_soon_threadsafe(fail_and_delete)
         assert done.wait(60)
         create(client, TOPIC, partitions=2)
         assert [produce(client, index).error_code for index in (0, 1)] == [ErrorCode.NONE] * 2

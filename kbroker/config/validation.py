@@ -1,24 +1,21 @@
-"""Changing configs while the broker runs: the arithmetic of a change and whether the outcome is allowed.
+"""Whether the configs of a topic, a group or a running broker may be what a client asks for.
 
-Owns the four operations of IncrementalAlterConfigs and the validation of topic, group and broker configs, with Kafka's
-messages. Never stores anything: every function returns the new configs (text by key) or raises InvalidConfig.
+Owns unknown names, what a resource's keys demand of each other, and which keys of a broker may change while it runs,
+with Kafka's messages. Never parses (values.py) and never stores: what is wrong raises InvalidConfig.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from enum import IntEnum
+from collections.abc import Mapping
 from typing import Final
 
-from kbroker.config.model import ConfigKey, ConfigType, InvalidConfig, Mode, Value
-from kbroker.config.overrides import check_cordoned, per_ip_overrides
+from kbroker.config.between_keys import check_cordoned
+from kbroker.config.model import ConfigKey, InvalidConfig, Mode, Value
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import BROKER, GROUP, TOPIC, broker_key, listener_base
-from kbroker.config.values import parse, parse_all, to_text
+from kbroker.config.values import parse, parse_all, per_ip_overrides
 from kbroker.protocol.errors import ErrorCode
 
-MAX_VALUE_CHARS: Final = 32_767
-# Pairs of (lower, upper) group keys, and for each the broker keys that bound it.
 _GROUP_KINDS: Final = ("consumer", "share", "streams")
 _THREAD_KEYS: Final = (
     "num.io.threads",
@@ -27,55 +24,6 @@ _THREAD_KEYS: Final = (
     "background.threads",
 )
 _CLUSTER_LEVEL_LISTENER_KEYS: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")
-
-
-class Op(IntEnum):
-    """What IncrementalAlterConfigs does to one key."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-def apply_ops(
-    keys: Mapping[str, ConfigKey], current: Mapping[str, str], ops: Iterable[tuple[str, Op, str | None]]
-) -> dict[str, str]:
-    """Return `current` after `ops` of (key, operation, text); appending to an unset list starts at its default."""
-    configs = dict(current)
-    for name, op, text in ops:
-        if op is Op.DELETE or text is None:
-            configs.pop(name, None)
-            continue
-        if op is Op.SET:
-            configs[name] = text
-            continue
-        key = keys.get(name)
-        if key is None or key.type is not ConfigType.LIST:
-            raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
-        old = current.get(name, to_text(key.default) or "")
-        items = [item for item in old.split(",") if item]
-        for item in _java_split(text):
-            if op is Op.APPEND and item not in items:
-                items.append(item)
-            elif op is Op.SUBTRACT and item in items:
-                items.remove(item)
-        configs[name] = ",".join(items)
-    for name, text in configs.items():
-        if len(text) > MAX_VALUE_CHARS and current.get(name) != text:
-            raise InvalidConfig(
-                "The configuration value cannot be added because it exceeds the maximum value size of "
-                f"{MAX_VALUE_CHARS} bytes."
-            )
-    return configs
-
-
-def _java_split(text: str) -> list[str]:
-    """Split at commas as Java's String.split does: empty strings at the end fall away."""
-    items = text.split(",")
-    while len(items) > 1 and not items[-1]:
-        items.pop()
-    return items
 
 
 def validate_topic(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str, Value]:
@@ -135,21 +83,6 @@ def _group_bounds(configs: Mapping[str, str]) -> list[tuple[str, str | None, str
             low, high = f"group.{kind}.min.assignment.interval.ms", f"group.{kind}.max.assignment.interval.ms"
             bounds.append((name, low, high))
     return bounds
-
-
-def apply_broker_ops(current: Mapping[str, str], ops: Iterable[tuple[str, Op, str | None]]) -> dict[str, str]:
-    """Return a broker's dynamic configs after `ops`; the wording differs from that of the other resources."""
-    ops = list(ops)
-    for name, op, _ in ops:
-        if op not in (Op.APPEND, Op.SUBTRACT):
-            continue
-        key = BROKER.get(name)
-        if key is None:
-            raise InvalidConfig(f"Unknown config name: {name}")
-        if key.type is not ConfigType.LIST:
-            verb = "append" if op is Op.APPEND else "subtract"
-            raise InvalidConfig(f"Config value {verb} is not allowed for config key: {name}")
-    return apply_ops(BROKER, current, ops)
 
 
 def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
