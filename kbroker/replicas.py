@@ -154,7 +154,7 @@ class Replicas:
         self._later: dict[str, TopicState] = {}
         self._refused: dict[str, TopicState] = {}  # topics with partitions that the disk did not take
         self._refused_keys: set[tuple[str, int]] = set()
-        self._retry_ms = 0
+        self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
