@@ -38,6 +38,8 @@ def parse_lines(text: str) -> dict[str, str]:
 def check_properties(found: Mapping[str, str]) -> str:
     """Return the node's id that a meta.properties tells; raises ValueError where it makes no sense."""
     version = found.get("version")
+    if version is None:
+        raise ValueError("version is missing")
     if version not in ("0", "1"):
         raise ValueError(f"version {version!r} is neither 0 nor 1")
     needed = "broker.id" if version == "0" else "node.id"
