@@ -238,6 +238,7 @@ def _log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: Worker
             log_start_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
             high_watermark_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+            producer_id_check_interval_ms=config.get_int("producer.id.expiration.check.interval.ms"),
             cleaner_pool=cleaner_pool,
         )
         for directory in directories
