@@ -132,6 +132,9 @@ def incremental_alter_configs(wire: Wire) -> None:
         ask("group, unknown key", GROUP, "g", ("no.such", SET, "1"))
         ask("group, delete", GROUP, "g", ("consumer.session.timeout.ms", DELETE, None))
         ask("empty group", GROUP, "", ("consumer.session.timeout.ms", SET, "46000"))
+        for odd in ("a/b", "<default>", "..", "/", "%2F", " "):
+            ask(f"group {odd}", GROUP, odd, ("consumer.session.timeout.ms", SET, "46000"))
+            ask(f"group {odd}, delete", GROUP, odd, ("consumer.session.timeout.ms", DELETE, None))
         ask("bad type", 3, "x", ("a", SET, "b"))
 
 
