@@ -22,8 +22,8 @@ from benchmarks.subjects import memory_mb
 from benchmarks.work import create
 from compat_tests.harness.brokers import KBroker
 from compat_tests.wire.client import WireClient
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -77,7 +77,7 @@ def recovery_by_threads(directory: Path, size: int) -> list[Line]:
         filled(directory / f"t-{number}", size // 4, records=100, segment_bytes=1 << 30)
     lines = []
     for threads in (1, 2):
-        logs = LogManager(str(directory), node_id=1, cluster_id="c" * 22)
+        logs = LogDirectory(str(directory), node_id=1, cluster_id="c" * 22)
         logs.recovery_threads = threads
         started = time.perf_counter()
         logs.load(lambda _topic: LogConfig(), NOW)

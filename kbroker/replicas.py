@@ -17,11 +17,11 @@ from kbroker.cluster_state import ClusterState, TopicState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import TOPIC
 from kbroker.config.values import parse_all, to_text
-from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
+from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
+from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_dirs import LogDirs
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.verification import UNCHECKED
+from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
 
@@ -139,7 +139,7 @@ class Replicas:
     def __init__(
         self,
         node_id: int,
-        logs: LogDirs,
+        logs: LogManager,
         settings: Callable[[TopicState], TopicSettings],
         clock: Clock,
         defer: Callable[[Callable[[], None]], object],

@@ -35,13 +35,13 @@ from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from kbroker import handlers
 from kbroker.controller.adopt import adopt
 from kbroker.log import checkpoints
-from kbroker.log.appends import COORDINATOR
-from kbroker.log.audit import audit
+from kbroker.log.append_info import COORDINATOR
 from kbroker.log.batch_scan import scan_headers
-from kbroker.log.dir_lock import LogDirError
-from kbroker.log.dump import dump
+from kbroker.log.directories.dir_lock import LogDirError
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
+from kbroker.log.offline.check import audit
+from kbroker.log.offline.dump import dump
 from kbroker.protocol.records import build_batch, build_marker
 
 pytestmark = pytest.mark.java
@@ -182,7 +182,7 @@ def check_kinds(written: Written) -> None:
 
 def write_transactions(data: Path) -> None:
     """Append transactions of two producers as a leader and a transaction coordinator do; one stays open."""
-    logs = LogManager(str(data), node_id=1)
+    logs = LogDirectory(str(data), node_id=1)
     config = LogConfig.from_map(TOPICS[TXN])
     clock = itertools.count(T0 + 1_200_000, 700)
     logs.load(lambda _topic: config, T0)

@@ -19,7 +19,7 @@ from kbroker.controller.controller import Controller
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.cleaner.settings import cleaner_settings
 from kbroker.log.cleaner.worker_pool import WorkerPool
-from kbroker.log.log_dirs import LogDirs
+from kbroker.log.directories.log_manager import LogManager
 from kbroker.network.server import Server, server_limits
 from kbroker.replicas import Replicas
 from kbroker.txn.coordinator import TransactionCoordinator
@@ -36,7 +36,7 @@ class ClusterFollower:
         self,
         config: BrokerConfig,
         controller: Controller,
-        logs: LogDirs,
+        logs: LogManager,
         cleaner_pool: WorkerPool,
         replicas: Replicas,
         groups: GroupCoordinator,
@@ -154,7 +154,7 @@ def take_configs(config: BrokerConfig, state: ClusterState) -> bool:
     return bool(config.set_dynamic(state.broker_configs.get("", {}), own))
 
 
-def configure_dirs(logs: LogDirs, config: BrokerConfig) -> None:
+def configure_dirs(logs: LogManager, config: BrokerConfig) -> None:
     """Tell the log directories what may change while they are open."""
     cordoned = config.get_list("cordoned.log.dirs")
     logs.cordoned = frozenset(each if each == ALL_DIRS else os.path.abspath(each) for each in cordoned)

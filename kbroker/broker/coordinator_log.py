@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator
 
 from kbroker.controller.controller import Controller
-from kbroker.log.appends import COORDINATOR
-from kbroker.log.verification import UNCHECKED
+from kbroker.log.append_info import COORDINATOR
+from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import iter_batches
 from kbroker.replicas import Replicas

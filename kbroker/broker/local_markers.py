@@ -14,8 +14,8 @@ from kbroker.coordination.batches import marker_batch
 from kbroker.coordination.outcome import EndOfTransaction
 from kbroker.failpoints import passed
 from kbroker.group_coordinator.coordinator import GroupCoordinator
-from kbroker.log.appends import COORDINATOR
-from kbroker.log.verification import UNCHECKED
+from kbroker.log.append_info import COORDINATOR
+from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replicas import Replicas
 from kbroker.txn.marker_sender import Answers, Marker

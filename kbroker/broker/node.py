@@ -39,10 +39,10 @@ from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.services import Services
 from kbroker.log.cleaner.settings import cleaner_settings
 from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_dirs import LogDirs
-from kbroker.log.log_manager import LogManager
-from kbroker.log.producer_entry import CREDIBLE_IDS
+from kbroker.log.producers.producer_snapshots import CREDIBLE_IDS
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, bind, server_limits
 from kbroker.replicas import Replicas, topic_settings
@@ -72,7 +72,7 @@ class BrokerNode:
         self,
         config: BrokerConfig,
         clock: Clock,
-        logs: LogDirs,
+        logs: LogManager,
         cleaner_pool: WorkerPool,
         store: EmbeddedStore,
         controller: Controller,
@@ -220,7 +220,7 @@ class BrokerNode:
             self.failed.set_result(text)
 
 
-def _log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogDirs:
+def _log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogManager:
     """Return the log directories, not opened yet. Raises ConfigError."""
     directories = [os.path.abspath(directory) for directory in dict.fromkeys(config.log_dirs)]
     metadata = os.path.abspath(config.get_optional_str("metadata.log.dir") or directories[0])
@@ -229,7 +229,7 @@ def _log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: Worker
     if cluster_id is not None and re.fullmatch(r"[A-Za-z0-9_+/=-]{1,64}", cluster_id) is None:
         raise ConfigError(f"{cluster_id!r} is no cluster id; it has 22 letters, digits, '-' and '_'")
     managers = [
-        LogManager(
+        LogDirectory(
             directory,
             node_id=config.node_id,
             cluster_id=cluster_id,
@@ -242,10 +242,10 @@ def _log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: Worker
         )
         for directory in directories
     ]
-    return LogDirs(managers, metadata)
+    return LogManager(managers, metadata)
 
 
-async def _load(logs: LogDirs, controller: Controller, config: BrokerConfig, clock: Clock) -> None:
+async def _load(logs: LogManager, controller: Controller, config: BrokerConfig, clock: Clock) -> None:
     """Open every log. After a crash this may take minutes, in which signals are to be heard."""
     topics = controller.state.topics
 

@@ -11,7 +11,7 @@ import logging
 from kbroker.clock import Clock
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.cleaner.worker_pool import WorkerPool
-from kbroker.log.log_dirs import LogDirs
+from kbroker.log.directories.log_manager import LogManager
 from kbroker.replicas import Replicas
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.hanging_transactions import find_hanging, warn_of
@@ -28,7 +28,7 @@ class PeriodicWork:
     def __init__(
         self,
         clock: Clock,
-        logs: LogDirs,
+        logs: LogManager,
         cleaner_pool: WorkerPool,
         replicas: Replicas,
         groups: GroupCoordinator,

@@ -16,11 +16,11 @@ import click
 
 from kbroker.cli.output import json_option, print_json
 from kbroker.cluster_state import TopicState
-from kbroker.log.audit import audit, data_dir_of, log_bytes, partitions_of
-from kbroker.log.dir_lock import in_use, is_locked
-from kbroker.log.dump import dump as dump_file
-from kbroker.log.findings import Checked, Finding, Progress
-from kbroker.log.repair import repair as repair_directory
+from kbroker.log.directories.dir_lock import in_use, is_locked
+from kbroker.log.offline.check import audit, data_dir_of, log_bytes, partitions_of
+from kbroker.log.offline.dump import dump as dump_file
+from kbroker.log.offline.findings import Checked, Finding, Progress
+from kbroker.log.offline.repair import repair as repair_directory
 from kbroker.protocol.wire import uuid_text
 
 _BAR_FROM_BYTES = 1 << 24

@@ -21,12 +21,12 @@ from kbroker.controller.adopt_producer_ids import first_unused_producer_id
 from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.embedded import EmbeddedStore
 from kbroker.log import checkpoints
-from kbroker.log.audit import partitions_of
-from kbroker.log.audit_files import parse_epochs, parse_topic_id
 from kbroker.log.batch_scan import scan_headers
-from kbroker.log.dir_lock import lock_directory
+from kbroker.log.directories.dir_lock import lock_directory
 from kbroker.log.files import LOG_SUFFIX, offset_name, offset_of
-from kbroker.log.findings import OpenFile
+from kbroker.log.offline.check import partitions_of
+from kbroker.log.offline.check_checkpoints import parse_epochs, parse_topic_id
+from kbroker.log.offline.findings import OpenFile
 from kbroker.protocol.wire import uuid_text
 
 _COMPACTED: Final = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}

@@ -12,11 +12,11 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from kbroker.log.audit import partitions_of
 from kbroker.log.batch_scan import scan_batches, scan_headers
 from kbroker.log.files import LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_name, offset_of
-from kbroker.log.findings import OpenFile
-from kbroker.log.producer_entry import CREDIBLE_IDS, decode_snapshot
+from kbroker.log.offline.check import partitions_of
+from kbroker.log.offline.findings import OpenFile
+from kbroker.log.producers.producer_snapshots import CREDIBLE_IDS, decode_snapshot
 from kbroker.protocol.compiler import decoder
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.transaction_records import TransactionLogValue

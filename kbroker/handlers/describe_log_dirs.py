@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.log.loading import Key
-from kbroker.log.log_dirs import LogDirs
-from kbroker.log.log_manager import LogManager
+from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.directories.log_manager import LogManager
+from kbroker.log.directories.partition_dirs import Key
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -28,7 +28,7 @@ def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> D
     return DescribeLogDirsResponse(results=[_describe(logs, manager, wanted) for manager in logs.managers])
 
 
-def _describe(logs: LogDirs, manager: LogManager, wanted: set[Key] | None) -> DescribeLogDirsResult:
+def _describe(logs: LogManager, manager: LogDirectory, wanted: set[Key] | None) -> DescribeLogDirsResult:
     if manager.failure:
         return _offline(manager)
     try:
@@ -54,5 +54,5 @@ def _describe(logs: LogDirs, manager: LogManager, wanted: set[Key] | None) -> De
     )
 
 
-def _offline(manager: LogManager) -> DescribeLogDirsResult:
+def _offline(manager: LogDirectory) -> DescribeLogDirsResult:
     return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=manager.directory)

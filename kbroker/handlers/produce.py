@@ -26,7 +26,7 @@ from kbroker.handlers.produce_answers import (
 )
 from kbroker.handlers.produce_in_transaction import produce_in_transaction
 from kbroker.handlers.registry import CloseConnection, RequestContext, handles
-from kbroker.log.appends import AppendError
+from kbroker.log.append_info import AppendError
 from kbroker.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from kbroker.controller.decide import INTERNAL_TOPICS
 from kbroker.handlers.registry import RequestContext
-from kbroker.log.appends import AppendError
+from kbroker.log.append_info import AppendError
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.produce import (
     BatchIndexAndErrorMessage,

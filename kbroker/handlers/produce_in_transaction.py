@@ -13,8 +13,8 @@ from typing import NamedTuple
 from kbroker.handlers.produce_answers import HEADER_BYTES, TRANSACTIONAL, add_leader_hints, failure, refusal
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, verify
-from kbroker.log.appends import CLIENT, AppendError
-from kbroker.log.verification import UNCHECKED
+from kbroker.log.append_info import CLIENT, AppendError
+from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from kbroker.coordination.then import then
 from kbroker.handlers.services import Services
-from kbroker.log.appends import AppendError
-from kbroker.log.verification import UNCHECKED
+from kbroker.log.append_info import AppendError
+from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replicas import Partition
 from kbroker.txn.shard import Identity

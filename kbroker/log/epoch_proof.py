@@ -11,8 +11,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from kbroker.log.batch_scan import is_intact, read_header
+from kbroker.log.header_chain import ends_well, proven_end
 from kbroker.log.leader_epochs import LeaderEpochCache
-from kbroker.log.links import ends_well, proven_end
 from kbroker.protocol.records import BatchHeader
 
 if TYPE_CHECKING:

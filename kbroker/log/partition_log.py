@@ -21,17 +21,19 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from kbroker.failpoints import passed
-from kbroker.log import aborted, checkpoints, offset_queries, reading, retention, truncation
-from kbroker.log.appends import CLIENT, AppendError, AppendInfo, AppendOrigin
+from kbroker.log import aborted_transactions as aborted
+from kbroker.log import checkpoints, reading, retention, truncation
+from kbroker.log import timestamp_search as offset_queries
+from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
+from kbroker.log.append_validation import BatchRules, check_header, needs_walk, stamp, trim, walk
+from kbroker.log.directories.flusher import FlushTask
 from kbroker.log.files import remove_quietly
-from kbroker.log.flushing import FlushTask
 from kbroker.log.log_config import LogConfig
-from kbroker.log.producer_entry import ProducerEntry
-from kbroker.log.producer_state import CompletedTxn
+from kbroker.log.producers.producer_snapshots import ProducerEntry
+from kbroker.log.producers.producer_state import CompletedTxn
+from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.recovery import aborted_entry, load_log
-from kbroker.log.segment import Segment
-from kbroker.log.validation import BatchRules, check_header, needs_walk, stamp, trim, walk
-from kbroker.log.verification import UNCHECKED
+from kbroker.log.segment.segment import Segment
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, parse_header, read_marker
 
@@ -306,7 +308,7 @@ class PartitionLog:
         try:
             old.seal()
             passed("roll.sealed")
-            self.snapshots.take(self.producers, sync=False)
+            self.snapshots.take(self.producers.entries.values(), self.producers.end_offset, sync=False)
         except OSError as error:
             # Both only save work later: the indexes are checked, and the log itself tells what a snapshot would.
             logger.warning("%s-%d: rolling at %d: %s", self.topic, self.partition, offset, error)
@@ -471,7 +473,7 @@ class PartitionLog:
         """
         try:
             if clean and self._failure is None:
-                self.snapshots.take(self.producers, sync=True)
+                self.snapshots.take(self.producers.entries.values(), self.producers.end_offset, sync=True)
                 self.active.seal()
                 self._dirty_directory = True
                 self.flush()

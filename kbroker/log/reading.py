@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from kbroker.log.links import proven_end
-from kbroker.log.slices import EMPTY_SLICE, LogSlice
+from kbroker.log.header_chain import proven_end
+from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:

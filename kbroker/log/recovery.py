@@ -25,14 +25,13 @@ from kbroker.log.files import (
     remove_quietly,
     sync_directory,
 )
-from kbroker.log.index import MAX_RELATIVE_OFFSET
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
-from kbroker.log.producer_entry import RETAINED_BATCHES, ProducedBatch, produced_batch
-from kbroker.log.producer_state import CompletedTxn, ProducerState
-from kbroker.log.segment import Segment
-from kbroker.log.snapshots import Snapshots
-from kbroker.log.txn_index import AbortedTxn
+from kbroker.log.producers.producer_snapshots import RETAINED_BATCHES, ProducedBatch, Snapshots, produced_batch
+from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
+from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
+from kbroker.log.segment.segment import Segment
+from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc, read_marker
 
@@ -226,7 +225,7 @@ class _Loader:
             self.producers.end_offset = max(self.producers.end_offset, segment.base_offset)
             # What a snapshot from before the crash says of offsets from here on may not be true any more.
             self.snapshots.remove_outside(-1, segment.base_offset)
-            self.snapshots.take(self.producers, sync=True)
+            self.snapshots.take(self.producers.entries.values(), self.producers.end_offset, sync=True)
             size = segment.size
             after = self.segments[index + 1] if segment is not self.segments[-1] else None
             recover_segment(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kbroker.log.segment import Segment
+from kbroker.log.segment.segment import Segment
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kbroker.log.producer_state import ProducerState
+from kbroker.log.producers.producer_state import ProducerState
 from kbroker.txn.states import ONGOING, PREPARED
 from kbroker.txn.transaction import TopicPartition, Transaction
 

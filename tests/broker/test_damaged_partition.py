@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from kbroker.handlers import list_offsets, offset_for_leader_epoch
-from kbroker.log import offset_queries
+from kbroker.log import timestamp_search as offset_queries
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

@@ -16,7 +16,7 @@ from compat_tests.wire.client import CLOSED, WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
-from kbroker.log import log_manager
+from kbroker.log.directories import log_directory as log_manager
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest

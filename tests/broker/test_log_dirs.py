@@ -15,8 +15,8 @@ from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
 from kbroker.log import leader_epochs
-from kbroker.log.dir_lock import LogDirError
-from kbroker.log.segment import Segment
+from kbroker.log.directories.dir_lock import LogDirError
+from kbroker.log.segment.segment import Segment
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,

@@ -10,20 +10,20 @@ import pytest
 
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
-from kbroker.log.log_dirs import LogDirs
-from kbroker.log.recovery_progress import RecoveryStopped
+from kbroker.log.directories.log_manager import LogManager
+from kbroker.log.directories.recovery_progress import RecoveryStopped
 
 
 def test_cancelling_a_start_ends_its_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, told, outcome = threading.Event(), threading.Event(), []
 
-    def load(_logs: LogDirs, *_args: object) -> None:
+    def load(_logs: LogManager, *_args: object) -> None:
         reading.set()
         outcome.append(told.wait(20))
         raise RecoveryStopped
 
-    monkeypatch.setattr(LogDirs, "load", load)
-    monkeypatch.setattr(LogDirs, "stop_loading", lambda _logs: told.set())
+    monkeypatch.setattr(LogManager, "load", load)
+    monkeypatch.setattr(LogManager, "stop_loading", lambda _logs: told.set())
 
     async def run() -> None:
         config = BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "data")})

@@ -10,8 +10,8 @@ import pytest
 
 from kbroker import Broker
 from kbroker.log import checkpoints
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
 from tests.cli.conftest import CommandLine
 from tests.log.builders import NOW, batch, committed
 
@@ -24,7 +24,7 @@ def offline() -> CommandLine:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data directory after a clean stop."""
-    logs = LogManager(str(tmp_path / "data"), node_id=1)
+    logs = LogDirectory(str(tmp_path / "data"), node_id=1)
     logs.load(lambda _topic: LogConfig(), NOW)
     log = logs.get_or_create("orders", 0, None, LogConfig(index_interval_bytes=200))
     for index in range(20):

@@ -13,9 +13,9 @@ from kbroker.controller.adopt import AdoptError, adopt
 from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.embedded import JOURNAL, EmbeddedStore
 from kbroker.log import checkpoints
-from kbroker.log.dir_lock import LogDirError, lock_directory
+from kbroker.log.directories.dir_lock import LogDirError, lock_directory
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
 from tests.log.builders import NOW, batch
 
 IDS = {"orders": uuid.UUID(int=7 << 64), "__consumer_offsets": uuid.UUID(int=8 << 64)}
@@ -26,7 +26,7 @@ CLUSTER = "5L6g3nShT-eMCtK--X86sw"
 def directory(tmp_path: Path) -> Path:
     """What Kafka 3.9 on ZooKeeper leaves: partitions, checkpoints, meta.properties of version 0; no journal."""
     data = tmp_path / "data"
-    logs = LogManager(str(data), node_id=3, cluster_id=CLUSTER)
+    logs = LogDirectory(str(data), node_id=3, cluster_id=CLUSTER)
     logs.load(lambda _topic: LogConfig(), NOW)
     for topic, partition in (("orders", 0), ("orders", 1), ("__consumer_offsets", 0)):
         log = logs.get_or_create(topic, partition, IDS[topic], LogConfig())

@@ -14,8 +14,8 @@ from kbroker.controller.adopt_producer_ids import first_unused_producer_id
 from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.embedded import EmbeddedStore
 from kbroker.coordination.batches import record_batch
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
 from kbroker.protocol.records import build_batch
 from kbroker.txn.records import transaction_record, transaction_tombstone
 from kbroker.txn.transaction import Transaction
@@ -26,7 +26,7 @@ CLUSTER = "5L6g3nShT-eMCtK--X86sw"
 
 
 def write(directory: Path, topic: str, *batches: bytes) -> None:
-    logs = LogManager(str(directory), node_id=3, cluster_id=CLUSTER)
+    logs = LogDirectory(str(directory), node_id=3, cluster_id=CLUSTER)
     logs.load(lambda _topic: LogConfig(), NOW)
     log = logs.get_or_create(topic, 0, uuid.uuid5(uuid.NAMESPACE_OID, topic), LogConfig())
     for each in batches:

@@ -16,7 +16,7 @@ import pytest
 
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
-from kbroker.log.segment import Segment
+from kbroker.log.segment.segment import Segment
 from tests.crash.writing import Writer, create
 from tests.figures import figure
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.verify import log_class
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import Record, build_batch, iter_batches, read_records
 

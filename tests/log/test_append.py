@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.appends import COORDINATOR, AppendError
+from kbroker.log.append_info import COORDINATOR, AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compression import GZIP, LZ4, NONE, ZSTD

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from kbroker.log import checkpoints
-from kbroker.log.appends import COORDINATOR
-from kbroker.log.audit import NoLogDir, audit, log_bytes, partitions_of
-from kbroker.log.findings import Finding
+from kbroker.log.append_info import COORDINATOR
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
+from kbroker.log.offline.check import NoLogDir, audit, log_bytes, partitions_of
+from kbroker.log.offline.findings import Finding
+from kbroker.log.offline.repair import repair
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.repair import repair
 from kbroker.protocol.records import build_batch, build_marker, iter_batches
 from tests.log.builders import NOW, batch, committed
 
@@ -47,8 +47,8 @@ def write(log: PartitionLog) -> None:
     committed(log)
 
 
-def manager(directory: Path) -> LogManager:
-    logs = LogManager(str(directory), node_id=1)
+def manager(directory: Path) -> LogDirectory:
+    logs = LogDirectory(str(directory), node_id=1)
     logs.load(lambda _topic: SMALL, NOW)
     return logs
 

@@ -21,11 +21,11 @@ import pytest
 
 from kbroker.controller.embedded import CorruptMetadata, EmbeddedStore
 from kbroker.controller.store import Put
-from kbroker.log.appends import COORDINATOR
-from kbroker.log.dir_lock import LogDirError
+from kbroker.log.append_info import COORDINATOR
+from kbroker.log.directories.dir_lock import LogDirError
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.epoch_proof import proven_epochs
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import HEADER_SIZE, build_marker, compute_crc, parse_header, read_records
@@ -57,8 +57,8 @@ class Source:
     starts: dict[str, int]
 
 
-def write(directory: Path) -> LogManager:
-    logs = LogManager(str(directory), node_id=1, cluster_id="c" * 22)
+def write(directory: Path) -> LogDirectory:
+    logs = LogDirectory(str(directory), node_id=1, cluster_id="c" * 22)
     logs.load(config_of, NOW)
     for topic, topic_id in TOPIC_IDS.items():
         log = logs.get_or_create(topic, 0, topic_id, config_of(topic), NOW)
@@ -208,7 +208,7 @@ def test_any_single_damage(source: Source, tmp_path: Path) -> None:
 
 def check(source: Source, directory: Path, kind: str, label: str, counts: Counter[str]) -> None:
     """Open the damaged directory and hold its answers against the source's."""
-    logs = LogManager(str(directory), node_id=1, cluster_id="c" * 22)
+    logs = LogDirectory(str(directory), node_id=1, cluster_id="c" * 22)
     try:
         logs.load(config_of, NOW)
     except LogDirError:

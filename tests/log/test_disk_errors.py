@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.appends import COORDINATOR, AppendError
+from kbroker.log.append_info import COORDINATOR, AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ErrorCode
@@ -108,7 +108,7 @@ def test_a_failed_roll_changes_nothing(log: PartitionLog, monkeypatch: pytest.Mo
 
 def test_a_failed_snapshot_does_not_stop_a_roll(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("kbroker.log.snapshots.write_snapshot", failing(errno.ENOSPC))
+        patch.setattr("kbroker.log.producers.producer_snapshots.write_snapshot", failing(errno.ENOSPC))
         log.roll(NOW)
     assert log.bases == [0, 1]
     again = open_log(Path(log.directory))
@@ -185,7 +185,7 @@ import resource, signal, pathlib
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
 from tests.log.builders import *
-from kbroker.log.appends import AppendError
+from kbroker.log.append_info import AppendError
 log = open_log(pathlib.Path({str(tmp_path / "topic-0")!r}), config=LogConfig(index_interval_bytes=0))
 done = refused = 0
 for _ in range(200):

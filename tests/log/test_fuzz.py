@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.appends import COORDINATOR, AppendError
+from kbroker.log.append_info import COORDINATOR, AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.compression import GZIP, LZ4, ZSTD, compress
 from kbroker.protocol.records import CRC_START, HEADER_SIZE, build_batch, build_marker, compute_crc

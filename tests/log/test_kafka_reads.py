@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.appends import COORDINATOR
+from kbroker.log.append_info import COORDINATOR
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.records import build_batch, build_marker

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import loading, log_manager
-from kbroker.log.loading import entries_of, run_all
+from kbroker.log.directories import log_directory as log_manager
+from kbroker.log.directories import partition_dirs as loading
+from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.directories.partition_dirs import entries_of, run_all
+from kbroker.log.directories.recovery_progress import RecoveryStopped
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
-from kbroker.log.recovery_progress import RecoveryStopped
 from tests.log.builders import NOW, batch, offsets_of, read_all
 
 PARTITIONS = 6
@@ -20,19 +21,19 @@ PARTITIONS = 6
 
 def test_a_recovery_that_is_stopped_leaves_everything_for_the_next(tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=2000)
-    logs = LogManager(str(tmp_path), node_id=1, cluster_id="c" * 22)
+    logs = LogDirectory(str(tmp_path), node_id=1, cluster_id="c" * 22)
     logs.load(lambda _topic: config, NOW)
     log = logs.get_or_create("t", 0, None, config)
     for _ in range(20):
         log.append_as_leader(batch(10, value=b"v" * 100), 0, NOW)
     log.set_high_watermark(200)
     logs.close(clean=False)
-    stopped = LogManager(str(tmp_path), node_id=1, cluster_id="c" * 22)
+    stopped = LogDirectory(str(tmp_path), node_id=1, cluster_id="c" * 22)
     stopped.recovery.stop()
     with pytest.raises(RecoveryStopped):
         stopped.load(lambda _topic: config, NOW)
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
-    again = LogManager(str(tmp_path), node_id=1, cluster_id="c" * 22)
+    again = LogDirectory(str(tmp_path), node_id=1, cluster_id="c" * 22)
     again.load(lambda _topic: config, NOW)
     assert offsets_of(read_all(again.logs["t", 0])) == list(range(200))
     again.close()
@@ -83,7 +84,7 @@ def test_the_first_failure_is_raised_and_ends_what_has_not_begun(monkeypatch: py
 @pytest.mark.parametrize("threads", [1, 4])
 def test_a_recovery_by_threads_is_a_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     monkeypatch.setattr(log_manager, "WORTH_THREADS", 0)
-    logs = LogManager(str(tmp_path), node_id=1, cluster_id="c" * 22)
+    logs = LogDirectory(str(tmp_path), node_id=1, cluster_id="c" * 22)
     logs.load(lambda _topic: LogConfig(segment_bytes=2000), NOW)
     for number in range(PARTITIONS):
         log = logs.get_or_create("t", number, None, LogConfig(segment_bytes=2000))
@@ -93,7 +94,7 @@ def test_a_recovery_by_threads_is_a_recovery(tmp_path: Path, monkeypatch: pytest
         with open(log.active.path(), "ab") as file:
             file.write(b"half a batch")
     logs.close(clean=False)
-    again = LogManager(str(tmp_path), node_id=1, cluster_id="c" * 22)
+    again = LogDirectory(str(tmp_path), node_id=1, cluster_id="c" * 22)
     again.recovery_threads = threads
     again.load(lambda _topic: LogConfig(segment_bytes=2000), NOW)
     assert list(again.logs) == [("t", number) for number in range(PARTITIONS)]

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.log import checkpoints
+from kbroker.log.directories.log_directory import Key, LogDirectory
+from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_dirs import LogDirs
-from kbroker.log.log_manager import Key, LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all
@@ -25,20 +25,20 @@ TOPIC_ID = uuid.UUID(int=7)
 DEADLINE = 60.0
 
 
-def new_dirs(tmp_path: Path, **kw: int) -> LogDirs:
+def new_dirs(tmp_path: Path, **kw: int) -> LogManager:
     """Return three directories that are open and not loaded; the first one holds the metadata."""
-    managers = [LogManager(str(tmp_path / name), node_id=0, cluster_id="cluster", **kw) for name in ("a", "b", "c")]
-    dirs = LogDirs(managers, managers[0].directory)
+    managers = [LogDirectory(str(tmp_path / name), node_id=0, cluster_id="cluster", **kw) for name in ("a", "b", "c")]
+    dirs = LogManager(managers, managers[0].directory)
     dirs.open()
     return dirs
 
 
-def load(dirs: LogDirs) -> LogDirs:
+def load(dirs: LogManager) -> LogManager:
     dirs.load(lambda _topic: LogConfig(), NOW, lambda _topic, _partition, _id: True)
     return dirs
 
 
-def created_in(dirs: LogDirs, manager: LogManager) -> PartitionLog:
+def created_in(dirs: LogManager, manager: LogDirectory) -> PartitionLog:
     """Create the partition with three records in one of the directories."""
     with pytest.raises(ApiError):
         dirs.move(*KEY, manager.directory)
@@ -53,7 +53,7 @@ def append(log: PartitionLog) -> None:
     committed(log)
 
 
-def until(dirs: LogDirs, done: Callable[[], bool]) -> None:
+def until(dirs: LogManager, done: Callable[[], bool]) -> None:
     """Advance the moves until something is true; fails after a generous time."""
     end = time.monotonic() + DEADLINE
     while not done():

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from kbroker.log import checkpoints
-from kbroker.log.dir_lock import LogDirError, is_locked
+from kbroker.log.directories.dir_lock import LogDirError, is_locked
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all
 
 TOPIC_ID = uuid.UUID(int=0x1234)
@@ -23,18 +23,18 @@ CONFIG = LogConfig(segment_bytes=500, file_delete_delay_ms=1000, flush_ms=5000)
 MARK = ".kafka_cleanshutdown"
 
 
-def manager(directory: Path, **kw: Any) -> LogManager:
+def manager(directory: Path, **kw: Any) -> LogDirectory:
     settings = {"node_id": 1, "cluster_id": "cluster", **kw}
-    return LogManager(str(directory), **settings)
+    return LogDirectory(str(directory), **settings)
 
 
-def loaded(directory: Path, **kw: Any) -> LogManager:
+def loaded(directory: Path, **kw: Any) -> LogDirectory:
     logs = manager(directory, **kw)
     logs.load(lambda _topic: CONFIG, NOW)
     return logs
 
 
-def crash(logs: LogManager) -> None:
+def crash(logs: LogDirectory) -> None:
     """Leave everything as a killed process would."""
     logs._unlock()
     logs.logs = {}

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
 
 NOW = 1_700_000_000_000
 
 
-def manager(directory: Path) -> LogManager:
-    logs = LogManager(str(directory), node_id=1, cluster_id="c" * 22)
+def manager(directory: Path) -> LogDirectory:
+    logs = LogDirectory(str(directory), node_id=1, cluster_id="c" * 22)
     logs.load(lambda _topic: LogConfig(), NOW)
     return logs
 

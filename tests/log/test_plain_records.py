@@ -9,11 +9,10 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from kbroker.log import validation
-from kbroker.log.appends import CLIENT, COORDINATOR, AppendError, AppendOrigin
+from kbroker.log import append_validation as validation
+from kbroker.log.append_info import CLIENT, COORDINATOR, AppendError, AppendOrigin
+from kbroker.log.append_validation import BatchRules, read_plain, walk
 from kbroker.log.log_config import LogConfig
-from kbroker.log.plain_records import read_plain
-from kbroker.log.validation import BatchRules, walk
 from kbroker.protocol.records import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, build_batch, parse_header
 from tests.log.builders import NOW
 

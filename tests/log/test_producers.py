@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.appends import COORDINATOR, AppendError, AppendInfo
+from kbroker.log.append_info import COORDINATOR, AppendError, AppendInfo
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ErrorCode

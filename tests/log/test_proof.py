@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import links
-from kbroker.log.appends import COORDINATOR
+from kbroker.log import header_chain as links
+from kbroker.log.append_info import COORDINATOR
 from kbroker.log.epoch_proof import proven_epochs
-from kbroker.log.links import Link, Spans
+from kbroker.log.header_chain import Link, Spans
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.recovery_progress import RecoveryProgress, bytes_to_recover
+from kbroker.log.directories.recovery_progress import RecoveryProgress, bytes_to_recover
 from tests.log.builders import NOW, batch, open_log
 
 

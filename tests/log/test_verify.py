@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.invariants import VerifiedLog, log_class
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.verify import VerifiedLog, log_class
 from tests.log.builders import NOW, batch, committed, open_log
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=150)
@@ -27,7 +27,7 @@ def filled(directory: Path) -> PartitionLog:
 
 def test_tests_run_with_logs_that_check_themselves(tmp_path: Path) -> None:
     assert log_class() is VerifiedLog
-    logs = LogManager(str(tmp_path / "data"), node_id=1)
+    logs = LogDirectory(str(tmp_path / "data"), node_id=1)
     logs.load(lambda _topic: SMALL, NOW)
     assert isinstance(logs.get_or_create("topic", 0, None, SMALL), VerifiedLog)
     logs.close()
@@ -55,7 +55,7 @@ def test_without_the_variable_a_log_is_a_log(tmp_path: Path, monkeypatch: pytest
     finally:
         sys.setprofile(None)
     assert called
-    assert not [name for name in called if name.endswith("verify.py")]
+    assert not [name for name in called if name.endswith("invariants.py")]
 
 
 def grown_file(log: PartitionLog) -> None:

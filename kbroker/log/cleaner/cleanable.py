@@ -10,12 +10,12 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final
 
-from kbroker.log.aborted import proven_txns
+from kbroker.log.aborted_transactions import proven_txns
 from kbroker.log.batch_scan import read_header
 from kbroker.log.cleaner.job import CleaningJob
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.segment import Segment
-from kbroker.log.txn_index import AbortedTxn
+from kbroker.log.segment.segment import Segment
+from kbroker.log.segment.transaction_index import AbortedTxn
 
 _NO_LIMIT: Final = 2**63 - 1
 

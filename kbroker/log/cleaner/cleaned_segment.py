@@ -20,8 +20,8 @@ from kbroker.log.files import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from kbroker.log.index import encode_offset_entry, encode_time_entry
-from kbroker.log.txn_index import AbortedTxn, encode_aborted
+from kbroker.log.segment.index_files import encode_offset_entry, encode_time_entry
+from kbroker.log.segment.transaction_index import AbortedTxn, encode_aborted
 
 _GATHERED: Final = 1 << 20
 

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kbroker.log.txn_index import AbortedTxn
+from kbroker.log.segment.transaction_index import AbortedTxn
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from kbroker.log.cleaner.cleanable import Cleanable, examine, make_job
 from kbroker.log.cleaner.swap import remove_cleaned, replace_segments
 from kbroker.log.cleaner.worker_pool import WorkerPool, WorkerProcess
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.segment import Segment
+from kbroker.log.segment.segment import Segment
 
 _ATTEMPTS: Final = 3
 

@@ -20,7 +20,7 @@ from kbroker.log.cleaner.job import CleaningJob
 from kbroker.log.cleaner.reading import SegmentReader
 from kbroker.log.cleaner.transactions import CleanedTransactions
 from kbroker.log.files import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
-from kbroker.log.index import MAX_RELATIVE_OFFSET
+from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.protocol.records import BatchHeader
 
 _SEGMENTS_A_GROUP: Final = 64  # each costs the broker's loop a few renames at the swap

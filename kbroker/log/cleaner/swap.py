@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.failpoints import passed
 from kbroker.log.files import CLEANED_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX, offset_name, remove_quietly
-from kbroker.log.segment import Segment
+from kbroker.log.segment.segment import Segment
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from kbroker.log.txn_index import AbortedTxn
+from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.protocol.records import BatchHeader, read_marker
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kbroker.log.appends import COORDINATOR
+from kbroker.log.append_info import COORDINATOR
 from kbroker.log.cleaner.cleanable import examine, make_job
 from kbroker.log.cleaner.rewriting import CleanedGroup, Cleaning
 from kbroker.log.cleaner.swap import replace_segments

@@ -19,7 +19,7 @@ from kbroker.log.cleaner.job import CleaningJob
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.reading import SegmentReader
 from kbroker.log.record_runs import read_runs
-from kbroker.log.txn_index import AbortedTxn
+from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import build_marker, parse_header
 from tests.log.builders import NOW

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from kbroker.log import checkpoints
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all
 
 KEY = ("topic", 0)
 CONFIG = LogConfig(segment_bytes=300)
 
 
-def started(directory: Path) -> LogManager:
-    manager = LogManager(str(directory), node_id=0, cluster_id="cluster")
+def started(directory: Path) -> LogDirectory:
+    manager = LogDirectory(str(directory), node_id=0, cluster_id="cluster")
     manager.open()
     manager.load(lambda _topic: CONFIG, NOW)
     return manager

@@ -13,8 +13,8 @@ import pytest
 
 from kbroker.log.cleaner.settings import CleanerSettings
 from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from tests.log.builders import HOUR, NOW, read_all
 from tests.log.cleaner.context import contents, put
@@ -33,7 +33,7 @@ class World:
         self.start()
 
     def start(self) -> None:
-        self.logs = LogManager(str(self.directory), node_id=1, cleaner_pool=self.pool)
+        self.logs = LogDirectory(str(self.directory), node_id=1, cleaner_pool=self.pool)
         self.logs.load(lambda _topic: COMPACT, self.now)
 
     def stop(self) -> None:

@@ -6,19 +6,19 @@ sequences.
 
 A batch's header is always checked. Its records are only walked where a rule needs it: a compacted topic, another codec,
 timestamps out of range, a caller that asks for everything. For a compacted topic, where that is every batch, a look at
-many records at once (plain_records.py) mostly tells that walking them would find nothing.
+many records at once (record_runs.py) mostly tells that walking them would find nothing.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from kbroker.log.appends import CLIENT, AppendError, AppendOrigin, RecordErrors
+from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin, RecordErrors
 from kbroker.log.log_config import LogConfig
-from kbroker.log.plain_records import read_plain
+from kbroker.log.record_runs import read_runs
 from kbroker.protocol.compression import CODEC_NAMES, ZSTD, codec_of, decompress
 from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecodable
 from kbroker.protocol.records import (
@@ -233,6 +233,31 @@ def _is_plain(records: memoryview, header: BatchHeader, rules: BatchRules, now_m
     smallest, largest = header.base_timestamp + plain.smallest_stamp, header.base_timestamp + plain.largest_stamp
     in_range = now_ms - rules.before_max_ms <= smallest and largest <= now_ms + rules.after_max_ms
     return in_range and smallest >= _NO_TIMESTAMP and largest == header.max_timestamp
+
+
+class PlainRecords(NamedTuple):
+    """What a batch's records have in common; timestamps in ms, as they stand there, from the batch's base timestamp."""
+
+    smallest_stamp: int
+    largest_stamp: int
+
+
+def read_plain(data: bytes, count: int) -> PlainRecords | None:
+    """Look at the records of a batch, not compressed any more; None if they are not plain, or broken."""
+    delta = 0
+    smallest: list[int] = []
+    largest: list[int] = []
+    try:
+        for run in read_runs(data, count):
+            if run.key_size < 0 or not run.in_order(delta) or not run.well_formed(data):
+                return None
+            stamps = list(run.stamps(data))
+            smallest.append(min(stamps))
+            largest.append(max(stamps))
+            delta += run.number
+    except (Malformed, IndexError):
+        return None
+    return PlainRecords(min(smallest), max(largest)) if delta else None
 
 
 def stamp(records: memoryview | bytes, header: BatchHeader, now_ms: int) -> memoryview:

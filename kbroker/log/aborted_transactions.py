@@ -11,11 +11,11 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from kbroker.log.files import read_at
-from kbroker.log.links import proven_end
-from kbroker.log.producer_state import CompletedTxn, ProducerState
+from kbroker.log.header_chain import proven_end
+from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
 from kbroker.log.recovery import aborted_entry, replay
-from kbroker.log.segment import Segment
-from kbroker.log.txn_index import AbortedTxn, TxnIndex
+from kbroker.log.segment.segment import Segment
+from kbroker.log.segment.transaction_index import AbortedTxn, TxnIndex
 from kbroker.protocol.records import BatchHeader, compute_crc, parse_header, read_marker
 
 if TYPE_CHECKING:

@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from kbroker.log import checkpoints
-from kbroker.log.audit_files import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, parse_epochs, parse_offsets
-from kbroker.log.audit_index import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
-from kbroker.log.audit_segment import Window
 from kbroker.log.files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -24,7 +21,10 @@ from kbroker.log.files import (
     offset_of,
     read_at,
 )
-from kbroker.log.findings import OpenFile, read_text
+from kbroker.log.offline.check_batches import Window
+from kbroker.log.offline.check_checkpoints import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, parse_epochs, parse_offsets
+from kbroker.log.offline.check_indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
+from kbroker.log.offline.findings import OpenFile, read_text
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import (
     ABORT_MARKER,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.log.appends import AppendError
+from kbroker.log.append_info import AppendError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import BatchHeader
 

@@ -9,7 +9,7 @@ import os
 import uuid
 
 from kbroker.log import checkpoints
-from kbroker.log.dir_lock import LogDirError
+from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.files import LOG_SUFFIX
 
 

@@ -15,12 +15,12 @@ from typing import Final
 
 from crc32c import crc32c
 
-from kbroker.log.audit_index import IndexChecks
 from kbroker.log.files import LOG_SUFFIX, offset_name, read_at
-from kbroker.log.findings import CHUNK, Checked, Finding, OpenFile, Progress
-from kbroker.log.index import MAX_RELATIVE_OFFSET
-from kbroker.log.producer_entry import ProducerEntry
-from kbroker.log.txn_index import AbortedTxn
+from kbroker.log.offline.check_indexes import IndexChecks
+from kbroker.log.offline.findings import CHUNK, Checked, Finding, OpenFile, Progress
+from kbroker.log.producers.producer_snapshots import ProducerEntry
+from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
+from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header, read_marker
 

@@ -1,7 +1,7 @@
 """All log directories of a broker: which partition is where.
 
 Owns placement (fewest partitions first), what happens when a directory fails, and moves between directories. Never
-opens a segment: each directory's `LogManager` does what concerns one directory alone.
+opens a segment: each directory's `LogDirectory` does what concerns one directory alone.
 
 A directory that cannot be opened, or that fails later, goes offline with its partitions, and the others serve on
 (KIP-112). The directory that holds the metadata must not fail; neither must all of them.
@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from kbroker.config.model import ALL_DIRS
-from kbroker.log.dir_lock import LogDirError
-from kbroker.log.loading import Key, run_all
+from kbroker.log.directories.dir_lock import LogDirError
+from kbroker.log.directories.log_directory import Belongs, LogDirectory
+from kbroker.log.directories.moves import Move, SourceError
+from kbroker.log.directories.partition_dirs import Key, run_all
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_manager import Belongs, LogManager
-from kbroker.log.moves import Move, SourceError
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
 
@@ -37,7 +37,7 @@ def unusable(directory: str, error: OSError) -> OSError:
     return OSError(f"log directory {directory} cannot be used: {error.strerror or error}")
 
 
-class LogDirs:
+class LogManager:
     """Every log of a broker, by (topic, partition). First `open`, then `load`, then everything else.
 
     `on_offline(keys)` hears which partitions went with a directory that failed, `on_moved(key, log)` of a partition
@@ -45,7 +45,7 @@ class LogDirs:
     threads when it is worth calling `advance_moves`.
     """
 
-    def __init__(self, managers: Sequence[LogManager], metadata_directory: str) -> None:
+    def __init__(self, managers: Sequence[LogDirectory], metadata_directory: str) -> None:
         self.managers = list(managers)
         self.metadata = next(m for m in managers if m.directory == os.path.abspath(metadata_directory))
         self.cordoned: frozenset[str] = frozenset()
@@ -75,7 +75,7 @@ class LogDirs:
         return all(manager.was_clean for manager in self.online)
 
     @property
-    def online(self) -> list[LogManager]:
+    def online(self) -> list[LogDirectory]:
         """The directories in use."""
         return [manager for manager in self.managers if not manager.failure]
 
@@ -85,7 +85,7 @@ class LogDirs:
 
     def open(self) -> None:
         """Lock every directory. Raises LogDirError where one is not ours, OSError for the metadata directory."""
-        opened: list[LogManager] = []
+        opened: list[LogDirectory] = []
         try:
             for manager in sorted(self.managers, key=lambda manager: manager is not self.metadata):
                 manager.cluster_id = manager.cluster_id or self.metadata.cluster_id
@@ -99,7 +99,7 @@ class LogDirs:
                 manager.close(clean=False)
             raise
 
-    def _open_one(self, manager: LogManager) -> None:
+    def _open_one(self, manager: LogDirectory) -> None:
         try:
             manager.open()
         except OSError as error:
@@ -111,7 +111,7 @@ class LogDirs:
     def load(self, configs: Callable[[str], LogConfig], now_ms: int, belongs: Belongs) -> None:
         """Open every partition, all directories at once where there is much to read; begin interrupted moves again."""
 
-        def load_one(manager: LogManager) -> None:
+        def load_one(manager: LogDirectory) -> None:
             try:
                 manager.load(configs, now_ms, belongs)
             except OSError as error:
@@ -148,7 +148,7 @@ class LogDirs:
 
     def _settle_doubles(self) -> None:
         """Keep one of two equal copies: the broker ended between the two renames that end a move."""
-        homes: dict[Key, LogManager] = {}
+        homes: dict[Key, LogDirectory] = {}
         for manager in self.online:
             for key, log in list(manager.logs.items()):
                 other = homes.setdefault(key, manager)
@@ -173,7 +173,7 @@ class LogDirs:
     def __contains__(self, key: Key) -> bool:
         return self.home(key) is not None
 
-    def home(self, key: Key) -> LogManager | None:
+    def home(self, key: Key) -> LogDirectory | None:
         """Return the directory that holds a partition."""
         return next((manager for manager in self.managers if key in manager.logs), None)
 
@@ -191,7 +191,7 @@ class LogDirs:
         self._wished.pop(key, None)
         return log
 
-    def _place(self, key: Key) -> LogManager:
+    def _place(self, key: Key) -> LogDirectory:
         wished = self._wished.get(key)
         online = self.online
         if not online:
@@ -199,7 +199,7 @@ class LogDirs:
         for manager in online:
             if manager.directory == wished:
                 return manager
-        # Where all are cordoned a partition that had been placed before still needs a home (Kafka's LogManager).
+        # Where all are cordoned a partition that had been placed before still needs a home (as in Kafka).
         open_ones = [manager for manager in online if not self.is_cordoned(manager.directory)] or online
         return min(open_ones, key=lambda manager: len(manager.logs))
 
@@ -257,7 +257,7 @@ class LogDirs:
 
     # -- failures ---------------------------------------------------------------------------------------------
 
-    def _failed(self, manager: LogManager) -> None:
+    def _failed(self, manager: LogDirectory) -> None:
         logger.error("log directory %s goes offline: %s", manager.directory, manager.failure)
         if manager is self.metadata or not self.online:
             self.on_fatal(f"log directory {manager.directory} has failed: {manager.failure}")

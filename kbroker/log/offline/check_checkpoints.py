@@ -13,7 +13,7 @@ from typing import Final
 from crc32c import crc32c
 
 from kbroker.log.files import offset_of, read_at
-from kbroker.log.findings import CHUNK, Finding, OpenFile, read_text
+from kbroker.log.offline.findings import CHUNK, Finding, OpenFile, read_text
 from kbroker.protocol.wire import parse_uuid
 
 SNAPSHOT_HEAD: Final = struct.Struct(">hIi")

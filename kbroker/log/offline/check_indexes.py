@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
-from kbroker.log.findings import Finding, OpenFile
-from kbroker.log.txn_index import AbortedTxn
+from kbroker.log.offline.findings import Finding, OpenFile
+from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.protocol.records import BatchHeader
 
 OFFSET_ENTRY: Final = struct.Struct(">II")

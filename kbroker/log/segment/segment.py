@@ -16,7 +16,6 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from kbroker.failpoints import passed
-from kbroker.log import index_trust
 from kbroker.log.batch_scan import may_end_at, read_header, scan_headers
 from kbroker.log.files import (
     DELETED_SUFFIX,
@@ -28,12 +27,13 @@ from kbroker.log.files import (
     FileHandle,
     offset_name,
 )
-from kbroker.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
-from kbroker.log.txn_index import TxnIndex
+from kbroker.log.segment import segment_indexes as index_trust
+from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+from kbroker.log.segment.transaction_index import TxnIndex
 from kbroker.protocol.records import BatchHeader
 
 if TYPE_CHECKING:
-    from kbroker.log.links import Spans
+    from kbroker.log.header_chain import Spans
 
 _TAIL_LENGTH = 128  # batches whose positions are remembered, so that reads near the end touch no index
 

@@ -17,11 +17,11 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.log.batch_scan import read_header, scan_headers
-from kbroker.log.index import MAX_RELATIVE_OFFSET
+from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog
-    from kbroker.log.segment import Segment
+    from kbroker.log.segment.segment import Segment
 
 # A header is checked in 1 to 2 us, and the event loop waits: a read that meets more of them is cut short.
 HEADERS_AT_ONCE: Final = 1000

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kbroker.log import checkpoints
-from kbroker.log.audit_files import check_snapshot, parse_epochs, parse_offsets, parse_properties, parse_topic_id
-from kbroker.log.audit_segment import PartitionWalk
 from kbroker.log.batch_scan import scan_headers
+from kbroker.log.directories.partition_dirs import partition_of
 from kbroker.log.files import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
@@ -25,9 +24,16 @@ from kbroker.log.files import (
     offset_name,
     offset_of,
 )
-from kbroker.log.findings import Checked, Finding, OpenFile, Progress
-from kbroker.log.loading import partition_of
-from kbroker.log.producer_entry import ProducerEntry, decode_snapshot
+from kbroker.log.offline.check_batches import PartitionWalk
+from kbroker.log.offline.check_checkpoints import (
+    check_snapshot,
+    parse_epochs,
+    parse_offsets,
+    parse_properties,
+    parse_topic_id,
+)
+from kbroker.log.offline.findings import Checked, Finding, OpenFile, Progress
+from kbroker.log.producers.producer_snapshots import ProducerEntry, decode_snapshot
 
 _OFFSET_CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS,

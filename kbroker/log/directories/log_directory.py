@@ -25,18 +25,18 @@ from typing import NamedTuple
 from kbroker.failpoints import passed
 from kbroker.log import checkpoints
 from kbroker.log.checkpoint_files import CheckpointFile, Offsets
-from kbroker.log.chores import Chores
 from kbroker.log.cleaner.manager import Cleaner
 from kbroker.log.cleaner.worker_pool import WorkerPool
-from kbroker.log.dir_identity import holds_other, take_identity
-from kbroker.log.dir_lock import lock_directory
+from kbroker.log.directories.chores import Chores
+from kbroker.log.directories.dir_lock import lock_directory
+from kbroker.log.directories.flusher import Flusher
+from kbroker.log.directories.meta_properties import holds_other, take_identity
+from kbroker.log.directories.partition_dirs import DELETE_SUFFIX, FUTURE_SUFFIX, WORTH_THREADS, Key, entries_of, run_all
+from kbroker.log.directories.recovery_progress import RecoveryProgress, bytes_to_recover
 from kbroker.log.files import PASSING_ERRORS, read_optional, remove_quietly, sync_directory
-from kbroker.log.flushing import Flusher
-from kbroker.log.loading import DELETE_SUFFIX, FUTURE_SUFFIX, WORTH_THREADS, Key, entries_of, run_all
+from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.recovery_progress import RecoveryProgress, bytes_to_recover
-from kbroker.log.verify import log_class
 from kbroker.protocol.errors import ApiError
 
 _STRAY_SUFFIX = "-stray"
@@ -55,7 +55,7 @@ class LogSize(NamedTuple):
     size: int
 
 
-class LogManager:
+class LogDirectory:
     """The logs of one directory, by (topic, partition); all intervals in ms.
 
     First `open`, which locks the directory and tells whose it is, then `load`, then everything else.
@@ -88,7 +88,7 @@ class LogManager:
         """Whether the directory had been closed cleanly when it was opened."""
         self.failure = ""
         """Why the directory is offline; empty while it is in use."""
-        self.on_failure: Callable[[LogManager], None] = lambda _manager: None
+        self.on_failure: Callable[[LogDirectory], None] = lambda _manager: None
         self.futures: list[tuple[Key, str]] = []
         """Partitions whose move into this directory had not ended when it was loaded, with their directories."""
         self.recovery = RecoveryProgress(self.directory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kbroker.log.batch_scan import is_intact, read_header, scan_headers
-from kbroker.log.index import OffsetIndex, TimeIndex
+from kbroker.log.segment.index_files import OffsetIndex, TimeIndex
 
 
 class Trust(NamedTuple):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.files import read_at
-from kbroker.log.links import ends_well, proven_end
+from kbroker.log.header_chain import ends_well, proven_end
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import BatchHeader, Record, compute_crc, read_records
 

@@ -11,10 +11,10 @@ import uuid
 from itertools import pairwise
 from typing import Any
 
-from kbroker.log.appends import CLIENT, AppendInfo, AppendOrigin
+from kbroker.log.append_info import CLIENT, AppendInfo, AppendOrigin
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.segment import Segment
+from kbroker.log.segment.segment import Segment
 
 VARIABLE = "KBROKER_VERIFY"
 

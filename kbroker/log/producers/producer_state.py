@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from kbroker.log.appends import CLIENT, REPLICATION, AppendError, AppendOrigin
-from kbroker.log.producer_entry import ProducedBatch, ProducerEntry, produced_batch
-from kbroker.log.verification import UNCHECKED, Verification
+from kbroker.log.append_info import CLIENT, REPLICATION, AppendError, AppendOrigin
+from kbroker.log.producers.producer_snapshots import ProducedBatch, ProducerEntry, produced_batch
+from kbroker.log.producers.verification_guard import UNCHECKED, Verification
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
 

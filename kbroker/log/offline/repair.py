@@ -11,10 +11,10 @@ import os
 from typing import NamedTuple
 
 from kbroker.log import checkpoints
-from kbroker.log.audit import data_dir_of, partitions_of
-from kbroker.log.dir_lock import lock_directory
+from kbroker.log.directories.dir_lock import lock_directory
 from kbroker.log.files import LOG_SUFFIX, offset_of, remove_quietly, sync_directory
 from kbroker.log.log_config import LogConfig
+from kbroker.log.offline.check import data_dir_of, partitions_of
 from kbroker.log.partition_log import PartitionLog
 
 

@@ -32,13 +32,13 @@ from kbroker.log.files import (
     remove_quietly,
     sync_directory,
 )
+from kbroker.log.invariants import log_class
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.producer_entry import write_snapshot
-from kbroker.log.segment import Segment
-from kbroker.log.verify import log_class
+from kbroker.log.producers.producer_snapshots import write_snapshot
+from kbroker.log.segment.segment import Segment
 
 if TYPE_CHECKING:
-    from kbroker.log.log_manager import LogManager
+    from kbroker.log.directories.log_directory import LogDirectory
 
 _CHUNK = 4 * 1024 * 1024
 _ASK_AGAIN_SECONDS = 0.5
@@ -67,7 +67,7 @@ class Move:
     def __init__(
         self,
         log: PartitionLog,
-        target: LogManager,
+        target: LogDirectory,
         pool: Executor,
         bytes_per_second: Callable[[], float],
         wake: Callable[[], object],

@@ -1,0 +1,1 @@
+"""What `kbroker log check|dump|repair` reads, without a broker."""

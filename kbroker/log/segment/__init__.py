@@ -1,0 +1,1 @@
+"""One segment of a partition: its log file and its indexes."""
