@@ -29,7 +29,7 @@ from kbroker.clock import Clock
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.interfaces import Shard, Writer
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
-from kbroker.coordination.shard_log import ShardLog
+from kbroker.coordination.shard_log import ReplayError, ShardLog
 from kbroker.coordination.timers import Timers
 from kbroker.protocol.errors import ApiError, ErrorCode
 
@@ -120,9 +120,12 @@ class Runtime(Generic[S]):
     def resign(self, partition: int) -> None:
         """Stop coordinating a partition: everything that waits is told to look elsewhere."""
         state = self._partitions.pop(partition, None)
-        if state is None:
-            return
-        was_active, state.active = state.active, False
+        if state is not None:
+            was_active, state.active = state.active, False
+            self._unload(partition, state, was_active=was_active)
+
+    def _unload(self, partition: int, state: _Partition[S], *, was_active: bool) -> None:
+        """Tell whoever waits in a partition, which is not active any more, to look elsewhere."""
         if state.waiter is not None:
             state.waiter.cancel()
             state.waiter = None
@@ -130,7 +133,10 @@ class Runtime(Generic[S]):
         for entry in waiting:
             self._finish(partition, state, entry, ErrorCode.NOT_COORDINATOR)
         if was_active:
-            self._settle(partition, state.shard.on_unloaded(self._clock.now_ms()))
+            try:
+                self._settle(partition, state.shard.on_unloaded(self._clock.now_ms()))
+            except Exception:
+                log.exception("%s %d: not all that waited could be told", self._name, partition)
         self._timers.forget(lambda key: key[0] == partition)
 
     def resign_all(self) -> None:
@@ -186,6 +192,8 @@ class Runtime(Generic[S]):
         yield from self._log.replay(partition, state.shard)
         state.active = True
         self._settle(partition, state.shard.on_loaded(self._clock.now_ms()))
+        if state.active:
+            state.attempts = 0
 
     def _slice(self, partition: int, state: _Partition[S], steps: Iterator[None], until: float) -> bool:
         """Advance a load until `until`; return whether it is over, for good or bad."""
@@ -196,23 +204,16 @@ class Runtime(Generic[S]):
                 except StopIteration:
                     return True
         except Exception as err:  # noqa: BLE001 - told of below
-            self._load_later(partition, state, err)
+            self._load_later(partition, state, err, f"cannot be loaded (attempt {state.attempts + 1})")
             return True
         return False
 
-    def _load_later(self, partition: int, state: _Partition[S], error: Exception) -> None:
-        """Try a load that failed again, at growing intervals: its reason may go, as that of a full table of files."""
+    def _load_later(self, partition: int, state: _Partition[S], error: BaseException, what: str) -> None:
+        """Load a failed partition anew, at growing intervals: its reason may go, as that of a full table of files."""
         delay_ms = min(RELOAD_MS << min(state.attempts, 10), RELOAD_MAX_MS)
-        text = "%s %d cannot be loaded (attempt %d, the next in %d s): %r"
-        log.error(
-            text,
-            self._name,
-            partition,
-            state.attempts + 1,
-            delay_ms // 1000,
-            error,
-            exc_info=error if state.attempts == 0 else None,
-        )
+        shown = error if state.attempts == 0 else None
+        text = "%s %d %s, the next load is in %d s: %r"
+        log.error(text, self._name, partition, what, delay_ms // 1000, error, exc_info=shown)
         state.active, state.failed = False, True
         self._timers.forget(lambda key: key[0] == partition)
         self._timers.schedule((partition, _RELOAD), delay_ms)
@@ -334,8 +335,11 @@ class Runtime(Generic[S]):
             return ErrorCode.NONE, None
         code = outcome.refused or ErrorCode.NONE
         if not code:
-            code, end = self._log.append(partition, state.epoch, state.shard, outcome, now_ms)
-            state.last_end = max(state.last_end, end)
+            try:
+                code, end = self._log.append(partition, state.epoch, state.shard, outcome, now_ms)
+                state.last_end = max(state.last_end, end)
+            except ReplayError as err:
+                return self._fail(partition, state, outcome, now_ms, err), None
         if code is not ErrorCode.NONE:
             if outcome.after is not None:
                 self._settle(partition, outcome.after(code, now_ms))
@@ -354,6 +358,18 @@ class Runtime(Generic[S]):
         if awaitable is not None:
             self._watch(partition, state, entry, awaitable)
         return ErrorCode.NONE, entry
+
+    def _fail(
+        self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, error: ReplayError
+    ) -> ErrorCode:
+        """Give up a shard that is behind its log, and load it anew. Return what whoever asked is told."""
+        state.active = False
+        code = ErrorCode.NOT_COORDINATOR
+        if outcome.after is not None:
+            self._settle(partition, outcome.after(code, now_ms))
+        self._unload(partition, state, was_active=True)
+        self._load_later(partition, state, error.__cause__ or error, "cannot apply what it has appended")
+        return code
 
     def _tell(self, partition: int, outcome: Outcome) -> None:
         """Set the timers of an outcome and answer those whom it completes."""

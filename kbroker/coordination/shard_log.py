@@ -23,6 +23,10 @@ MAX_RECORD_BYTES = 256 << 20
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
+class ReplayError(Exception):
+    """What was appended could not be applied to the shard, whose state is worth nothing any more."""
+
+
 class ShardLog:
     """The way of shards to the partitions of one topic."""
 
@@ -34,6 +38,7 @@ class ShardLog:
         """Append what an outcome writes, and replay it; return an error, and the offset behind what was appended.
 
         The offset is -1 if nothing was. A list that need not be atomic may have been written in part when it fails.
+        Raises ReplayError.
         """
         if outcome.marker is not None:
             return self._append_marker(partition, shard, outcome.marker, now_ms)
@@ -72,8 +77,11 @@ class ShardLog:
             return self._why(partition, err), -1
         if outcome.replay:
             producer_id = -1 if producer is None else producer.producer_id
-            for offset, (key, value) in enumerate(records, end - len(records)):
-                shard.replay(offset, producer_id, key, value)
+            try:
+                for offset, (key, value) in enumerate(records, end - len(records)):
+                    shard.replay(offset, producer_id, key, value)
+            except Exception as err:
+                raise ReplayError from err
         return ErrorCode.NONE, end
 
     def _write(self, partition: int, data: bytes, producer: InTransaction | None, now_ms: int) -> int:
@@ -90,7 +98,10 @@ class ShardLog:
             end = self._writer.append(partition, data, now_ms, transaction_version=version)
         except Exception as err:  # noqa: BLE001 - named by `_why`
             return self._why(partition, err), -1
-        shard.replay_end_transaction(marker.producer_id, marker.commit)
+        try:
+            shard.replay_end_transaction(marker.producer_id, marker.commit)
+        except Exception as err:
+            raise ReplayError from err
         return ErrorCode.NONE, end
 
     def _why(self, partition: int, error: Exception) -> ErrorCode:

@@ -16,11 +16,11 @@ from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.coordination.interfaces import Writer
 from kbroker.coordination.outcome import EndOfTransaction, Outcome, Parked
 from kbroker.coordination.service import CoordinatorService
-from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.settings import Settings
-from kbroker.group_coordinator.consumer.topics import Topics
-from kbroker.group_coordinator.consumer.validation import validate
+from kbroker.group_coordinator.config import GroupConfig, Settings
+from kbroker.group_coordinator.consumer.heartbeat import validate
+from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
 from kbroker.group_coordinator.shard import GroupShard
+from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages import consumer_group_describe
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse
@@ -116,7 +116,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             return failed(err.code, err.message)
 
         def decide(shard: GroupShard, now_ms: int) -> Outcome:
-            return shard.consumer_heartbeat(request, client_id, client_host, now_ms)
+            return shard.heartbeats.heartbeat(request, client_id, client_host, now_ms)
 
         return self._runtime.run(self.partition_for(request.group_id), decide, failed)
 
@@ -128,9 +128,13 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
                 described = consumer_group_describe.DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID)
             else:
                 try:
-                    described = self._runtime.shard(self.partition_for(group_id)).describe_consumer_group(group_id)
+                    shard = self._runtime.shard(self.partition_for(group_id))
+                    default = self.config.consumer_assignors[0]
+                    described = describe_consumer_group(shard.groups, group_id, default, self._topics)
                 except ApiError as err:
-                    described = consumer_group_describe.DescribedGroup(group_id=group_id, error_code=err.code)
+                    described = consumer_group_describe.DescribedGroup(
+                        group_id=group_id, error_code=err.code, error_message=err.message
+                    )
             groups.append(described)
         return ConsumerGroupDescribeResponse(groups=groups)
 
@@ -156,8 +160,8 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         if not request.group_id:
             return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
 
-        def decide(shard: GroupShard, parked: Parked, now_ms: int) -> Outcome:
-            return shard.sync(request, parked, now_ms)
+        def decide(shard: GroupShard, parked: Parked, _now_ms: int) -> Outcome:
+            return shard.sync(request, parked)
 
         def failed(code: ErrorCode, _message: str | None) -> SyncGroupResponse:
             return SyncGroupResponse(error_code=code)
@@ -208,7 +212,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             return commit_error(request, code)
 
         partition = self.partition_for(request.group_id)
-        return self._runtime.run(partition, lambda shard, now: shard.commit(request, version, now), failed)
+        return self._runtime.run(partition, lambda shard, now: shard.commits.commit(request, version, now), failed)
 
     def commit_offsets_in_transaction(
         self, request: TxnOffsetCommitRequest, guard: object
@@ -221,7 +225,9 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             return txn_commit_error(request, code)
 
         partition = self.partition_for(request.group_id)
-        return self._runtime.run(partition, lambda shard, now: shard.commit_in_transaction(request, guard, now), failed)
+        return self._runtime.run(
+            partition, lambda shard, now: shard.commits.commit_in_transaction(request, guard, now), failed
+        )
 
     def end_transaction(self, partition: int, end: EndOfTransaction) -> ErrorCode | Awaitable[ErrorCode]:
         """Write the end of a transaction into a partition; its offsets are then committed, or gone."""
@@ -241,7 +247,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             return fetch_error(request, ErrorCode.NOT_COORDINATOR if code in _RETRY_ELSEWHERE else code, version)
 
         partition = self.partition_for(request.group_id)
-        return self._runtime.read(partition, lambda shard, _now: shard.fetch(request, require_stable), failed)
+        return self._runtime.read(partition, lambda shard, _now: shard.offsets.fetch(request, require_stable), failed)
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
         """OffsetDelete of partitions that exist."""
@@ -252,7 +258,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             return OffsetDeleteResponse(error_code=code)
 
         partition = self.partition_for(request.group_id)
-        return self._runtime.run(partition, lambda shard, _now: shard.delete_offsets(request), failed)
+        return self._runtime.run(partition, lambda shard, _now: shard.offsets.delete(request), failed)
 
     # -- groups as a whole
 
@@ -261,7 +267,8 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         groups = []
         for group_id in group_ids:
             try:
-                groups.append(self._runtime.shard(self.partition_for(group_id)).describe(group_id, version))
+                shard = self._runtime.shard(self.partition_for(group_id))
+                groups.append(describe_group(shard.groups, group_id, version))
             except ApiError as err:
                 groups.append(DescribedGroup(group_id=group_id, error_code=err.code))
         return DescribeGroupsResponse(groups=groups)
@@ -274,7 +281,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         for _, shard in self._runtime.shards():
             if shard is None:
                 return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            groups += shard.list(request.states_filter, request.types_filter)
+            groups += list_groups(shard.groups, request.states_filter, request.types_filter)
         return ListGroupsResponse(groups=groups)
 
     def delete_groups(self, group_ids: Sequence[str]) -> DeleteGroupsResponse | Awaitable[DeleteGroupsResponse]:

@@ -1,7 +1,8 @@
-"""Committed offsets: commit, fetch, delete, expiry.
+"""Committed offsets as they are kept: OffsetFetch, OffsetDelete, and what goes with a group or a topic.
 
 Owns what a group's position in a partition is, including positions that a transaction has written and not yet ended
-(KIP-447). Changes only by replaying records; every method that decides returns the records that would change it.
+(KIP-447). Changes only by replaying records; every method that decides returns the records that would change it. Who
+may commit: offset_commit.py; when offsets go by themselves: offset_expiration.py.
 
 An offset is kept as (offset of its record, OffsetCommitValue). The record's offset decides between a transactional and
 a plain commit: the later record wins, whichever was ended last.
@@ -9,23 +10,15 @@ a plain commit: the later record wins, whichever was ended last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
-from kbroker.coordination.outcome import CoordinatorRecord, InTransaction, Outcome
-from kbroker.group_coordinator.config import GroupConfig
+from kbroker.coordination.outcome import CoordinatorRecord, Outcome
+from kbroker.group_coordinator.classic.group import CONSUMER, DEAD, EMPTY, ClassicGroup
 from kbroker.group_coordinator.consumer.group import ConsumerGroup
-from kbroker.group_coordinator.group import COMPLETING, CONSUMER, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup
-from kbroker.group_coordinator.rebalance import schedule_session
-from kbroker.group_coordinator.records import offset_commit, offset_tombstone
+from kbroker.group_coordinator.groups import Groups
+from kbroker.group_coordinator.offset_records import offset_tombstone
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_records import OffsetCommitValue
-from kbroker.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
 from kbroker.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -38,37 +31,17 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from kbroker.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
 from kbroker.protocol.wire import ZERO_UUID
-
-GROUP_ID_NOT_FOUND_SINCE = 9
 
 Stored = tuple[int, OffsetCommitValue]
 Place = tuple[str, int]
 
 
 class Offsets:
-    """The offsets of all groups of a shard. Shares the shard's groups of both kinds.
+    """The offsets of all groups of a shard."""
 
-    `topic_id` returns a topic's id by its name, None where there is no such topic.
-    """
-
-    def __init__(
-        self,
-        groups: dict[str, ClassicGroup],
-        consumer_groups: dict[str, ConsumerGroup],
-        topic_id: Callable[[str], bytes | None],
-        config: GroupConfig,
-    ) -> None:
+    def __init__(self, groups: Groups) -> None:
         self._groups = groups
-        self._consumer_groups = consumer_groups
-        self._topic_id = topic_id
-        self._config = config
         self._stored: dict[str, dict[str, dict[int, Stored]]] = {}
         self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # by producer id
         self._open: dict[str, dict[Place, set[int]]] = {}  # producer ids by group and place
@@ -123,166 +96,18 @@ class Offsets:
             if not places:
                 del self._open[group]
 
-    # -- commit
-
-    def commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Outcome:
-        """Handle an OffsetCommit of partitions that exist; raises ApiError for all of them."""
-        out = Outcome()
-        check = self._validate_commit(request, version, out)
-        expire = -1 if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
-        limit = self._config.offset_metadata_max_bytes
-        group_id = request.group_id
-        topics = []
-        for topic in request.topics:
-            partitions = []
-            for asked in topic.partitions:
-                metadata = asked.committed_metadata or ""
-                if len(metadata) * 2 > limit and _java_length(metadata) > limit:
-                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
-                    code = ErrorCode.NONE
-                    if check is not None:
-                        check(topic.topic_id, asked.partition_index)
-                    value = OffsetCommitValue(
-                        offset=asked.committed_offset,
-                        leader_epoch=asked.committed_leader_epoch if asked.committed_leader_epoch >= 0 else -1,
-                        metadata=metadata,
-                        commit_timestamp=now_ms,
-                        expire_timestamp=expire,
-                        topic_id=topic.topic_id,
-                    )
-                    out.records.append(offset_commit(group_id, topic.name, asked.partition_index, value))
-                partitions.append(OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code))
-            topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
-        out.reply = OffsetCommitResponse(topics=topics)
-        return out
-
-    def _validate_commit(
-        self, request: OffsetCommitRequest, version: int, out: Outcome
-    ) -> Callable[[bytes, int], None] | None:
-        """Let a commit of the current generation pass, or one without a generation to a group without members.
-
-        It counts as a heartbeat where a rebalance does not want to hear one of its own. In a consumer group each
-        partition may have to be checked by what is returned.
-        """
-        generation, member_id = request.generation_id_or_member_epoch, request.member_id
-        instance_id = request.group_instance_id
-        consumer_group = self._consumer_groups.get(request.group_id)
-        if consumer_group is not None:
-            return consumer_group.validate_commit(member_id, instance_id, generation, version)
-        self._validate_classic_commit(request, version, out)
-        return None
-
-    def _validate_classic_commit(self, request: OffsetCommitRequest, version: int, out: Outcome) -> None:
-        generation, member_id = request.generation_id_or_member_epoch, request.member_id
-        instance_id = request.group_instance_id
-        group = self._groups.get(request.group_id)
-        if group is None:
-            if generation >= 0:
-                raise ApiError(
-                    ErrorCode.GROUP_ID_NOT_FOUND
-                    if version >= GROUP_ID_NOT_FOUND_SINCE
-                    else ErrorCode.ILLEGAL_GENERATION
-                )
-            return  # replaying the record creates a simple group
-        if group.state is DEAD:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if generation < 0 and group.state is EMPTY:
-            return
-        if generation < 0 and not member_id and instance_id is None:
-            if group.state is not EMPTY:
-                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-            return
-        member = group.validate_member(member_id, instance_id)
-        if generation != group.generation:
-            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-        if group.state is COMPLETING:
-            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
-        if group.state in (STABLE, PREPARING):
-            schedule_session(group, member, out)
-
-    def commit_in_transaction(self, request: TxnOffsetCommitRequest, guard: object, now_ms: int) -> Outcome:
-        """Handle a TxnOffsetCommit of partitions that exist; raises ApiError for all of them."""
-        check = self._validate_in_transaction(request)
-        limit = self._config.offset_metadata_max_bytes
-        producer = InTransaction(request.producer_id, request.producer_epoch, guard)
-        out = Outcome(producer=producer if request.producer_id >= 0 else None)
-        topics = []
-        for topic in request.topics:
-            partitions = []
-            for asked in topic.partitions:
-                metadata = asked.committed_metadata or ""
-                code = ErrorCode.NONE
-                if len(metadata) * 2 > limit and _java_length(metadata) > limit:
-                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
-                    if check is not None:
-                        check(topic.name, asked.partition_index)
-                    value = OffsetCommitValue(
-                        offset=asked.committed_offset,
-                        leader_epoch=max(asked.committed_leader_epoch, -1),
-                        metadata=metadata,
-                        commit_timestamp=now_ms,
-                    )
-                    out.records.append(offset_commit(request.group_id, topic.name, asked.partition_index, value))
-                partitions.append(
-                    TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
-                )
-            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
-        out.reply = TxnOffsetCommitResponse(topics=topics)
-        return out
-
-    def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Callable[[str, int], None] | None:
-        """Let a member of the current generation pass, and whoever names no member at all (before KIP-447).
-
-        Unlike a plain commit this one is let through while a rebalance completes, and counts as no heartbeat. In a
-        consumer group each partition may have to be checked by what is returned; a stale epoch is ILLEGAL_GENERATION,
-        which is what transactional producers know.
-        """
-        consumer_group = self._consumer_groups.get(request.group_id)
-        if consumer_group is None:
-            self._validate_classic_in_transaction(request)
-            return None
-        with _stale_as_illegal():
-            check = consumer_group.validate_commit(
-                request.member_id, request.group_instance_id, request.generation_id, 0, transactional=True
-            )
-        if check is None:
-            return None
-
-        def checked(topic: str, partition: int) -> None:
-            topic_id = self._topic_id(topic)
-            if topic_id is None:
-                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-            with _stale_as_illegal():
-                check(topic_id, partition)
-
-        return checked
-
-    def _validate_classic_in_transaction(self, request: TxnOffsetCommitRequest) -> None:
-        generation, member_id, instance_id = request.generation_id, request.member_id, request.group_instance_id
-        group = self._groups.get(request.group_id)
-        if group is None:
-            if generation >= 0:
-                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-            return
-        if group.state is DEAD:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if generation < 0 and (group.state is EMPTY or (not member_id and instance_id is None)):
-            return
-        group.validate_member(member_id, instance_id)
-        if generation != group.generation:
-            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+    def of_group(self, group_id: str) -> tuple[Mapping[str, Mapping[int, Stored]], Mapping[Place, set[int]]]:
+        """Return a group's offsets by topic and partition, and the places of those that are pending."""
+        return self._stored.get(group_id, {}), self._open.get(group_id, {})
 
     # -- fetch
 
     def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """Handle one group of an OffsetFetch; raises ApiError. An unknown group has no offsets, which is no error."""
-        consumer_group = self._consumer_groups.get(request.group_id)
-        if consumer_group is not None:
-            consumer_group.validate_fetch(request.member_id, request.member_epoch)
         group = self._groups.get(request.group_id)
-        known = consumer_group is not None or (group is not None and group.state is not DEAD)
+        if isinstance(group, ConsumerGroup):
+            _validate_fetch(group, request.member_id, request.member_epoch)
+        known = group is not None and group.state is not DEAD
         stored = self._stored.get(request.group_id, {}) if known else {}
         unstable = self._open.get(request.group_id, {}) if require_stable else {}
         if request.topics is None:
@@ -316,13 +141,13 @@ class Offsets:
 
     def delete(self, request: OffsetDeleteRequest) -> Outcome:
         """Handle an OffsetDelete of partitions that exist; raises ApiError."""
-        group = self._consumer_groups.get(request.group_id) or self._groups.get(request.group_id)
+        group = self._groups.get(request.group_id)
         if group is None or group.state is DEAD:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
         if isinstance(group, ClassicGroup) and group.state is not EMPTY and group.protocol_type != CONSUMER:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
         out = Outcome()
-        stored, pending = self._stored.get(request.group_id, {}), self._open.get(request.group_id, {})
+        stored, pending = self.of_group(request.group_id)
         topics = []
         for topic in request.topics:
             subscribed = group.is_subscribed_to(topic.name)
@@ -341,14 +166,12 @@ class Offsets:
 
     def delete_all(self, group_id: str) -> list[CoordinatorRecord]:
         """Return the tombstones of all offsets of a group, pending ones included."""
-        stored = self._stored.get(group_id, {})
+        stored, pending = self.of_group(group_id)
         records = [
             offset_tombstone(group_id, topic, index) for topic, partitions in stored.items() for index in partitions
         ]
         records += [
-            offset_tombstone(group_id, topic, index)
-            for topic, index in self._open.get(group_id, {})
-            if index not in stored.get(topic, {})
+            offset_tombstone(group_id, topic, index) for topic, index in pending if index not in stored.get(topic, {})
         ]
         return records
 
@@ -370,53 +193,6 @@ class Offsets:
             ]
         return records
 
-    # -- expiry (KIP-211)
-
-    def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int) -> tuple[list[CoordinatorRecord], bool]:
-        """Return the tombstones of a group's expired offsets, and whether none will be left."""
-        topics = self._stored.get(group.group_id)
-        has_pending = group.group_id in self._open
-        if topics is None:
-            return [], not has_pending
-        is_expired = self._expiry(group, now_ms)
-        if is_expired is None:
-            return [], False
-        pending = self._open.get(group.group_id, {})
-        records, none_left = [], True
-        for topic, partitions in topics.items():
-            if group.is_subscribed_to(topic):
-                none_left = False
-                continue
-            for index, (_, value) in partitions.items():
-                if is_expired(value) and (topic, index) not in pending:
-                    records.append(offset_tombstone(group.group_id, topic, index))
-                else:
-                    none_left = False
-        return records, none_left and not has_pending
-
-    def _expiry(self, group: ClassicGroup | ConsumerGroup, now_ms: int) -> Callable[[OffsetCommitValue], bool] | None:
-        """Return what tells an expired offset of this group; None where offsets do not expire.
-
-        A group with members keeps its offsets, except those of topics it has stopped consuming; one without keeps them
-        for the retention from when it became empty; a simple group, and a consumer group, from when each was committed.
-        """
-        retention = self._config.offsets_retention_ms
-        since: int | None = None
-        if isinstance(group, ClassicGroup) and group.protocol_type is not None:
-            if group.state is EMPTY:
-                since = group.state_timestamp if group.state_timestamp >= 0 else None
-            elif not (
-                group.protocol_type == CONSUMER and group.subscribed_topics is not None and group.state is STABLE
-            ):
-                return None
-
-        def is_expired(value: OffsetCommitValue) -> bool:
-            if value.expire_timestamp >= 0:
-                return now_ms >= value.expire_timestamp
-            return now_ms - (value.commit_timestamp if since is None else since) >= retention
-
-        return is_expired
-
 
 def _no_offset(index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
@@ -429,16 +205,10 @@ def _differ(held: bytes, asked: bytes) -> bool:
     return held != asked and held != ZERO_UUID and asked != ZERO_UUID
 
 
-@contextmanager
-def _stale_as_illegal() -> Iterator[None]:
-    try:
-        yield
-    except ApiError as error:
-        if error.code is not ErrorCode.STALE_MEMBER_EPOCH:
-            raise
-        raise ApiError(ErrorCode.ILLEGAL_GENERATION) from error
-
-
-def _java_length(text: str) -> int:
-    """Return how long Java finds a string: in UTF-16 units."""
-    return len(text) + sum(character > "\uffff" for character in text)
+def _validate_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
+    """Let a fetch of offsets pass, or raise ApiError."""
+    if member_id is None and epoch < 0:
+        return
+    member = group.member(member_id or "")
+    if epoch != member.member_epoch:
+        raise ApiError(ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION)

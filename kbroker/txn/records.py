@@ -1,38 +1,30 @@
 """What the transaction coordinator writes into `__transaction_state`, and how it reads that.
 
-Owns the bytes of keys and values: an int16 (the record type 0 in a key, the version in a value), then the message.
-Values are of version 1 once transaction.version is 1, else of version 0, which knows fewer fields (KIP-890). Never
-touches the state.
+Owns the bytes of keys (record type 0) and values. Values are of version 1 once transaction.version is 1, else of
+version 0, which knows fewer fields (KIP-890). Never touches the state.
 """
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
-from typing import Any
 
+from kbroker.coordination.encoding import encode
 from kbroker.coordination.outcome import CoordinatorRecord
-from kbroker.protocol.compiler import decoder, encoder
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.compiler import decoder
 from kbroker.protocol.messages.transaction_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from kbroker.txn.states import TxnState
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 TRANSACTION_LOG = 0
-_UNENCODABLE = (struct.error, UnicodeEncodeError, OverflowError)
 _LATEST_VALUE = 1
 
-_write_key = encoder(TransactionLogKey, 0)
 _read_key = decoder(TransactionLogKey, 0)
-_WRITERS = (encoder(TransactionLogValue, 0), encoder(TransactionLogValue, 1))
 _READERS = (decoder(TransactionLogValue, 0), decoder(TransactionLogValue, 1))
 
 
 @lru_cache(maxsize=8192)
 def _key(transactional_id: str) -> bytes:
-    out = bytearray(TRANSACTION_LOG.to_bytes(2, "big"))
-    _write(_write_key, TransactionLogKey(transactional_id=transactional_id), out)
-    return bytes(out)
+    return encode(TRANSACTION_LOG, TransactionLogKey(transactional_id=transactional_id), 0)
 
 
 def transaction_record(txn: Transaction, feature_level: int) -> CoordinatorRecord:
@@ -55,9 +47,7 @@ def transaction_record(txn: Transaction, feature_level: int) -> CoordinatorRecor
         transaction_start_timestamp_ms=txn.start_ms,
         client_transaction_version=txn.client_version,
     )
-    out = bytearray(version.to_bytes(2, "big"))
-    _write(_WRITERS[version], value, out)
-    return CoordinatorRecord(_key(txn.transactional_id), bytes(out))
+    return CoordinatorRecord(_key(txn.transactional_id), encode(version, value, version))
 
 
 def transaction_tombstone(transactional_id: str) -> CoordinatorRecord:
@@ -92,11 +82,3 @@ def read_value(transactional_id: str, value: bytes) -> Transaction:
         updated_ms=read.transaction_last_update_timestamp_ms,
         client_version=read.client_transaction_version,
     )
-
-
-def _write(write: Any, message: Any, out: bytearray) -> None:
-    """Encode. A string too long for the format is an error of the request, not of ours."""
-    try:
-        write(message, out, [])
-    except _UNENCODABLE as err:
-        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from err

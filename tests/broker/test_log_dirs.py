@@ -203,14 +203,14 @@ def test_a_failing_directory_goes_offline_and_the_other_serves(dirs, monkeypatch
         create(client, TOPIC, partitions=2)
         ((lost,), (kept,)) = sorted(([i] for i in range(2)), key=lambda i: home_of(client, *i) == [dirs[0]])
         assert produce(client, lost).error_code == produce(client, kept).error_code == 0
-        write = Segment._write
+        append = Segment.append
 
         def failing(segment, *rest):
-            if segment.directory.startswith(dirs[1]):
+            if segment.path().startswith(dirs[1]):
                 raise OSError(errno.EIO, "Input/output error")
-            write(segment, *rest)
+            append(segment, *rest)
 
-        monkeypatch.setattr(Segment, "_write", failing)
+        monkeypatch.setattr(Segment, "append", failing)
         assert produce(client, lost).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert produce(client, kept).error_code == 0
         assert read(client, lost) == ErrorCode.KAFKA_STORAGE_ERROR
@@ -261,7 +261,7 @@ def test_the_metadata_directory_must_not_fail(dirs, monkeypatch):
         def failing(*_rest):
             raise OSError(errno.EIO, "Input/output error")
 
-        monkeypatch.setattr(Segment, "_write", failing)
+        monkeypatch.setattr(Segment, "append", failing)
         assert produce(client, 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         until(broker.node.failed.done)
     assert not (Path(dirs[0]) / ".kafka_cleanshutdown").exists()

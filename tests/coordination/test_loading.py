@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordination.outcome import EndOfTransaction, Outcome
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import build_batch, build_marker
 
-from .world import FakeWriter, World
+from .world import FakeWriter, World, failed
 
 
 def test_loading_replays_what_was_written() -> None:
@@ -115,3 +116,60 @@ def test_a_load_that_failed_is_not_tried_again_by_who_has_resigned() -> None:
     world.advance(600_000)
     assert dict(world.runtime.shards()) == {}
     world.runtime.close()
+
+
+def test_a_shard_that_is_behind_its_log_is_loaded_anew(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    first = world.lead()
+    world.write(b"a")
+    first.fails = True
+    assert world.write(b"b") == (ErrorCode.NOT_COORDINATOR, None)
+    assert first.events[-2:] == [((b"b",), ErrorCode.NOT_COORDINATOR), "unloaded"]
+    assert world.read() == world.write(b"c") == (ErrorCode.NOT_COORDINATOR, None)
+    assert dict(world.runtime.shards()) == {}
+    world.advance(1_000)
+    again = world.runtime.shard(0)
+    assert [key for _, _, key, _ in again.seen] == [b"a", b"b"], "memory is what the log is"
+    assert world.write(b"c") == "done"
+    assert caplog.text.count("cannot apply what it has appended") == caplog.text.count("Traceback") == 1
+    assert [event for event in first.events if isinstance(event, tuple) and event[0] == "tick"] == []
+    world.runtime.close()
+
+
+def test_a_marker_that_cannot_be_applied() -> None:
+    world = World()
+    shard = world.lead()
+    shard.fails = True
+    end = EndOfTransaction(7, 0, 0, commit=True, transaction_version=0)
+    asked = world.runtime.run(0, lambda _shard, _now: Outcome(reply="r", marker=end), failed)
+    assert asked == (ErrorCode.NOT_COORDINATOR, None)
+    world.advance(1_000)
+    assert world.runtime.shard(0).events[0] == ("end", 7, True)
+    world.runtime.close()
+
+
+def test_a_shard_that_raises_on_every_load_too_is_loaded_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.lead()
+    assert world.write(b"broken") == (ErrorCode.NOT_COORDINATOR, None)
+    for _ in range(600):
+        world.advance(1_000)
+    assert 10 < caplog.text.count("the next load is in") < 20
+    assert caplog.text.count("Traceback") == 1
+    world.runtime.close()
+
+
+def test_who_waits_is_told_when_a_shard_falls_behind_its_log() -> None:
+    async def scenario() -> None:
+        world = World()
+        shard = world.lead()
+        parked = world.runtime.run_parked(0, lambda shard, token, _now: shard.park(token), failed)
+        world.writer.lag = True
+        waiting = world.write(b"a")
+        shard.fails = True
+        assert world.write(b"b") == (ErrorCode.NOT_COORDINATOR, None)
+        assert await waiting == (ErrorCode.NOT_COORDINATOR, None)
+        assert await parked == "moved"
+        world.runtime.close()
+
+    asyncio.run(scenario())

@@ -39,7 +39,9 @@ class FakeWriter:
     def partition_count(self) -> int:
         return self.count
 
-    def append(self, partition: int, batch: bytes, now_ms: int) -> int:
+    def append(
+        self, partition: int, batch: bytes, now_ms: int, *, guard: object = None, transaction_version: int = 0
+    ) -> int:
         if self.fail is not None:
             raise self.fail
         if len(batch) > self.max_bytes:
@@ -83,13 +85,16 @@ class Journal:
         self.seen: list[tuple[int, int, bytes, bytes | None]] = []
         self.events: list[Any] = []
         self.parked: list[Parked] = []
+        self.fails = False
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
-        if key == b"broken":
+        if key == b"broken" or self.fails:
             raise ValueError("a broken record")
         self.seen.append((offset, producer_id, key, value))
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        if self.fails:
+            raise ValueError("a broken marker")
         self.events.append(("end", producer_id, committed))
 
     def on_loaded(self, now_ms: int) -> Outcome:

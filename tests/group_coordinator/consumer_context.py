@@ -8,7 +8,7 @@ from typing import Any
 from kbroker.cluster_state import BrokerEndpoint, PartitionState, TopicState
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer.group import ConsumerGroup
-from kbroker.group_coordinator.consumer.validation import validate
+from kbroker.group_coordinator.consumer.heartbeat import validate
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -48,7 +48,7 @@ class ConsumerContext(Context):
         self.topics.update(replace(self.topics.state, group_configs={group: named}))
 
     def consumer_group(self, group_id: str = "g") -> ConsumerGroup:
-        return self.shard.consumer_groups[group_id]
+        return self.consumer_groups[group_id]
 
     def beat(
         self,
@@ -68,7 +68,7 @@ class ConsumerContext(Context):
         )
         try:
             validate(request, version, self.config.consumer_assignors)
-            outcome = self.shard.consumer_heartbeat(request, client_id, "/127.0.0.1", self.now)
+            outcome = self.shard.heartbeats.heartbeat(request, client_id, "/127.0.0.1", self.now)
         except ApiError as err:
             return ConsumerGroupHeartbeatResponse(error_code=err.code, error_message=err.message)
         code = self.apply(outcome)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Self
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Parked, Schedule
+from kbroker.group_coordinator.classic.group import ClassicGroup
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.topics import Topics
-from kbroker.group_coordinator.group import ClassicGroup
+from kbroker.group_coordinator.consumer.group import ConsumerGroup
+from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
 from kbroker.group_coordinator.shard import GroupShard
+from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages import consumer_group_describe
+from kbroker.protocol.messages.describe_groups import DescribedGroup
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest
 from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity
+from kbroker.protocol.messages.list_groups import ListedGroup
 from kbroker.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -115,8 +120,16 @@ class Context:
 
     # -- requests
 
+    @property
+    def classic_groups(self) -> dict[str, ClassicGroup]:
+        return {group.group_id: group for group in self.shard.groups if isinstance(group, ClassicGroup)}
+
+    @property
+    def consumer_groups(self) -> dict[str, ConsumerGroup]:
+        return {group.group_id: group for group in self.shard.groups if isinstance(group, ConsumerGroup)}
+
     def group(self, group_id: str = "g") -> ClassicGroup:
-        return self.shard.groups[group_id]
+        return self.classic_groups[group_id]
 
     def join(
         self,
@@ -172,7 +185,7 @@ class Context:
             assignments=[SyncGroupRequestAssignment(member_id=m, assignment=a) for m, a in (assignments or {}).items()],
         )
         parked = Parked()
-        self.apply(self.shard.sync(request, parked, self.now))
+        self.apply(self.shard.sync(request, parked))
         return parked
 
     def heartbeat(self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None) -> ErrorCode:
@@ -227,7 +240,7 @@ class Context:
             ],
         )
         try:
-            outcome = self.shard.commit(request, version, self.now)
+            outcome = self.shard.commits.commit(request, version, self.now)
         except ApiError as err:
             return err.code
         code = self.apply(outcome)
@@ -244,9 +257,22 @@ class Context:
         topic_id: bytes = bytes(16),
     ) -> tuple[int, ErrorCode]:
         wanted = OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=[partition])
-        answer = self.shard.fetch(OffsetFetchRequestGroup(group_id=group, topics=[wanted]), stable)
+        answer = self.shard.offsets.fetch(OffsetFetchRequestGroup(group_id=group, topics=[wanted]), stable)
         found = answer.topics[0].partitions[0]
         return found.committed_offset, ErrorCode(found.error_code)
+
+    def describe(self, group_id: str, version: int) -> DescribedGroup:
+        return describe_group(self.shard.groups, group_id, version)
+
+    def describe_consumer(self, group_id: str) -> consumer_group_describe.DescribedGroup:
+        """Describe a consumer group; a failure is answered as the coordinator answers it."""
+        try:
+            return describe_consumer_group(self.shard.groups, group_id, self.config.consumer_assignors[0], self.topics)
+        except ApiError as err:
+            return consumer_group_describe.DescribedGroup(error_code=err.code, error_message=err.message)
+
+    def list(self, states: Sequence[str], types: Sequence[str]) -> Sequence[ListedGroup]:
+        return list_groups(self.shard.groups, states, types)
 
     # -- whole phases
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.group_coordinator.consumer.assignor import Assign, Assignment, GroupSpec, MemberSpec, in_javas_order
-from kbroker.group_coordinator.consumer.range import range_assignor
-from kbroker.group_coordinator.consumer.target import ASSIGNORS, assignor_names
-from kbroker.group_coordinator.consumer.uniform import uniform
+from kbroker.group_coordinator.assignors.choice import ASSIGNORS, assignor_names
+from kbroker.group_coordinator.assignors.range import range_assignor
+from kbroker.group_coordinator.assignors.spec import Assign, Assignment, GroupSpec, MemberSpec
+from kbroker.group_coordinator.assignors.uniform import uniform
+from kbroker.group_coordinator.java_order import in_javas_order
 
 SEED = 20261121
 PROGRAM = Path(__file__).parent / "RunAssignors.java"

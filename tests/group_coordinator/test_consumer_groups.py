@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer import heartbeat
+from kbroker.group_coordinator.consumer import target
 from kbroker.group_coordinator.consumer.group import ConsumerGroupState, SubscriptionCounts, is_homogeneous
 from kbroker.group_coordinator.consumer.member import UNRELEASED, UNREVOKED
 from kbroker.protocol.errors import ErrorCode
@@ -304,7 +304,7 @@ def test_a_heartbeat_that_changes_nothing_looks_at_no_topic(monkeypatch: pytest.
         looks.append(len(counts.by_name))
         return is_homogeneous(regexes, counts, members)
 
-    monkeypatch.setattr(heartbeat, "is_homogeneous", noted)
+    monkeypatch.setattr(target, "is_homogeneous", noted)
     a.beat()
     assert not looks
     c.create("t", 6)
@@ -341,19 +341,19 @@ def test_the_assignor_that_most_members_ask_for() -> None:
     members = [Consumer(c, name, "t", server_assignor=assignor) for name, assignor in (("a", "range"), ("b", "range"))]
     members.append(Consumer(c, "c", "t", server_assignor="uniform"))
     converge(members)
-    assert c.shard.describe_consumer_group("g").assignor_name == "range"
+    assert c.describe_consumer("g").assignor_name == "range"
     assert [sorted(p for _, p in member.owned) for member in members] == [[0], [1], [2]]
     for name in "ab":
         c.beat(name, -1)
     converge(members[2:])
-    assert c.shard.describe_consumer_group("g").assignor_name == "uniform"
+    assert c.describe_consumer("g").assignor_name == "uniform"
 
 
 def test_failed_appends_change_nothing() -> None:
     c = context()
     c.fail_with = E.NOT_ENOUGH_REPLICAS
     assert c.enter_consumer("a", "t").error_code == E.NOT_ENOUGH_REPLICAS
-    assert not c.shard.consumer_groups
+    assert not c.consumer_groups
     c.fail_with = E.NONE
     a, b = Consumer(c, "a", "t"), Consumer(c, "b", "t")
     converge([a, b])

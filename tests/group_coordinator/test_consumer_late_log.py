@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.group_coordinator.group import PREPARING
+from kbroker.group_coordinator.classic.group import PREPARING
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, converge
 from tests.group_coordinator.test_consumer_migration import classic, context, subscription
@@ -111,9 +111,9 @@ def test_an_empty_group_keeps_its_offsets_whatever_becomes_of_its_new_member(cod
         c.fail_with = E.NONE
     assert c.fetch()[0] == 3
     again = c.restarted()
-    assert (c.shard.groups.keys(), c.shard.consumer_groups.keys()) == (
-        again.shard.groups.keys(),
-        again.shard.consumer_groups.keys(),
+    assert (c.classic_groups.keys(), c.consumer_groups.keys()) == (
+        again.classic_groups.keys(),
+        again.consumer_groups.keys(),
     )
     assert Consumer(c, "b", "t").beat().error_code == E.NONE
     assert c.restarted().consumer_group().members.keys() == {"b"}

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from kbroker.group_coordinator.classic.group import COMPLETING, PREPARING, STABLE
+from kbroker.group_coordinator.classic.join_group import JoinGroups
 from kbroker.group_coordinator.config import GroupConfig, MigrationPolicy
-from kbroker.group_coordinator.consumer.embedded import read_assignment, write_assignment
 from kbroker.group_coordinator.consumer.group import ConsumerGroupState
-from kbroker.group_coordinator.group import COMPLETING, PREPARING, STABLE
-from kbroker.group_coordinator.membership import Membership
+from kbroker.group_coordinator.consumer_protocol import read_assignment, write_assignment
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, Owned, converge
 
@@ -62,7 +62,7 @@ def test_a_consumer_member_makes_a_classic_group_a_consumer_group() -> None:
     assert (new.beat().error_code, new.epoch, new.told) == (E.NONE, 2, set())
     group = c.consumer_group()
     assert (group.classic_members, len(group.members), group.state) == (1, 2, ConsumerGroupState.RECONCILING)
-    assert "g" not in c.shard.groups
+    assert "g" not in c.classic_groups
     assert c.fetch()[0] == 5
     assert c.commit(6, member_id=old, generation=1) == E.NONE
     assert c.heartbeat(old, 1) == E.REBALANCE_IN_PROGRESS
@@ -80,7 +80,7 @@ def test_a_consumer_member_makes_a_classic_group_a_consumer_group() -> None:
     assert len(new.told) == 2
     assert not new.told & left
     assert group.state is ConsumerGroupState.STABLE
-    described = {m.member_id: m.member_type for m in c.shard.describe_consumer_group("g").members}
+    described = {m.member_id: m.member_type for m in c.describe_consumer("g").members}
     assert described == {old: 0, "new": 1}
 
 
@@ -91,7 +91,7 @@ def test_when_its_last_consumer_member_leaves_the_group_is_classic_again() -> No
     new.beat()
     assert new.leave().error_code == E.NONE
     group = c.group()
-    assert "g" not in c.shard.consumer_groups
+    assert "g" not in c.consumer_groups
     assert (group.state, group.generation, group.protocol_name) == (PREPARING, 2, "range")
     assert [name for name, _ in group.members[old].protocols] == ["range", "roundrobin"], "all that it can speak"
     assert c.heartbeat(old, 2) == E.REBALANCE_IN_PROGRESS
@@ -125,7 +125,7 @@ def test_g1_what_a_classic_member_has_not_given_up_stays_its_own_there_and_back(
     t = c.topics.id_of("t") or b""
     assert len(c.consumer_group().target[old][t]) == 2
     assert new.leave().error_code == E.NONE
-    assert "g" in c.shard.groups
+    assert "g" in c.classic_groups
     again = Consumer(c, "again", "t")
     again.beat()
     assert again.told == set(), "the old member, which has heard of nothing, has all"
@@ -139,7 +139,7 @@ def test_a_session_that_ends_turns_the_group_back_as_well() -> None:
     for _ in range(10):
         c.advance(4_600)
         c.heartbeat(old, 1)
-    assert "g" in c.shard.groups
+    assert "g" in c.classic_groups
     assert c.group().members.keys() <= {old}
 
 
@@ -155,7 +155,7 @@ def test_the_policy_says_which_ways_are_open(policy: str) -> None:
         return
     assert answer.error_code == E.NONE
     c.beat("new", -1)
-    assert ("g" in c.shard.groups) is POLICIES[policy].downgrades
+    assert ("g" in c.classic_groups) is POLICIES[policy].downgrades
     assert c.heartbeat(old, 2) in (E.REBALANCE_IN_PROGRESS, E.ILLEGAL_GENERATION)
 
 
@@ -165,12 +165,11 @@ def test_classic_members_of_a_consumer_group() -> None:
         new = Consumer(c, "new", "t")
         converge([new])
         first = c.join(protocols={"range": subscription()}).answer
-        if policy is MigrationPolicy.DISABLED:
-            assert first.error_code == E.INCONSISTENT_GROUP_PROTOCOL
-            continue
-        assert first.error_code == E.MEMBER_ID_REQUIRED
+        assert first.error_code == E.MEMBER_ID_REQUIRED, "the policy is about conversions alone"
         joined = c.join(first.member_id, protocols={"range": subscription()}).answer
         assert (joined.error_code, joined.generation_id, joined.protocol_name) == (E.NONE, 3, "range")
+        other = c.join(joined.member_id, protocols={"other": b"\0"}).answer
+        assert (other.error_code, other.member_id) == (E.INCONSISTENT_GROUP_PROTOCOL, ""), "no error names the member"
         assert c.join(protocols={"other": subscription()}).answer.error_code == E.INCONSISTENT_GROUP_PROTOCOL
         assert c.join(protocol_type="connect").answer.error_code == E.INCONSISTENT_GROUP_PROTOCOL
         assert c.sync(joined.member_id, 7).answer.error_code == E.ILLEGAL_GENERATION
@@ -269,7 +268,7 @@ def test_a_partition_that_two_classic_members_have_keeps_the_group_from_an_upgra
     assert refused.error_code == E.GROUP_ID_NOT_FOUND
     assert "more than one member" in str(refused.error_message)
     assert (c.group().state, c.heartbeat(old, 2), c.heartbeat(second, 2)) == (STABLE, E.NONE, E.NONE)
-    assert "g" not in c.shard.consumer_groups
+    assert "g" not in c.consumer_groups
 
 
 def test_partitions_that_do_not_exist_are_nobodys_after_an_upgrade() -> None:
@@ -377,9 +376,9 @@ def test_groups_without_members_take_any_protocol() -> None:
     assert c.fetch()[0] == 3
     a.leave()
     assert c.join("nobody").answer.error_code == E.UNKNOWN_MEMBER_ID
-    assert "g" in c.shard.consumer_groups
+    assert "g" in c.consumer_groups
     c.stable()
-    assert "g" not in c.shard.consumer_groups
+    assert "g" not in c.consumer_groups
     assert c.restarted().group().state is STABLE
     assert c.fetch()[0] == 3
 
@@ -392,7 +391,7 @@ def test_an_empty_group_whose_new_member_is_not_written_stays() -> None:
     c.fail_with = E.NOT_ENOUGH_REPLICAS
     c.join(protocols={"range": subscription()})
     c.fail_with = E.NONE
-    assert "g" not in c.shard.groups
+    assert "g" not in c.classic_groups
     assert c.consumer_group().state is ConsumerGroupState.EMPTY
 
 
@@ -411,7 +410,7 @@ def test_a_consumer_member_that_is_refused_leaves_the_classic_group_as_it_was(re
     else:
         assert c.enter_consumer("new", "t").error_code == E.GROUP_MAX_SIZE_REACHED
     assert parked.answer is None
-    assert "g" not in c.shard.consumer_groups
+    assert "g" not in c.consumer_groups
     if phase == "join":
         c.join(old, protocols={"range": subscription()})
         assert (parked.answer.error_code, parked.answer.generation_id) == (E.NONE, 2)
@@ -431,8 +430,8 @@ def test_an_empty_group_stays_when_the_join_to_it_fails(monkeypatch: pytest.Monk
         raise RuntimeError("this is tried on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Membership, "_persist_new", broken)
+        patch.setattr(JoinGroups, "_persist_new", broken)
         with pytest.raises(RuntimeError):
             c.join(protocols={"range": subscription()})
-    assert "g" not in c.shard.groups
+    assert "g" not in c.classic_groups
     assert c.consumer_group().state is ConsumerGroupState.EMPTY

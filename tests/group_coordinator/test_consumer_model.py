@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.group_coordinator.classic.group import STABLE
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.embedded import read_assignment
 from kbroker.group_coordinator.consumer.group import ConsumerGroupState
-from kbroker.group_coordinator.group import STABLE
+from kbroker.group_coordinator.consumer_protocol import read_assignment
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, Owned
 
@@ -100,7 +100,7 @@ class ClassicConsumer:
             self.forget(keep_id=False)
 
     def _sync(self, join: Any) -> None:
-        if self.context.shard.groups.get("g") is not None:
+        if self.context.classic_groups.get("g") is not None:
             # A classic group now: this client's own assignor is not what is tested here.
             self.generation = -1
             self.forget(keep_id=True)
@@ -201,7 +201,7 @@ class GroupLife(RuleBasedStateMachine):
     def classic_leaves(self, data: st.DataObject) -> None:
         member = data.draw(st.sampled_from(self.classics))
         self.classics.remove(member)
-        if member.generation >= 0 and ("g" in self.c.shard.consumer_groups or "g" in self.c.shard.groups):
+        if member.generation >= 0 and ("g" in self.c.consumer_groups or "g" in self.c.classic_groups):
             self.c.leave((member.member_id, None))
 
     # -- the world
@@ -227,7 +227,7 @@ class GroupLife(RuleBasedStateMachine):
         self._notice()
 
     def _notice(self) -> None:
-        group = self.c.shard.consumer_groups.get("g")
+        group = self.c.consumer_groups.get("g")
         known = group.members if group is not None else {}
         for consumer in self.consumers:
             if consumer.epoch > 0 and consumer.member_id not in known:
@@ -241,7 +241,7 @@ class GroupLife(RuleBasedStateMachine):
         if any(member.parked is not None for member in self.classics):
             for member in self.classics:
                 member.forget(keep_id=False)
-        if "g" in self.c.shard.groups:
+        if "g" in self.c.classic_groups:
             return
         self.c = self.c.restarted()
         for member in [*self.consumers, *self.classics]:
@@ -258,7 +258,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @invariant()
     def g1_one_owner(self) -> None:
-        if not hasattr(self, "c") or "g" in self.c.shard.groups:
+        if not hasattr(self, "c") or "g" in self.c.classic_groups:
             return
         owners: dict[tuple[bytes, int], str] = {}
         for member in [*self.consumers, *self.classics]:
@@ -279,7 +279,7 @@ class GroupLife(RuleBasedStateMachine):
 
     def _same(self, log: list[CoordinatorRecord]) -> None:
         """Let another shard load a log, and compare."""
-        here, there = self.c.shard, ConsumerContext(self.c.config, log, self.c.topics).shard
+        here, there = self.c, ConsumerContext(self.c.config, log, self.c.topics)
         assert here.consumer_groups.keys() == there.consumer_groups.keys()
         for group_id, group in here.consumer_groups.items():
             other = there.consumer_groups[group_id]
@@ -310,7 +310,7 @@ class GroupLife(RuleBasedStateMachine):
         members = [c for c in self.consumers if c.epoch > 0]
         if not members:
             return
-        assert "g" not in self.c.shard.groups or self.c.shard.groups["g"].state is not STABLE
+        assert "g" not in self.c.classic_groups or self.c.classic_groups["g"].state is not STABLE
         group = self.c.consumer_group()
         assert group.state is ConsumerGroupState.STABLE, group.members
         everything = {

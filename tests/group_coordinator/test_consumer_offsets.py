@@ -63,7 +63,7 @@ def commit_in_transaction(c: ConsumerContext, member_id: str, epoch: int, partit
         topics=[TxnOffsetCommitRequestTopic(topic, [asked])],
     )
     try:
-        outcome = c.shard.commit_in_transaction(request, None, c.now)
+        outcome = c.shard.commits.commit_in_transaction(request, None, c.now)
     except ApiError as error:
         return error.code
     return E(outcome.reply.topics[0].partitions[0].error_code)
@@ -107,7 +107,7 @@ def test_fetches_are_held_against_the_epoch_where_one_is_given() -> None:
     commit(c, 5, "a", 2)
 
     def fetch(member_id: str | None, epoch: int) -> None:
-        c.shard.fetch(OffsetFetchRequestGroup(group_id="g", member_id=member_id, member_epoch=epoch), False)
+        c.shard.offsets.fetch(OffsetFetchRequestGroup(group_id="g", member_id=member_id, member_epoch=epoch), False)
 
     fetch("a", 2)
     fetch(None, -1)
@@ -131,7 +131,7 @@ def delete(c: ConsumerContext, topic: str) -> E:
     request = OffsetDeleteRequest(
         group_id="g", topics=[OffsetDeleteRequestTopic(topic, [OffsetDeleteRequestPartition(0)])]
     )
-    outcome = c.shard.delete_offsets(request)
+    outcome = c.shard.offsets.delete(request)
     c.apply(outcome)
     return E(outcome.reply.topics[0].partitions[0].error_code)
 
@@ -158,8 +158,8 @@ def test_g8_offsets_of_consumed_topics_do_not_expire() -> None:
     a.leave()
     c.advance(11 * 60_000)
     assert c.fetch()[0] == -1, "they count from the commit, not from when the group became empty"
-    assert "g" not in c.shard.consumer_groups
-    assert not c.restarted().shard.consumer_groups
+    assert "g" not in c.consumer_groups
+    assert not c.restarted().consumer_groups
 
 
 def test_groups_are_deleted_once_they_are_empty() -> None:
@@ -172,29 +172,29 @@ def test_groups_are_deleted_once_they_are_empty() -> None:
     outcome = c.shard.delete_groups(["g"])
     c.apply(outcome)
     assert outcome.reply[0].error_code == E.NONE
-    assert not c.shard.consumer_groups
+    assert not c.consumer_groups
     assert c.fetch()[0] == -1
-    assert not c.restarted().shard.consumer_groups
+    assert not c.restarted().consumer_groups
 
 
 def test_describe_and_list() -> None:
     c = context()
     c.enter_consumer("a", "t", instance_id="i", rack_id="r", client_id="me")
     c.commit(1, group="simple")
-    described = c.shard.describe_consumer_group("g")
+    described = c.describe_consumer("g")
     assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Stable", 2, 2)
     (member,) = described.members
     assert (member.member_id, member.instance_id, member.rack_id, member.client_id) == ("a", "i", "r", "me")
     assert member.subscribed_topic_names == ["t"]
     assert [(t.topic_name, t.partitions) for t in member.assignment.topic_partitions] == [("t", [0, 1])]
     assert member.assignment == member.target_assignment
-    assert c.shard.describe_consumer_group("none").error_code == E.GROUP_ID_NOT_FOUND
-    assert c.shard.describe_consumer_group("simple").error_message == "Group simple is not a consumer group."
-    assert c.shard.describe("g", 5).error_code == E.NONE
-    assert c.shard.describe("g", 6).error_message == "Group g is not a classic group."
+    assert c.describe_consumer("none").error_code == E.GROUP_ID_NOT_FOUND
+    assert c.describe_consumer("simple").error_message == "Group simple is not a consumer group."
+    assert c.describe("g", 5).error_code == E.NONE
+    assert c.describe("g", 6).error_message == "Group g is not a classic group."
 
     def listed(states: list[str], types: list[str]) -> dict[str, str]:
-        return {group.group_id: group.group_type for group in c.shard.list(states, types)}
+        return {group.group_id: group.group_type for group in c.list(states, types)}
 
     assert listed([], []) == {"g": "consumer", "simple": "classic"}
     assert listed(["stable"], []) == listed([], ["Consumer"]) == {"g": "consumer"}

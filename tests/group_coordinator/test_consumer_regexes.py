@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer import regexes
-from kbroker.group_coordinator.consumer.heartbeat import Heartbeats
+from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import EAGER, Consumer, ConsumerContext, converge
 
@@ -201,7 +201,7 @@ def test_a_look_that_was_refused_or_failed_does_not_keep_others_from_it(monkeypa
     c.create("t2", 1)
     c.advance(REFRESH_MS + 1)
     with monkeypatch.context() as patch:
-        patch.setattr(Heartbeats, "reconcile", broken)
+        patch.setattr(Targets, "reconcile", broken)
         with pytest.raises(RuntimeError):
             a.beat()
     a.beat()

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from kbroker.coordination.outcome import Cancel, Schedule
-from kbroker.group_coordinator import records
+from kbroker.group_coordinator.classic.group import COMPLETING, EMPTY, PREPARING, STABLE, VALID_FROM, GroupState
+from kbroker.group_coordinator.classic.group_record import group_value_reader
 from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
-from kbroker.group_coordinator.group import COMPLETING, EMPTY, PREPARING, STABLE, VALID_FROM, GroupState
 from kbroker.protocol.errors import ApiError, ErrorCode
 from tests.group_coordinator.context import Context, subscription
 
@@ -44,7 +44,7 @@ def test_member_id_required_then_a_whole_life() -> None:
     assert c.group().state is STABLE
     assert c.leave((first.member_id, None)).members[0].error_code == NONE
     assert (c.group().state, c.group().generation, c.group().protocol_type) == (EMPTY, 2, "consumer")
-    assert records.group_value_reader(3)(c.log[-1].value[2:]).generation == 2
+    assert group_value_reader(3)(c.log[-1].value[2:]).generation == 2
 
 
 def test_initial_delay_grows_with_each_new_member_up_to_the_rebalance_timeout() -> None:
@@ -355,10 +355,10 @@ def test_a_failed_append_of_a_new_group_leaves_no_group() -> None:
     c = Context()
     c.fail_with = ErrorCode.NOT_LEADER_OR_FOLLOWER
     c.join()
-    assert not c.shard.groups
+    assert not c.classic_groups
     old = c.join(version=3)
     assert old.answer.error_code == ErrorCode.NOT_COORDINATOR
-    assert not c.shard.groups
+    assert not c.classic_groups
     c.advance(600_000)
 
 
@@ -367,14 +367,14 @@ def test_strings_too_long_for_the_log() -> None:
     c = Context()
     long = "x" * 40_000
     c.join(group=long)
-    assert long not in c.shard.groups
+    assert long not in c.classic_groups
     member, joined = c.enter(client_id=long, protocols={long: b""})
     c.advance(3_000)
     assert joined.answer.error_code == NONE
     synced = c.sync(member, 1, {member: b""}, protocol_name=long)
     assert synced.answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert c.commit(1, group=long) is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert c.restarted().shard.groups.keys() == {"g"}
+    assert c.restarted().classic_groups.keys() == {"g"}
 
 
 def test_unloading_answers_everybody() -> None:

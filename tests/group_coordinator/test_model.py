@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from kbroker.coordination.outcome import Parked
+from kbroker.group_coordinator.classic.group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.context import Context
 
@@ -94,11 +94,11 @@ class GroupLife(RuleBasedStateMachine):
         self.hear(client)
         if client.parked is not None:
             return
-        members = list(self.c.group().members) if "g" in self.c.shard.groups else []
+        members = list(self.c.group().members) if "g" in self.c.classic_groups else []
         assigned = {m: f"part-{i}".encode() for i, m in enumerate(members)} if client.leads else {}
         generation = client.generation
         parked = self.c.sync(client.member_id, generation, assigned, instance=client.instance)
-        group = self.c.shard.groups.get("g")
+        group = self.c.classic_groups.get("g")
         if group is None or generation != group.generation:
             assert parked.answer is not None
             assert parked.answer.error_code != ErrorCode.NONE  # G2
@@ -120,7 +120,7 @@ class GroupLife(RuleBasedStateMachine):
     def heartbeat(self, client: Client) -> None:
         self.hear(client)
         code = self.c.heartbeat(client.member_id, client.generation, instance=client.instance)
-        group = self.c.shard.groups.get("g")
+        group = self.c.classic_groups.get("g")
         if code is ErrorCode.NONE:
             assert group is not None
             assert group.generation == client.generation
@@ -133,7 +133,7 @@ class GroupLife(RuleBasedStateMachine):
     @rule(client=clients, partition=st.integers(0, 3), offset=st.integers(0, 1000))
     def commit(self, client: Client, partition: int, offset: int) -> None:
         self.hear(client)
-        group = self.c.shard.groups.get("g")
+        group = self.c.classic_groups.get("g")
         current = group is not None and client.generation == group.generation and client.member_id in group.members
         before = self.c.fetch(partition=partition)[0]
         code = self.c.commit(
@@ -159,7 +159,7 @@ class GroupLife(RuleBasedStateMachine):
     def leave(self, client: Client) -> None:
         self.hear(client)
         self.members.remove(client)
-        if "g" in self.c.shard.groups and client.member_id:
+        if "g" in self.c.classic_groups and client.member_id:
             self.c.leave((client.member_id, client.instance))
 
     @rule(target=clients, client=consumes(clients))
@@ -171,7 +171,7 @@ class GroupLife(RuleBasedStateMachine):
             return multiple()
         back = Client(client.instance)
         self.members.append(back)
-        group = self.c.shard.groups.get("g")
+        group = self.c.classic_groups.get("g")
         held = group is not None and group.static_members.get(client.instance) == client.member_id
         # A full group refuses even its own static members that come without an id, as Kafka's does.
         stable = group is not None and group.state is STABLE and len(group.members) < MAX_SIZE
@@ -231,7 +231,7 @@ class GroupLife(RuleBasedStateMachine):
         self.c.advance(5 * 60_000 + 2 * (SESSION_MS + REBALANCE_MS) + 10_000)
         for client in self.members:
             self.hear(client)
-        group = self.c.shard.groups.get("g")
+        group = self.c.classic_groups.get("g")
         assert group is None or group.state is EMPTY
         assert all(client.parked is None for client in self.members)
 
@@ -240,14 +240,14 @@ class GroupLife(RuleBasedStateMachine):
     @invariant()
     def size_is_limited(self) -> None:
         """G7."""
-        group = self.c.shard.groups.get("g")
+        group = self.c.classic_groups.get("g")
         if group is not None and group.state in (COMPLETING, STABLE):
             assert len(group.members) <= MAX_SIZE
 
     @invariant()
     def one_owner(self) -> None:
         """G1: static members hand their part to their own successor only."""
-        group = self.c.shard.groups.get("g")
+        group = self.c.classic_groups.get("g")
         if group is not None and group.state is STABLE:
             parts = [m.assignment for m in group.members.values() if m.assignment]
             assert len(parts) == len(set(parts))
@@ -261,7 +261,7 @@ class GroupLife(RuleBasedStateMachine):
     @invariant()
     def a_rebalance_has_an_end(self) -> None:
         """G5: each phase that waits for others has a timer."""
-        group = self.c.shard.groups.get("g")
+        group = self.c.classic_groups.get("g")
         if group is None:
             return
         if group.state is PREPARING:
@@ -275,7 +275,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_right(self) -> None:
-        group = self.c.shard.groups.get("g")
+        group = self.c.classic_groups.get("g")
         if group is None or group.state is DEAD:
             return
         assert set(group.static_members.values()) == {m.member_id for m in group.members.values() if m.instance_id}

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.group_coordinator import records, shard
+from kbroker.group_coordinator import offset_expiration, offset_records
+from kbroker.group_coordinator.classic.group import CONSUMER
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.group import CONSUMER, ClassicGroup
-from kbroker.group_coordinator.offsets import Offsets
+from kbroker.group_coordinator.groups import Group
+from kbroker.group_coordinator.offset_expiration import Expiration
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.messages.offset_delete import (
@@ -26,7 +27,7 @@ DAY_MS = 86_400_000
 
 def delete(c: Context, topic: str = "t", *partitions: int, group: str = "g") -> list[int]:
     asked = [OffsetDeleteRequestPartition(partition_index=p) for p in partitions or (0,)]
-    outcome = c.shard.delete_offsets(
+    outcome = c.shard.offsets.delete(
         OffsetDeleteRequest(group_id=group, topics=[OffsetDeleteRequestTopic(name=topic, partitions=asked)])
     )
     c.apply(outcome)
@@ -34,7 +35,7 @@ def delete(c: Context, topic: str = "t", *partitions: int, group: str = "g") -> 
 
 
 def transactional(c: Context, producer_id: int, offset: int, record_offset: int) -> None:
-    record = records.offset_commit("g", "t", 0, OffsetCommitValue(offset=offset, commit_timestamp=c.now))
+    record = offset_records.offset_commit("g", "t", 0, OffsetCommitValue(offset=offset, commit_timestamp=c.now))
     c.shard.replay(record_offset, producer_id, *record)
 
 
@@ -44,7 +45,7 @@ def test_a_simple_group() -> None:
     assert c.fetch() == (-1, NONE), "an unknown group has no offsets, which is no error"
     assert c.commit(7, metadata=None) is NONE
     assert c.fetch() == (7, NONE)
-    described = c.shard.describe("g", 6)
+    described = c.describe("g", 6)
     assert (described.group_state, described.protocol_type, described.members) == ("Empty", "", [])
     assert c.group().is_simple()
 
@@ -86,7 +87,7 @@ def test_a_failed_commit_changes_nothing() -> None:
     assert c.commit(2) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert c.commit(2, group="other") is ErrorCode.NOT_ENOUGH_REPLICAS
     assert c.fetch() == (1, NONE)
-    assert set(c.shard.groups) == {"g"}
+    assert set(c.classic_groups) == {"g"}
 
 
 def test_fetching_all_and_by_id() -> None:
@@ -94,13 +95,13 @@ def test_fetching_all_and_by_id() -> None:
     c.commit(1)
     c.commit(2, partition=4)
     c.commit(3, topic="u", topic_id=bytes(16))
-    everything = c.shard.fetch(OffsetFetchRequestGroup(group_id="g", topics=None), False)
+    everything = c.shard.offsets.fetch(OffsetFetchRequestGroup(group_id="g", topics=None), False)
     found = {(t.name, p.partition_index): p.committed_offset for t in everything.topics for p in t.partitions}
     assert found == {("t", 0): 1, ("t", 4): 2, ("u", 0): 3}
     assert c.fetch(topic_id=TOPIC_ID) == (1, NONE)
     assert c.fetch(topic_id=b"\1" * 16) == (-1, NONE), "of another topic of that name"
     assert c.fetch(topic="u", topic_id=TOPIC_ID) == (3, NONE), "nobody knows of which"
-    assert c.shard.fetch(OffsetFetchRequestGroup(group_id="none", topics=None), False).topics == []
+    assert c.shard.offsets.fetch(OffsetFetchRequestGroup(group_id="none", topics=None), False).topics == []
 
 
 def test_replay_equals_what_was_decided() -> None:
@@ -142,9 +143,9 @@ def test_delete_groups() -> None:
     outcome = c.shard.delete_groups(["g", "simple", "none"])
     c.apply(outcome)
     assert [r.error_code for r in outcome.reply] == [ErrorCode.NON_EMPTY_GROUP, NONE, ErrorCode.GROUP_ID_NOT_FOUND]
-    assert set(c.shard.groups) == {"g"}
+    assert set(c.classic_groups) == {"g"}
     assert c.fetch(group="simple") == (-1, NONE)
-    assert set(c.restarted().shard.groups) == {"g"}
+    assert set(c.restarted().classic_groups) == {"g"}
 
 
 def test_offsets_of_a_group_with_members_do_not_expire() -> None:
@@ -173,8 +174,8 @@ def test_offsets_expire_when_a_group_has_been_empty() -> None:
     assert c.fetch() == (1, NONE)
     c.advance(600_001)
     assert c.fetch() == (-1, NONE)
-    assert "g" not in c.shard.groups, "an empty group without offsets goes too"
-    assert not c.restarted().shard.groups
+    assert "g" not in c.classic_groups, "an empty group without offsets goes too"
+    assert not c.restarted().classic_groups
 
 
 def test_offsets_of_a_simple_group_expire_one_by_one() -> None:
@@ -188,9 +189,9 @@ def test_offsets_of_a_simple_group_expire_one_by_one() -> None:
     assert [c.fetch(partition=i)[0] for i in range(3)] == [1, 2, -1]
     c.advance(3 * DAY_MS)
     assert [c.fetch(partition=i)[0] for i in range(3)] == [-1, 2, -1]
-    assert "g" in c.shard.groups
+    assert "g" in c.classic_groups
     c.advance(3 * DAY_MS)
-    assert "g" not in c.shard.groups
+    assert "g" not in c.classic_groups
 
 
 def test_a_deleted_topic_takes_its_offsets_along() -> None:
@@ -226,7 +227,7 @@ def test_the_later_record_wins_over_the_later_end() -> None:
     """G4, KAFKA-5247: a plain commit written after a transactional one is newer, whenever the transaction ends."""
     c = Context()
     transactional(c, 9, 5, 100)
-    c.shard.replay(101, -1, *records.offset_commit("g", "t", 0, OffsetCommitValue(offset=6)))
+    c.shard.replay(101, -1, *offset_records.offset_commit("g", "t", 0, OffsetCommitValue(offset=6)))
     c.shard.replay_end_transaction(9, committed=True)
     assert c.fetch() == (6, NONE)
 
@@ -268,7 +269,7 @@ def test_unknown_records_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     for kind in (11, 17, 11, 15):
         c.shard.replay(0, -1, kind.to_bytes(2, "big") + b"\0\1g", b"\0\0\0\0\0\1")
     c.shard.replay(0, -1, b"", b"")
-    assert not c.shard.groups
+    assert not c.classic_groups
     assert len([r for r in caplog.records if "are ignored" in r.message]) == 4
 
 
@@ -276,24 +277,24 @@ def test_describe_and_list() -> None:
     c = Context()
     (member,) = c.stable(client_id="me")
     c.commit(1, group="simple")
-    described = c.shard.describe("g", 5)
+    described = c.describe("g", 5)
     assert (described.group_state, described.protocol_type, described.protocol_data) == ("Stable", CONSUMER, "range")
     assert [(m.member_id, m.client_id, m.client_host, m.member_assignment) for m in described.members] == [
         (member, "me", "/127.0.0.1", b"p0")
     ]
     assert described.members[0].member_metadata
     c.enter()
-    described = c.shard.describe("g", 5)
+    described = c.describe("g", 5)
     assert (described.group_state, described.protocol_data) == ("PreparingRebalance", "")
     assert [m.member_metadata for m in described.members] == [b"", b""]
-    gone = [c.shard.describe("none", version) for version in (5, 6)]
+    gone = [c.describe("none", version) for version in (5, 6)]
     assert [(g.group_state, g.error_code, g.error_message) for g in gone] == [
         ("Dead", NONE, None),
         ("Dead", ErrorCode.GROUP_ID_NOT_FOUND, "Group none not found."),
     ]
 
     def listed(*states: str, types: tuple[str, ...] = ()) -> list[str]:
-        return [g.group_id for g in c.shard.list(states, types)]
+        return [g.group_id for g in c.list(states, types)]
 
     assert listed() == ["g", "simple"]
     assert listed("preparingREBALANCE ") == ["g"]
@@ -301,35 +302,35 @@ def test_describe_and_list() -> None:
     assert listed("nonsense") == []
     assert listed(types=("Classic",)) == ["g", "simple"]
     assert listed(types=("consumer", "share")) == []
-    assert c.shard.list([], [])[1].group_type == "classic"
+    assert c.list([], [])[1].group_type == "classic"
 
 
 def test_expiry_is_cut_by_time_and_goes_on_behind_a_group_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     c = Context(GroupConfig(offsets_retention_ms=1_000, offsets_retention_check_interval_ms=60_000))
     for number in range(10):
         c.commit(5, group=f"g{number}")
-    expired = Offsets.expired
+    expired = Expiration._expired
 
-    def failing(offsets: Offsets, group: ClassicGroup, now_ms: int) -> Any:
+    def failing(self: Expiration, group: Group, now_ms: int) -> Any:
         if group.group_id == "g5":
             raise RuntimeError("this is tried on purpose")
-        return expired(offsets, group, now_ms)
+        return expired(self, group, now_ms)
 
     def slice_of_work() -> int:
         del c.timers[("expire",)]
-        before = len(c.shard.groups)
+        before = len(c.classic_groups)
         c.apply(c.shard.on_timer(("expire",), c.now))
-        return before - len(c.shard.groups)
+        return before - len(c.classic_groups)
 
     c.now += 2_000
-    monkeypatch.setattr(shard, "EXPIRE_SLICE_SECONDS", 1.0)
+    monkeypatch.setattr(offset_expiration, "SLICE_SECONDS", 1.0)
     c.step_s = 0.5
     with monkeypatch.context() as patch:
-        patch.setattr(Offsets, "expired", failing)
+        patch.setattr(Expiration, "_expired", failing)
         assert [slice_of_work() for _ in range(6)] == [2, 2, 0, 2, 2, 1]
-    assert c.shard.groups.keys() == {"g5"}
+    assert c.classic_groups.keys() == {"g5"}
     c.advance(60_000)
-    assert not c.shard.groups
+    assert not c.classic_groups
 
 
 def test_offsets_of_a_new_group_that_was_committed_late_are_seen() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from kbroker.cluster_state import ClusterState
-from kbroker.group_coordinator.shard import GroupShard
+from kbroker.group_coordinator import coordinator
+from kbroker.group_coordinator.describe import describe_consumer_group, describe_group
+from kbroker.group_coordinator.groups import Groups
 from kbroker.handlers import offset_fetch, repeated
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -34,13 +36,12 @@ def test_groups_that_are_named_again_are_answered_again_within_a_bound(monkeypat
     assert node.ask(join, 1).error_code == E.NONE
     node.ask(commit_request(("t", bytes(16), (0,))), 9)
     described: list[str] = []
-    describe = GroupShard.describe_consumer_group
 
-    def noted(shard: GroupShard, group_id: str) -> Any:
+    def noted(groups: Groups, group_id: str, *rest: Any) -> Any:
         described.append(group_id)
-        return describe(shard, group_id)
+        return describe_consumer_group(groups, group_id, *rest)
 
-    monkeypatch.setattr(GroupShard, "describe_consumer_group", noted)
+    monkeypatch.setattr(coordinator, "describe_consumer_group", noted)
     of_consumers = ConsumerGroupDescribeRequest(group_ids=["new", "new", "h", "new"])
     of_classic = DescribeGroupsRequest(groups=["g", "g", "h", "g"])
     for bound, last in ((1_000, E.NONE), (200, E.INVALID_REQUEST)):
@@ -51,13 +52,12 @@ def test_groups_that_are_named_again_are_answered_again_within_a_bound(monkeypat
         assert answer[0] == answer[1]
     assert described == ["new", "h"] * 2, "each is looked at once"
     described.clear()
-    describe_classic = GroupShard.describe
 
-    def noted_classic(shard: GroupShard, group_id: str, version: int) -> Any:
+    def noted_classic(groups: Groups, group_id: str, version: int) -> Any:
         described.append(group_id)
-        return describe_classic(shard, group_id, version)
+        return describe_group(groups, group_id, version)
 
-    monkeypatch.setattr(GroupShard, "describe", noted_classic)
+    monkeypatch.setattr(coordinator, "describe_group", noted_classic)
     for version in (0, 6):
         monkeypatch.setattr(repeated, "MAX_REPEATED_BYTES", 1_000)
         answer = node.ask(of_classic, version).groups

@@ -63,7 +63,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name != "empty":
             write(log)
         if name == "cut":
-            log.advance_log_start(log.bases[4] + 7, NOW)
+            log.advance_log_start(log.segments.bases[4] + 7, NOW)
             log.purge_deleted(NOW + 10**9)
     logs.close()
     return directory

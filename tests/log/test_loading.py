@@ -91,7 +91,7 @@ def test_a_recovery_by_threads_is_a_recovery(tmp_path: Path, monkeypatch: pytest
         for _ in range(number + 1):
             log.append_as_leader(batch(10, value=b"v" * 100), 0, NOW)
         log.set_high_watermark(log.log_end_offset)
-        with open(log.active.path(), "ab") as file:
+        with open(log.segments.active.path(), "ab") as file:
             file.write(b"half a batch")
     logs.close(clean=False)
     again = LogDirectory(str(tmp_path), node_id=1, cluster_id="c" * 22)

@@ -3,9 +3,6 @@
 Owns what these requests mean there (Kafka 4.3's classicGroupJoinToConsumerGroup and its neighbours). Such a member is
 reconciled as any other: its generation is its member epoch, it acknowledges by its subscription's owned partitions, and
 REBALANCE_IN_PROGRESS tells it to join again when there is something to fetch.
-
-Timers, by key: ("consumer join", group, member) a member that was told to join again, ("consumer sync", group, member)
-one that has joined and not synced.
 """
 
 from __future__ import annotations
@@ -15,14 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kbroker.coordination.outcome import Cancel, Outcome, Parked, Schedule
+from kbroker.group_coordinator.classic.join_group import MEMBER_ID_REQUIRED_SINCE, Join
 from kbroker.group_coordinator.consumer import records
-from kbroker.group_coordinator.consumer.embedded import (
-    read_subscription,
-    version_of,
-    write_assignment,
-)
 from kbroker.group_coordinator.consumer.group import CONSUMER, ConsumerGroup
-from kbroker.group_coordinator.consumer.heartbeat import Heartbeats, check_instance
+from kbroker.group_coordinator.consumer.identity import check_instance, check_room, dynamic_member, static_member
 from kbroker.group_coordinator.consumer.member import (
     UNRELEASED,
     UNREVOKED,
@@ -30,12 +23,18 @@ from kbroker.group_coordinator.consumer.member import (
     ConsumerMember,
     without_epochs,
 )
-from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.reconciliation import Owned
 from kbroker.group_coordinator.consumer.regexes import Change
-from kbroker.group_coordinator.consumer.settings import Settings
-from kbroker.group_coordinator.consumer.topics import Topics
-from kbroker.group_coordinator.membership import MEMBER_ID_REQUIRED_SINCE, Join
+from kbroker.group_coordinator.consumer.removal import Removal
+from kbroker.group_coordinator.consumer.sessions import Sessions
+from kbroker.group_coordinator.consumer.target import Targets
+from kbroker.group_coordinator.consumer_protocol import (
+    read_subscription,
+    version_of,
+    write_assignment,
+)
+from kbroker.group_coordinator.migration import Migration
+from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.messages.join_group import JoinGroupResponse
@@ -49,11 +48,21 @@ log = logging.getLogger(__name__)
 class ClassicMembers:
     """Classic requests to the consumer groups of a shard."""
 
-    def __init__(self, heartbeats: Heartbeats, migration: Migration, topics: Topics, settings: Settings) -> None:
-        self._heartbeats = heartbeats
+    def __init__(
+        self,
+        migration: Migration,
+        targets: Targets,
+        removal: Removal,
+        sessions: Sessions,
+        topics: Topics,
+        max_size: int,
+    ) -> None:
         self._migration = migration
+        self._targets = targets
+        self._removal = removal
+        self._sessions = sessions
         self._topics = topics
-        self._settings = settings
+        self._max_size = max_size
 
     # -- JoinGroup
 
@@ -63,26 +72,23 @@ class ClassicMembers:
             return self._join(group, join)
         except ApiError as err:
             out = Outcome()
-            out.replies.append((join.parked, JoinGroupResponse(member_id=join.request.member_id, error_code=err.code)))
+            out.replies.append((join.parked, JoinGroupResponse(error_code=err.code)))
             return out
 
     def _join(self, group: ConsumerGroup, join: Join) -> Outcome:
-        policy = self._settings.config.consumer_migration_policy
-        if not policy.upgrades and not policy.downgrades:
-            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         request, out, instance_id = join.request, join.out, join.request.group_instance_id
         is_unknown = not request.member_id
         member_id = request.member_id or uuid_text(new_uuid())
-        self._heartbeats.check_room(group, member_id, instance_id)
+        check_room(group, member_id, instance_id, self._max_size)
         if not group.supports_classic(request.protocol_type, [name for name, _ in join.protocols]):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if is_unknown and instance_id is None and join.version >= MEMBER_ID_REQUIRED_SINCE:
             join.fail(ErrorCode.MEMBER_ID_REQUIRED, member_id)
             return out
         if instance_id is None:
-            member = self._heartbeats.dynamic_member(group, member_id, create=True)
+            member = dynamic_member(group, member_id, create=True)
         else:
-            member = self._heartbeats.static_member(group, member_id, instance_id, out, create=is_unknown, classic=True)
+            member = static_member(group, member_id, instance_id, out, create=is_unknown, classic=True)
         try:
             subscription = read_subscription(join.protocols[0][1])
         except Malformed as err:
@@ -110,7 +116,7 @@ class ClassicMembers:
         if held is not None and downgrades:
             updated = self._downgrade(group, held, member, wanted, out, join.now_ms, owned)
         else:
-            updated = self._heartbeats.advance(group, member, wanted, owned, out, join.now_ms, any_regex_counts=True)
+            updated = self._targets.advance(group, member, wanted, owned, out, join.now_ms, any_regex_counts=True)
         self._answer_when_written(group, join, updated, out, is_classic=downgrades)
         return out
 
@@ -125,14 +131,14 @@ class ClassicMembers:
         owned: Owned,
     ) -> ConsumerMember:
         """Take in a static member that replaces the group's last consumer member: the group becomes a classic one."""
-        topics_changed, regex = self._heartbeats.take_metadata(group, member, wanted, out, now_ms)
+        topics_changed, regex = self._targets.take_metadata(group, member, wanted, out, now_ms)
         changed = topics_changed or regex is not Change.NONE
-        epoch, _ = self._heartbeats.group_epoch(group, member, wanted, out, now_ms, bump=changed)
+        epoch, _ = self._targets.group_epoch(group, member, wanted, out, now_ms, bump=changed)
         rebalances = group.assignment_epoch < epoch
         updated = wanted
         if not rebalances:
             target = group.target_of(wanted.member_id, wanted.instance_id)
-            updated = self._heartbeats.reconcile(
+            updated = self._targets.reconcile(
                 group, wanted, group.assignment_epoch, target, owned, out, subscription_changed=changed
             )
         members = {m.member_id: m for m in group.members.values() if m is not held}
@@ -163,7 +169,7 @@ class ClassicMembers:
             group.joining.discard(member.member_id)
             done.timers.append(Cancel(("consumer join", group.group_id, member.member_id)))
             if not is_classic:
-                self._heartbeats.schedule_session(group.group_id, member.member_id, done, session_ms)
+                self._sessions.schedule(group.group_id, member.member_id, done, session_ms)
                 key = ("consumer sync", group.group_id, member.member_id)
                 done.timers.append(Schedule(key, join.rebalance_timeout_ms))
 
@@ -200,7 +206,7 @@ class ClassicMembers:
             self._expect_join(group, member, out)
             return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
         out.timers.append(Cancel(("consumer sync", group.group_id, member.member_id)))
-        self._heartbeats.schedule_session(group.group_id, member.member_id, out, classic.session_timeout_ms)
+        self._sessions.schedule(group.group_id, member.member_id, out, classic.session_timeout_ms)
         assignment = write_assignment(without_epochs(member.assigned), version_of(metadata), self._topics)
         return SyncGroupResponse(
             protocol_type=request.protocol_type, protocol_name=request.protocol_name, assignment=assignment
@@ -221,7 +227,7 @@ class ClassicMembers:
         member, classic = _classic_member(group, request.member_id, request.group_instance_id)
         if request.generation_id != member.member_epoch:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-        self._heartbeats.schedule_session(group.group_id, member.member_id, out, classic.session_timeout_ms)
+        self._sessions.schedule(group.group_id, member.member_id, out, classic.session_timeout_ms)
         code = ErrorCode.NONE
         is_free = member.state is UNRELEASED and not group.waits_for_others(member)
         if member.member_epoch < group.assignment_epoch or member.state is UNREVOKED or is_free:
@@ -246,7 +252,7 @@ class ClassicMembers:
             except ApiError as err:
                 answer.error_code = err.code
             answers.append(answer)
-        self._heartbeats.remove(group, list(leaving.values()), out, now_ms)
+        self._removal.remove(group, list(leaving.values()), out, now_ms)
         out.reply = LeaveGroupResponse(members=answers)
         return out
 

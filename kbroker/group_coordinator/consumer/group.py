@@ -18,7 +18,7 @@ target was computed for; a member's is the target that it has been moved to.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -89,6 +89,8 @@ def _count(counts: dict[str, int], keys: Iterable[str], step: int) -> None:
 
 class ConsumerGroup:
     """One group."""
+
+    TYPE = "consumer"
 
     __slots__ = (
         "_partition_epochs", "assignment_epoch", "assignment_timestamp", "assignors", "classic_members",
@@ -273,44 +275,6 @@ class ConsumerGroup:
                     del held[index]
             if not held:
                 del self._partition_epochs[topic_id]
-
-    # -- offsets
-
-    def validate_commit(
-        self, member_id: str, instance_id: str | None, epoch: int, version: int, *, transactional: bool = False
-    ) -> Callable[[bytes, int], None] | None:
-        """Let a commit pass, or raise ApiError. Returns what checks each partition where the epoch is an older one.
-
-        An older epoch is good for the partitions that the member has had since then (KIP-1251).
-        """
-        if epoch < 0 and not self.members:
-            return None
-        if transactional and epoch == -1 and not member_id and instance_id is None:
-            return None
-        member = self.member(member_id)
-        is_classic = member.classic is not None
-        if not transactional and not is_classic and version < 9:
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-        if epoch == member.member_epoch:
-            return None
-        stale = ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
-        if epoch > member.member_epoch:
-            raise ApiError(stale)
-
-        def check(topic_id: bytes, partition: int) -> None:
-            since = member.epoch_of(topic_id, partition)
-            if since is None or epoch < since:
-                raise ApiError(stale)
-
-        return check
-
-    def validate_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Let a fetch of offsets pass, or raise ApiError."""
-        if member_id is None and epoch < 0:
-            return
-        member = self.member(member_id or "")
-        if epoch != member.member_epoch:
-            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION)
 
 
 def is_homogeneous(regexes: Mapping[str, int], counts: SubscriptionCounts, members: int) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from kbroker.coordination.encoding import encode
 from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.consumer.group import ConsumerGroup, ResolvedRegex
 from kbroker.group_coordinator.consumer.member import (
@@ -20,7 +21,6 @@ from kbroker.group_coordinator.consumer.member import (
     MemberState,
     Partitions,
 )
-from kbroker.group_coordinator.records import encode
 from kbroker.protocol.compiler import decoder
 from kbroker.protocol.messages.consumer_group_records import (
     ClassicMemberMetadata,
@@ -193,8 +193,10 @@ def _value_reader(kind: int) -> Callable[[Any], Any]:
     return decoder(_VALUES[kind], _VERSION)
 
 
-def replay(kind: int, key: bytes, value: bytes | None, find: Callable[[str, bool], ConsumerGroup | None]) -> str | None:
-    """Apply a record to its group. `find(group id, create)` returns the group; the id of one that is gone is returned.
+def replay(
+    kind: int, key: bytes, value: bytes | None, find: Callable[[str, bool], ConsumerGroup | None]
+) -> ConsumerGroup | None:
+    """Apply a record to its group. `find(group id, create)` returns the group; one that is gone by it is returned.
 
     A tombstone of what is not there is passed over: compaction may have taken what it is about.
     """
@@ -207,7 +209,7 @@ def replay(kind: int, key: bytes, value: bytes | None, find: Callable[[str, bool
     elif value is not None:
         _apply(kind, group, parsed, _value_reader(kind)(value[2:]))
     elif kind == GROUP:
-        return group.group_id
+        return group
     else:
         _remove(kind, group, parsed)
     return None

@@ -21,11 +21,12 @@ from typing import Any
 import re2
 
 from kbroker.coordination.outcome import Outcome, Schedule
+from kbroker.group_coordinator.config import Settings
 from kbroker.group_coordinator.consumer import records
 from kbroker.group_coordinator.consumer.group import ConsumerGroup, ResolvedRegex
 from kbroker.group_coordinator.consumer.member import ConsumerMember
-from kbroker.group_coordinator.consumer.settings import Settings
-from kbroker.group_coordinator.consumer.topics import Topics
+from kbroker.group_coordinator.groups import Groups
+from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -123,19 +124,16 @@ class _Job:
 
 
 class Regexes:
-    """The patterns of all groups of a shard. Shares the `find` that returns a consumer group by its id.
-
-    `seconds` tells how long a slice of work has taken.
-    """
+    """The patterns of all groups of a shard. `seconds` tells how long a slice of work has taken."""
 
     def __init__(
         self,
-        find: Callable[[str], ConsumerGroup | None],
+        groups: Groups,
         topics: Topics,
         settings: Settings,
         seconds: Callable[[], float],
     ) -> None:
-        self._find = find
+        self._groups = groups
         self._topics = topics
         self._settings = settings
         self._seconds = seconds
@@ -196,7 +194,7 @@ class Regexes:
             self._jobs[group_id] = job
             out.timers.append(Schedule(("regex", group_id), 0))
             return out
-        group = self._find(group_id)
+        group = self._groups.consumer(group_id)
         if group is not None:
             self._write(group, job, out)
         return out

@@ -1,35 +1,168 @@
-"""A group's next target (Kafka's TargetAssignmentBuilder): what each member is to have in the end.
+"""What a change of a member comes to: the group's epoch, its next target, and the member's step towards it.
 
-Owns the way from a group and one changed member to the assignor's input, and from its answer to records. The work is
-near-linear in members and partitions; group.consumer.assignment.interval.ms bounds how often it is done while members
-come and go.
+Owns this order (Kafka's consumerGroupHeartbeat and TargetAssignmentBuilder): what changed of the member, is the group's
+epoch to grow, is a target to be computed, how far does the member come. Every step adds records; the group is changed
+when they are replayed. The work on a target is near-linear in members and partitions;
+group.consumer.assignment.interval.ms bounds how often it is done while members come and go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable
+from functools import partial
 
-from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.coordination.outcome import CoordinatorRecord, Outcome
+from kbroker.group_coordinator.assignors.choice import ASSIGNORS, choose
+from kbroker.group_coordinator.assignors.spec import GroupSpec, MemberSpec
+from kbroker.group_coordinator.config import Settings
 from kbroker.group_coordinator.consumer import records
-from kbroker.group_coordinator.consumer.assignor import Assign, GroupSpec, MemberSpec, in_javas_order
-from kbroker.group_coordinator.consumer.group import NOTHING, ConsumerGroup
+from kbroker.group_coordinator.consumer.group import NOTHING, ConsumerGroup, is_homogeneous
 from kbroker.group_coordinator.consumer.member import ConsumerMember, Partitions
-from kbroker.group_coordinator.consumer.range import range_assignor
-from kbroker.group_coordinator.consumer.topics import Topics
-from kbroker.group_coordinator.consumer.uniform import uniform
+from kbroker.group_coordinator.consumer.reconciliation import Owned, reconcile
+from kbroker.group_coordinator.consumer.regexes import Change, Regexes
+from kbroker.group_coordinator.consumer.sessions import Sessions
+from kbroker.group_coordinator.java_order import in_javas_order
+from kbroker.group_coordinator.topics import Topics
 
-ASSIGNORS: dict[str, Assign] = {"uniform": uniform, "range": range_assignor}
-_CLASS_PACKAGE = "org.apache.kafka.coordinator.group.assignor."
-_CLASSES = {_CLASS_PACKAGE + "UniformAssignor": "uniform", _CLASS_PACKAGE + "RangeAssignor": "range"}
+log = logging.getLogger(__name__)
+
+_REFRESH_INTERVAL_MS = 2**31 - 1
 
 
-def assignor_names(configured: Iterable[str]) -> tuple[str, ...]:
-    """Return the assignors of group.consumer.assignors, in which Kafka's two may stand by class; raises ValueError."""
-    names = tuple(_CLASSES.get(each, each) for each in configured)
-    for name in names:
-        if name not in ASSIGNORS:
-            raise ValueError(f"{name} is no assignor of this broker; it has {' and '.join(ASSIGNORS)}")
-    return names
+class Targets:
+    """Epochs and targets of a shard's groups."""
+
+    def __init__(self, regexes: Regexes, sessions: Sessions, topics: Topics, settings: Settings) -> None:
+        self._regexes = regexes
+        self._sessions = sessions
+        self._topics = topics
+        self._settings = settings
+
+    def advance(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        updated: ConsumerMember,
+        owned: Owned,
+        out: Outcome,
+        now_ms: int,
+        *,
+        any_regex_counts: bool = False,
+    ) -> ConsumerMember:
+        """Take `member` to `updated`, and that as far towards the group's target as it goes. Raises ApiError.
+
+        `any_regex_counts`: every change of a pattern makes the group's epoch grow, as it does for classic members.
+        """
+        topics_changed, regex = self.take_metadata(group, member, updated, out, now_ms)
+        changed = topics_changed or regex is not Change.NONE
+        bump = changed if any_regex_counts else topics_changed or regex is Change.RESOLVED
+        epoch, homogeneous = self.group_epoch(group, member, updated, out, now_ms, bump=bump)
+        target_epoch, target = self._target(group, epoch, member, updated, out, now_ms, homogeneous=homogeneous)
+        return self.reconcile(group, updated, target_epoch, target, owned, out, subscription_changed=changed)
+
+    def take_metadata(
+        self, group: ConsumerGroup, member: ConsumerMember, updated: ConsumerMember, out: Outcome, now_ms: int
+    ) -> tuple[bool, Change]:
+        """Write what a member says of itself where that is new; return whether its topics and its pattern are."""
+        if member != updated:
+            out.records.append(records.member_metadata(group.group_id, updated))
+        return member.topics != updated.topics, self._regexes.update(group, member, updated, out, now_ms)
+
+    def group_epoch(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        updated: ConsumerMember,
+        out: Outcome,
+        now_ms: int,
+        *,
+        bump: bool,
+    ) -> tuple[int, Callable[[], bool]]:
+        """Let the group's epoch grow if it must, or if its topics have changed.
+
+        Returns it, and what tells whether all members subscribe to the same topics: only a new target asks, and it
+        takes a look at every topic.
+        """
+        topics = self._topics
+        if not bump and not group.topics_are_stale(now_ms, topics.version):
+            return group.epoch, partial(is_homogeneous, group.regexes, group.counts, len(group.members))
+        counts = group.counts.copy()
+        counts.count_member(member, -1)
+        counts.count_member(updated, 1)
+        regexes = dict(group.regexes)
+        if member.regex != updated.regex:
+            if member.regex and group.regexes.get(member.regex) == 1:
+                counts.count_regex(group.resolved.get(member.regex), -1)
+            for regex, step in ((member.regex, -1), (updated.regex, 1)):
+                if regex:
+                    regexes[regex] = regexes.get(regex, 0) + step
+            regexes = {regex: count for regex, count in regexes.items() if count > 0}
+        size = len(group.members)
+        if updated.member_id not in group.members and group.static_member(updated.instance_id) is None:
+            size += 1
+        epoch, metadata_hash = group.epoch, topics.hash_of(counts.topics())
+        if bump or metadata_hash != group.metadata_hash:
+            epoch += 1
+            out.records.append(records.group_epoch(group.group_id, epoch, metadata_hash))
+            log.info("group %s: epoch %d", group.group_id, epoch)
+        group.refresh_deadline, group.refresh_epoch = now_ms + _REFRESH_INTERVAL_MS, epoch
+        group.seen_version = topics.version
+        if group.has_partition_metadata_record:
+            out.records.append(records.partition_metadata_tombstone(group.group_id))
+        return epoch, partial(is_homogeneous, regexes, counts, size)
+
+    def _target(
+        self,
+        group: ConsumerGroup,
+        epoch: int,
+        member: ConsumerMember,
+        updated: ConsumerMember,
+        out: Outcome,
+        now_ms: int,
+        *,
+        homogeneous: Callable[[], bool],
+    ) -> tuple[int, Partitions]:
+        """Return the target to move `updated` to: a new one where that is due and the last one is old enough."""
+        interval = self._settings.assignment_interval_ms(group.group_id)
+        since = group.assignment_timestamp
+        due = since == 0 or interval == 0 or now_ms >= since + interval
+        if group.assignment_epoch >= epoch or not due:
+            return group.assignment_epoch, group.target_of(updated.member_id, updated.instance_id)
+        assignor = choose(group.preferred_assignor(member, updated), self._settings.config.consumer_assignors)
+        target_records, target = next_target(
+            group, epoch, assignor, self._topics, updated, now_ms, homogeneous=homogeneous()
+        )
+        out.records += target_records
+        log.info("group %s: assignment %d by %s", group.group_id, epoch, assignor)
+        return epoch, target
+
+    def reconcile(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        epoch: int,
+        target: Partitions,
+        owned: Owned,
+        out: Outcome,
+        *,
+        subscription_changed: bool,
+    ) -> ConsumerMember:
+        """Move a member on; write it, and time its revocation, where that changed it."""
+        updated = reconcile(
+            member,
+            epoch=epoch,
+            target=target,
+            subscribed=lambda: self._topics.ids_of(subscribed_names(group, member)),
+            owner_epoch=group.partition_epoch,
+            owned=owned,
+            subscription_changed=subscription_changed,
+        )
+        if updated != member:
+            out.records.append(records.current_assignment(group.group_id, updated))
+            if updated.classic is None:
+                self._sessions.time_revocation(group.group_id, updated, out)
+        return updated
 
 
 def subscribed_names(group: ConsumerGroup, member: ConsumerMember) -> frozenset[str]:

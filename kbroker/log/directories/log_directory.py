@@ -33,7 +33,8 @@ from kbroker.log.directories.flusher import Flusher
 from kbroker.log.directories.meta_properties import holds_other, take_identity
 from kbroker.log.directories.partition_dirs import DELETE_SUFFIX, FUTURE_SUFFIX, WORTH_THREADS, Key, entries_of, run_all
 from kbroker.log.directories.recovery_progress import RecoveryProgress, bytes_to_recover
-from kbroker.log.files import PASSING_ERRORS, read_optional, remove_quietly, sync_directory
+from kbroker.log.disk_errors import passes
+from kbroker.log.files import read_optional, remove_quietly, sync_directory
 from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
@@ -188,6 +189,7 @@ class LogDirectory:
                 high_watermark=high_watermarks.get(key, 0),
                 compacted=any_may_be or key in cleaned,
                 progress=progress.add,
+                on_disk_error=self.report,
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             log.release_idle(force=True)
@@ -196,7 +198,7 @@ class LogDirectory:
         tasks = ((key, partial(open_log, key, path, configs(key[0]))) for key, path in known)
         for key, log in run_all(tasks, self.recovery_threads if unread >= WORTH_THREADS else 1):
             progress.logs -= 1
-            self._keep(key, log)
+            self.logs[key] = log
         progress.end()
         self.cleaner.load()
         if not self.logs.keys() >= {*recovery_points, *log_starts, *high_watermarks}:
@@ -208,15 +210,11 @@ class LogDirectory:
             logger.warning("%s belongs to no topic of the cluster and is left as it is", path)
         return known
 
-    def _keep(self, key: Key, log: PartitionLog) -> None:
-        log.report_failure = self.report
-        self.logs[key] = log
-
     # -- failure ----------------------------------------------------------------------------------------------
 
     def report(self, error: OSError) -> None:
         """Hear of a failed read, write or flush; what does not pass of itself ends the use of the directory."""
-        if error.errno in PASSING_ERRORS or self.failure:
+        if passes(error) or self.failure:
             return
         self.failure = str(error) or type(error).__name__
         self.on_failure(self)
@@ -292,12 +290,13 @@ class LogDirectory:
                 logger.warning("%s held data of another topic of that name, which is now in %s", path, aside)
             os.makedirs(path, exist_ok=True)
             time_ms = self._now_ms if now_ms is None else now_ms
-            log = log_class()(path, topic, partition, config, now_ms=time_ms, topic_id=topic_id)
+            log = log_class()(
+                path, topic, partition, config, now_ms=time_ms, topic_id=topic_id, on_disk_error=self.report
+            )
             log.release_idle(force=True)
-            self._keep((topic, partition), log)
+            self.logs[topic, partition] = log
         elif log.topic_id is None and topic_id is not None:
-            checkpoints.write_topic_id(log.directory, topic_id)
-            log.topic_id = topic_id
+            log.set_topic_id(topic_id)
         return log
 
     def sync(self) -> None:
@@ -346,7 +345,7 @@ class LogDirectory:
         """
         path = f"{self.directory}/{log.topic}-{log.partition}"
         log.release_idle(force=True)  # open indexes know their files by name
-        self._keep((log.topic, log.partition), log)
+        self.logs[log.topic, log.partition] = log
         try:
             self.save_log_starts()  # first, or a crash would show deleted records again
             passed("move.copied")
@@ -433,7 +432,7 @@ class LogDirectory:
 
     def _flush_due(self, log: PartitionLog, now_ms: int) -> None:
         log.purge_deleted(now_ms)
-        sealed_unflushed = log.recovery_point < log.active.base_offset
+        sealed_unflushed = log.recovery_point < log.segments.active.base_offset
         if sealed_unflushed or now_ms - log.last_flush_ms >= log.config.flush_ms:
             self._flusher.submit(log)
 
@@ -466,7 +465,9 @@ class LogDirectory:
 
     def _log_starts(self) -> Offsets:
         # A start that is a segment's base is found again from the files, so only the others are worth a line.
-        return {key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset > log.bases[0]}
+        return {
+            key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset > log.segments.bases[0]
+        }
 
     def _high_watermarks(self) -> Offsets:
         return {key: log.high_watermark for key, log in self.logs.items()}

@@ -1,7 +1,7 @@
 """A classic group: its members, its generation, its state.
 
 Owns the state and what may follow it, and the rules that need nothing but the group itself: votes, leadership, who is
-awaited. Never answers a request and knows no timer: rebalance.py and membership.py do.
+awaited. Never answers a request and knows no timer: the others of this package do.
 
     Empty                No members. Offsets may live on until they expire, and be committed without a member id.
                          A member joins -> PreparingRebalance; the group is deleted or unloaded -> Dead.
@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from kbroker.coordination.outcome import Parked
-from kbroker.coordination.partitioning import java_hash
+from kbroker.group_coordinator.java_order import in_javas_order
 from kbroker.protocol.compiler import decoder
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -107,6 +107,8 @@ class Member:
 
 class ClassicGroup:
     """One group. `protocol_type` None and no member makes it a simple group: offsets only."""
+
+    TYPE = "classic"
 
     __slots__ = (
         "_supported", "generation", "group_id", "initial_delay", "leader_id", "members", "new_member_added",
@@ -265,7 +267,7 @@ class ClassicGroup:
             name = member.vote(candidates)
             votes[name] = votes.get(name, 0) + 1
         most = max(votes.values())
-        return min((name for name in votes if votes[name] == most), key=lambda name: _bucket(name, len(votes)))
+        return next(name for name in in_javas_order(votes) if votes[name] == most)
 
     def next_generation(self, now_ms: int) -> None:
         """Begin the next generation with the members that are here: CompletingRebalance, or Empty."""
@@ -308,12 +310,3 @@ class ClassicGroup:
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER
         return topic in self.subscribed_topics
-
-
-def _bucket(name: str, count: int) -> int:
-    """Return where Java's HashMap of `count` keys iterates over `name`: ties of votes fall as they do in Kafka."""
-    size = 16
-    while count > size * 0.75:
-        size *= 2
-    value = java_hash(name) & 0xFFFFFFFF
-    return (value ^ value >> 16) & (size - 1)

@@ -6,15 +6,10 @@ each, what is above it is taken away, what is left goes to those below it. One p
 
 from __future__ import annotations
 
-from kbroker.group_coordinator.consumer.assignor import (
-    Assignment,
-    GroupSpec,
-    copied,
-    frozen,
-    partitions_in_javas_order,
-    topics_in_javas_order,
-)
-from kbroker.group_coordinator.consumer.uniform_mixed import MixedUniform
+from kbroker.group_coordinator.assignors.spec import Assignment, GroupSpec
+from kbroker.group_coordinator.assignors.uniform_heterogeneous import MixedUniform
+from kbroker.group_coordinator.consumer.member import copied, frozen
+from kbroker.group_coordinator.java_order import partitions_in_javas_order, topics_in_javas_order
 
 
 def uniform(spec: GroupSpec) -> Assignment:

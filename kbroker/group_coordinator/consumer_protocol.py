@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kbroker.group_coordinator.consumer.member import Partitions
 from kbroker.group_coordinator.consumer.reconciliation import Owned
-from kbroker.group_coordinator.consumer.topics import Topics
+from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.compiler import decoder, encoder
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.consumer_protocol import (

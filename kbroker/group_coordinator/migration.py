@@ -10,28 +10,30 @@ import logging
 from collections.abc import Sequence
 
 from kbroker.coordination.outcome import Cancel, CoordinatorRecord, Outcome
+from kbroker.group_coordinator.classic.group import DEAD, EMPTY, STABLE, ClassicGroup, Member
+from kbroker.group_coordinator.classic.group_record import group_metadata, group_tombstone
+from kbroker.group_coordinator.classic.rebalance import Rebalances, schedule_session
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer import records
-from kbroker.group_coordinator.consumer.assignor import copied, frozen
-from kbroker.group_coordinator.consumer.embedded import (
+from kbroker.group_coordinator.consumer.group import CONSUMER, NOTHING, ConsumerGroup
+from kbroker.group_coordinator.consumer.member import (
+    ClassicSide,
+    ConsumerMember,
+    Partitions,
+    copied,
+    frozen,
+    with_epochs,
+    without_epochs,
+)
+from kbroker.group_coordinator.consumer.sessions import Sessions, forget_timers
+from kbroker.group_coordinator.consumer_protocol import (
     read_assignment,
     read_subscription,
     version_of,
     write_assignment,
 )
-from kbroker.group_coordinator.consumer.group import CONSUMER, NOTHING, ConsumerGroup
-from kbroker.group_coordinator.consumer.heartbeat import Heartbeats, forget_timers
-from kbroker.group_coordinator.consumer.member import (
-    ClassicSide,
-    ConsumerMember,
-    Partitions,
-    with_epochs,
-    without_epochs,
-)
-from kbroker.group_coordinator.consumer.topics import Topics
-from kbroker.group_coordinator.group import DEAD, EMPTY, STABLE, ClassicGroup, Member
-from kbroker.group_coordinator.rebalance import Rebalances, schedule_session
-from kbroker.group_coordinator.records import group_metadata, group_tombstone
+from kbroker.group_coordinator.groups import Groups
+from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.join_group import JoinGroupResponse
 from kbroker.protocol.messages.sync_group import SyncGroupResponse
@@ -43,40 +45,30 @@ _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 class Migration:
-    """Conversions of the groups of a shard. Shares its groups of both kinds."""
+    """Conversions of the groups of a shard."""
 
     def __init__(
         self,
-        classic: dict[str, ClassicGroup],
-        consumer: dict[str, ConsumerGroup],
+        groups: Groups,
         config: GroupConfig,
         rebalances: Rebalances,
+        sessions: Sessions,
         topics: Topics,
     ) -> None:
-        self._classic = classic
-        self._consumer = consumer
+        self._groups = groups
         self._config = config
         self._rebalances = rebalances
+        self._sessions = sessions
         self._topics = topics
-        self.heartbeats: Heartbeats | None = None  # given once it is made, as it needs this
-
-    def find(self, group_id: str) -> ConsumerGroup:
-        """Return a consumer group; raises GROUP_ID_NOT_FOUND."""
-        group = self._consumer.get(group_id)
-        if group is None:
-            reason = "is not a consumer group" if group_id in self._classic else "not found"
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
-        return group
 
     def open_group(self, group_id: str, create: bool, out: Outcome) -> ConsumerGroup:
         """Return the consumer group that a heartbeat is for; one that joins makes it, of a classic group if need be.
 
         What is returned may not be the shard's yet: the records in `out` make it so. Raises GROUP_ID_NOT_FOUND.
         """
-        known = self._consumer.get(group_id)
-        if known is not None:
-            return known
-        group = self._classic.get(group_id)
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
         if group is None:
             if not create:
                 raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
@@ -118,10 +110,9 @@ class Migration:
         self._leave_behind(group, out)
         out.records.append(group_tombstone(group.group_id))
         out.records += _records_of(upgraded)
-        assert self.heartbeats is not None
         for held in upgraded.members.values():
             timeout = held.classic.session_timeout_ms if held.classic is not None else None
-            self.heartbeats.schedule_session(group.group_id, held.member_id, out, timeout)
+            self._sessions.schedule(group.group_id, held.member_id, out, timeout)
         return upgraded
 
     def _leave_behind(self, group: ClassicGroup, out: Outcome) -> None:
@@ -132,7 +123,7 @@ class Migration:
         """
 
         def settle(done: Outcome, _now: int) -> None:
-            stays = group.group_id in self._classic
+            stays = self._groups.classic(group.group_id) is not None
             for member in group.members.values():
                 if stays and (member.awaiting_join is not None or member.awaiting_sync is not None):
                     schedule_session(group, member, done)
@@ -263,7 +254,7 @@ class Migration:
 
         def after(code: ErrorCode, now: int) -> Outcome:
             done = Outcome() if before is None else before(code, now)
-            held = self._classic.get(group.group_id)
+            held = self._groups.classic(group.group_id)
             if held is not None:  # also where it is in the log, but was not committed in time
                 log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
                 forget_timers(group.group_id, gone, done)

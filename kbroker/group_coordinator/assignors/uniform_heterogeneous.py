@@ -7,7 +7,8 @@ as that makes anything better and at most 16 times over all topics.
 
 from __future__ import annotations
 
-from kbroker.group_coordinator.consumer.assignor import Assignment, GroupSpec, copied, frozen
+from kbroker.group_coordinator.assignors.spec import Assignment, GroupSpec
+from kbroker.group_coordinator.consumer.member import copied, frozen
 
 _MAX_ROUNDS = 16
 

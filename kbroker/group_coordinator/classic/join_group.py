@@ -1,7 +1,8 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic groups.
+"""JoinGroup of classic groups.
 
-Owns what each of these requests means in each state of a group. Never times or ends a phase: rebalance.py does.
-The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupJoin and on), not of the coordinator before it.
+Owns what it means in each state of a group, for dynamic and for static members. Never times or ends a phase:
+rebalance.py does. The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupJoin and on), not of the
+coordinator before it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 import logging
 
 from kbroker.coordination.client_errors import answerable
-from kbroker.coordination.outcome import Cancel, Outcome, Parked, Schedule
-from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
-from kbroker.group_coordinator.group import (
+from kbroker.coordination.outcome import Outcome, Parked, Schedule
+from kbroker.group_coordinator.classic.group import (
     COMPLETING,
     DEAD,
     EMPTY,
@@ -21,7 +21,8 @@ from kbroker.group_coordinator.group import (
     Member,
     Protocols,
 )
-from kbroker.group_coordinator.rebalance import (
+from kbroker.group_coordinator.classic.group_record import empty_group_metadata, group_metadata
+from kbroker.group_coordinator.classic.rebalance import (
     Rebalances,
     answer_join,
     answer_sync,
@@ -31,12 +32,11 @@ from kbroker.group_coordinator.rebalance import (
     persist,
     schedule_session,
 )
-from kbroker.group_coordinator.records import empty_group_metadata, group_metadata
+from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
+from kbroker.group_coordinator.groups import Groups
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
-from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.messages.sync_group import SyncGroupResponse
 
 log = logging.getLogger(__name__)
 
@@ -81,27 +81,26 @@ class Join:
         self.answer(JoinGroupResponse(member_id=member_id, error_code=code))
 
 
-class Membership:
-    """Who is in which group. Shares the `groups` of the shard."""
+class JoinGroups:
+    """JoinGroups on their way."""
 
-    def __init__(self, groups: dict[str, ClassicGroup], config: GroupConfig, rebalances: Rebalances) -> None:
+    def __init__(self, groups: Groups, config: GroupConfig, rebalances: Rebalances) -> None:
         self._groups = groups
         self._config = config
         self._rebalances = rebalances
-
-    # -- JoinGroup
 
     def join(self, join: Join) -> Outcome:
         """Handle a JoinGroup. A group that it creates is written to the log."""
         request, out = join.request, join.out
         group_id, member_id = request.group_id, request.member_id
-        group = self._groups.get(group_id)
+        group = self._groups.classic(group_id)
         is_new_group = group is None
         if group is None:
             if member_id:
                 join.fail(ErrorCode.UNKNOWN_MEMBER_ID, member_id)
                 return out
-            group = self._groups[group_id] = ClassicGroup(group_id, join.now_ms)
+            group = ClassicGroup(group_id, join.now_ms)
+            self._groups.put(group)
         if not self._accepts(group, member_id):
             group.remove(member_id)
             join.fail(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
@@ -124,9 +123,9 @@ class Membership:
             out = Outcome()
             if code is not ErrorCode.NONE and self._groups.get(group.group_id) is group:
                 log.warning("group %s: it was not written and is dropped: %s", group.group_id, code.name)
-                del self._groups[group.group_id]
+                self._groups.remove(group)
                 if code is ErrorCode.REQUEST_TIMED_OUT:  # it is in the log, and so may be offsets of it
-                    self._groups[group.group_id] = ClassicGroup(group.group_id, now_ms)
+                    self._groups.put(ClassicGroup(group.group_id, now_ms))
                 group.to(DEAD, now_ms)
                 for member in group.members.values():
                     answer_join(member, JoinGroupResponse(error_code=answerable(code)), out)
@@ -270,137 +269,3 @@ class Membership:
 
         assignments = {m.member_id: m.assignment for m in group.members.values()}
         persist(join.out, lambda: group_metadata(group, assignments), after)
-
-    # -- SyncGroup
-
-    def sync(self, request: SyncGroupRequest, parked: Parked, _now_ms: int) -> Outcome:
-        """Handle a SyncGroup: the leader's assignment is written before anybody sees it."""
-        out = Outcome()
-        group = self._groups.get(request.group_id)
-        code, member = self._validate_sync(group, request)
-        if group is None or member is None:
-            out.replies.append((parked, SyncGroupResponse(error_code=code)))
-        elif group.state is STABLE:
-            self._synced(group, member, out)
-            response = SyncGroupResponse(
-                protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
-            )
-            out.replies.append((parked, response))
-        else:
-            answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
-            member.awaiting_sync = parked
-            self._synced(group, member, out)
-            if group.leader_id == member.member_id:
-                self._persist_assignment(group, request, out)
-        return out
-
-    def _validate_sync(self, group: ClassicGroup | None, request: SyncGroupRequest) -> tuple[ErrorCode, Member | None]:
-        if group is None or group.state is EMPTY:
-            return ErrorCode.UNKNOWN_MEMBER_ID, None
-        if group.state is DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
-        try:
-            member = group.validate_member(request.member_id, request.group_instance_id)
-        except ApiError as err:
-            return err.code, None
-        if request.generation_id != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION, None
-        for asked, held in (
-            (request.protocol_type, group.protocol_type),
-            (request.protocol_name, group.protocol_name),
-        ):
-            if asked is not None and held is not None and asked != held:
-                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None
-        if group.state is PREPARING:
-            return ErrorCode.REBALANCE_IN_PROGRESS, None
-        return ErrorCode.NONE, member
-
-    def _synced(self, group: ClassicGroup, member: Member, out: Outcome) -> None:
-        group.pending_syncs.discard(member.member_id)
-        if not group.pending_syncs:
-            out.timers.append(Cancel(("sync", group.group_id)))
-
-    def _persist_assignment(self, group: ClassicGroup, request: SyncGroupRequest, out: Outcome) -> None:
-        assignments = dict.fromkeys(group.members, b"")
-        assignments.update((a.member_id, a.assignment) for a in request.assignments)
-        generation = group.generation
-
-        def after(code: ErrorCode, now_ms: int) -> Outcome:
-            done = Outcome()
-            if group.state is not COMPLETING or group.generation != generation:
-                return done  # another rebalance has begun meanwhile
-            if code is ErrorCode.NONE:
-                self._rebalances.assign(group, assignments, done)
-                group.to(STABLE, now_ms)
-                log.info("group %s: generation %d is stable", group.group_id, generation)
-            else:
-                error = answerable(code)
-                self._rebalances.cancel_assignment(group, error, done)
-                self._rebalances.prepare(group, f"its assignment was not written: {error.name}", done, now_ms)
-            return done
-
-        persist(out, lambda: group_metadata(group, assignments), after)
-
-    # -- Heartbeat
-
-    def heartbeat(self, request: HeartbeatRequest) -> Outcome:
-        """Handle a Heartbeat; raises ApiError."""
-        group = self._groups.get(request.group_id)
-        if group is None:
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if group.state is DEAD:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        member = group.validate_member(request.member_id, request.group_instance_id)
-        if request.generation_id != group.generation:
-            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-        code = ErrorCode.REBALANCE_IN_PROGRESS if group.state is PREPARING else ErrorCode.NONE
-        out = Outcome(reply=HeartbeatResponse(error_code=code))
-        schedule_session(group, member, out)
-        return out
-
-    # -- LeaveGroup
-
-    def leave(self, group_id: str, members: list[MemberIdentity], now_ms: int) -> Outcome:
-        """Handle a LeaveGroup, or an administrator's removal of static members (no member id); raises ApiError."""
-        group = self._groups.get(group_id)
-        if group is None:
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if group.state is DEAD:
-            return Outcome(reply=LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        out = Outcome()
-        answers = [
-            MemberResponse(
-                member_id=identity.member_id,
-                group_instance_id=identity.group_instance_id,
-                error_code=self._leave_one(group, identity, out),
-            )
-            for identity in members
-        ]
-        gone = [answer.member_id for answer in answers if answer.error_code == ErrorCode.NONE]
-        if gone and group.state in (STABLE, COMPLETING):
-            self._rebalances.prepare_or_complete(group, f"LeaveGroup of ({', '.join(gone)})", out, now_ms)
-        elif gone and group.state is PREPARING:
-            self._rebalances.complete_join_if_all_here(group, out, now_ms)
-        out.reply = LeaveGroupResponse(members=answers)
-        return out
-
-    def _leave_one(self, group: ClassicGroup, identity: MemberIdentity, out: Outcome) -> ErrorCode:
-        member_id, instance_id = identity.member_id, identity.group_instance_id
-        if not member_id:
-            found = group.static_members.get(instance_id) if instance_id is not None else None
-            if found is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            member_id = found
-        elif member_id in group.pending_joins:
-            group.remove(member_id)
-            out.timers.append(Cancel(("session", group.group_id, member_id)))
-            return ErrorCode.NONE
-        else:
-            try:
-                group.validate_member(member_id, instance_id)
-            except ApiError as err:
-                return err.code
-        log.info("group %s: member %s leaves; reason: %s", group.group_id, member_id, identity.reason or "not provided")
-        out.timers.append(Cancel(("session", group.group_id, member_id)))
-        self._rebalances.drop(group, group.members[member_id], out)
-        return ErrorCode.NONE

@@ -1,40 +1,14 @@
-"""What an assignor is given and gives back, and in which order Java would look at it.
+"""The order of Java's hash tables.
 
-Owns the types and the order of Java's hash tables: among members and topics that nothing else ranks, Kafka's assignors
-prefer whom a HashMap names first, and so do these, to come to the same assignment.
+Among members, topics and protocols that nothing else ranks, Kafka prefers what a HashMap names first, and so must
+whoever wants to come to the same assignment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from kbroker.coordination.partitioning import java_hash
-from kbroker.group_coordinator.consumer.member import Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSpec:
-    """One member: the ids of the topics it subscribes to, what its target gives it so far, who and where it is."""
-
-    topics: frozenset[bytes]
-    assigned: Partitions
-    instance_id: str | None = None
-    rack_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSpec:
-    """A group: its members, in Java's order, and whether all subscribe to the same topics."""
-
-    members: Mapping[str, MemberSpec]
-    homogeneous: bool
-    partitions: Mapping[bytes, int]
-    """How many partitions each subscribed topic has."""
-
-
-Assignment = dict[str, Partitions]
-Assign = Callable[[GroupSpec], Assignment]
 
 
 def in_javas_order(names: Iterable[str]) -> list[str]:
@@ -81,13 +55,3 @@ def _spread(value: int) -> int:
 def _uuid_hash(topic_id: bytes) -> int:
     both = int.from_bytes(topic_id[:8], "big") ^ int.from_bytes(topic_id[8:], "big")
     return (both >> 32 ^ both) & 0xFFFFFFFF
-
-
-def copied(partitions: Partitions) -> dict[bytes, set[int]]:
-    """Return partitions that can be changed."""
-    return {topic_id: set(indexes) for topic_id, indexes in partitions.items()}
-
-
-def frozen(partitions: Mapping[bytes, set[int] | frozenset[int]]) -> Partitions:
-    """Return partitions as they are kept; topics without any are left out."""
-    return {topic_id: frozenset(indexes) for topic_id, indexes in partitions.items() if indexes}

@@ -1,10 +1,10 @@
 """How a classic group gets from one generation to the next.
 
-Owns the two phases (everybody joins, everybody syncs), the timers that end them whatever members do, and the removal
-of members whose session is over. Never reads a request: membership.py does, and calls in here.
+Owns the two phases (everybody joins, everybody syncs) and the timers that end them whatever members do. Never reads a
+request: join_group.py, sync_group.py and membership.py do, and call in here.
 
-Timers, by key: ("session", group, member) a member's session; ("join", group) the end of the join phase, or of the
-delay before a new group's first generation; ("sync", group) the end of the sync phase.
+Timers, by key: ("join", group) the end of the join phase, or of the delay before a new group's first generation;
+("sync", group) the end of the sync phase.
 Every function adds what it decides to the `Outcome` it is given.
 """
 
@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable
 
 from kbroker.coordination.outcome import Cancel, CoordinatorRecord, Outcome, Parked, Schedule
+from kbroker.group_coordinator.classic.group import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup, Member
+from kbroker.group_coordinator.classic.group_record import group_metadata
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.group import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup, Member
-from kbroker.group_coordinator.records import group_metadata
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from kbroker.protocol.messages.sync_group import SyncGroupResponse
@@ -184,7 +184,7 @@ class Rebalances:
             if answer_sync(member, SyncGroupResponse(error_code=code), out):
                 schedule_session(group, member, out)
 
-    # -- timers and removals
+    # -- timers
 
     def on_join_timer(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
         """End the join phase; a new group's first one is put off as long as members keep coming."""
@@ -209,27 +209,3 @@ class Rebalances:
             group.remove(member_id)
             out.timers.append(Cancel(("session", group.group_id, member_id)))
         self.prepare(group, f"no SyncGroup of {missing}", out, now_ms)
-
-    def on_session_timer(self, group: ClassicGroup, member_id: str, out: Outcome, now_ms: int) -> None:
-        """End a session: the member is removed unless a parked request proves it alive."""
-        if member_id in group.pending_joins:
-            log.info("group %s: pending member %s did not come back", group.group_id, member_id)
-            group.remove(member_id)
-            if group.state is PREPARING and group.all_joined():
-                self.complete_join(group, out, now_ms)
-            return
-        member = group.members.get(member_id)
-        if member is None or member.is_alive_without_heartbeat():
-            return
-        log.info("group %s: the session of member %s is over", group.group_id, member_id)
-        self.drop(group, member, out)
-        if group.state in (STABLE, COMPLETING):
-            self.prepare_or_complete(group, f"the session of {member_id} is over", out, now_ms)
-        elif group.state is PREPARING and group.all_joined():
-            self.complete_join(group, out, now_ms)
-
-    def drop(self, group: ClassicGroup, member: Member, out: Outcome) -> None:
-        """Remove a member, telling a parked JoinGroup of it to start over."""
-        answer_join(member, JoinGroupResponse(member_id="", error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
-        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
-        group.remove(member.member_id)

@@ -1,0 +1,1 @@
+"""What assigns partitions to the members of consumer groups."""

@@ -1,0 +1,115 @@
+"""Staying in a classic group and leaving it: Heartbeat, LeaveGroup, and the end of a session.
+
+The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupHeartbeat, classicGroupLeave,
+expireClassicGroupMemberHeartbeat).
+
+Timers, by key: ("session", group, member) a member's session, and the wait for one that was only given an id.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kbroker.coordination.outcome import Cancel, Outcome
+from kbroker.group_coordinator.classic.group import COMPLETING, DEAD, PREPARING, STABLE, ClassicGroup, Member
+from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_join, answer_sync, schedule_session
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.messages.join_group import JoinGroupResponse
+from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+from kbroker.protocol.messages.sync_group import SyncGroupResponse
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """Who stays in a group."""
+
+    def __init__(self, rebalances: Rebalances) -> None:
+        self._rebalances = rebalances
+
+    def heartbeat(self, group: ClassicGroup | None, request: HeartbeatRequest) -> Outcome:
+        """Handle a Heartbeat; raises ApiError."""
+        if group is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if group.state is DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        member = group.validate_member(request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        code = ErrorCode.REBALANCE_IN_PROGRESS if group.state is PREPARING else ErrorCode.NONE
+        out = Outcome(reply=HeartbeatResponse(error_code=code))
+        schedule_session(group, member, out)
+        return out
+
+    # -- LeaveGroup
+
+    def leave(self, group: ClassicGroup | None, members: list[MemberIdentity], now_ms: int) -> Outcome:
+        """Handle a LeaveGroup, or an administrator's removal of static members (no member id); raises ApiError."""
+        if group is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if group.state is DEAD:
+            return Outcome(reply=LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        out = Outcome()
+        answers = [
+            MemberResponse(
+                member_id=identity.member_id,
+                group_instance_id=identity.group_instance_id,
+                error_code=self._leave_one(group, identity, out),
+            )
+            for identity in members
+        ]
+        gone = [answer.member_id for answer in answers if answer.error_code == ErrorCode.NONE]
+        if gone and group.state in (STABLE, COMPLETING):
+            self._rebalances.prepare_or_complete(group, f"LeaveGroup of ({', '.join(gone)})", out, now_ms)
+        elif gone and group.state is PREPARING:
+            self._rebalances.complete_join_if_all_here(group, out, now_ms)
+        out.reply = LeaveGroupResponse(members=answers)
+        return out
+
+    def _leave_one(self, group: ClassicGroup, identity: MemberIdentity, out: Outcome) -> ErrorCode:
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        if not member_id:
+            found = group.static_members.get(instance_id) if instance_id is not None else None
+            if found is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            member_id = found
+        elif member_id in group.pending_joins:
+            group.remove(member_id)
+            out.timers.append(Cancel(("session", group.group_id, member_id)))
+            return ErrorCode.NONE
+        else:
+            try:
+                group.validate_member(member_id, instance_id)
+            except ApiError as err:
+                return err.code
+        log.info("group %s: member %s leaves; reason: %s", group.group_id, member_id, identity.reason or "not provided")
+        out.timers.append(Cancel(("session", group.group_id, member_id)))
+        self._drop(group, group.members[member_id], out)
+        return ErrorCode.NONE
+
+    # -- the end of a session
+
+    def on_session_timer(self, group: ClassicGroup, member_id: str, out: Outcome, now_ms: int) -> None:
+        """End a session: the member is removed unless a parked request proves it alive."""
+        if member_id in group.pending_joins:
+            log.info("group %s: pending member %s did not come back", group.group_id, member_id)
+            group.remove(member_id)
+            if group.state is PREPARING and group.all_joined():
+                self._rebalances.complete_join(group, out, now_ms)
+            return
+        member = group.members.get(member_id)
+        if member is None or member.is_alive_without_heartbeat():
+            return
+        log.info("group %s: the session of member %s is over", group.group_id, member_id)
+        self._drop(group, member, out)
+        if group.state in (STABLE, COMPLETING):
+            self._rebalances.prepare_or_complete(group, f"the session of {member_id} is over", out, now_ms)
+        elif group.state is PREPARING and group.all_joined():
+            self._rebalances.complete_join(group, out, now_ms)
+
+    def _drop(self, group: ClassicGroup, member: Member, out: Outcome) -> None:
+        """Remove a member, telling a parked JoinGroup of it to start over."""
+        answer_join(member, JoinGroupResponse(member_id="", error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
+        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
+        group.remove(member.member_id)

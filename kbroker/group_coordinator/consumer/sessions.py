@@ -1,0 +1,79 @@
+"""The timers of the members of consumer groups: how long each may be silent, or take for what it was told.
+
+Owns when they begin and end; what one means: removal.py.
+
+By key: ("consumer session", group, member) a member that is silent; ("revoke", group, member) one that does not give up
+what it must. Of classic members besides: ("consumer join", group, member) one that was told to join again,
+("consumer sync", group, member) one that has joined and not synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbroker.coordination.outcome import Cancel, Outcome, Schedule
+from kbroker.group_coordinator.config import Settings
+from kbroker.group_coordinator.consumer.group import ConsumerGroup
+from kbroker.group_coordinator.consumer.member import UNREVOKED, ConsumerMember, Epochs, MemberState
+from kbroker.group_coordinator.groups import Groups
+
+REASONS = {
+    "consumer session": "its session is over",
+    "revoke": "it has not revoked its partitions in time",
+    "consumer join": "it has not joined again in time",
+    "consumer sync": "it has not asked for its assignment in time",
+}
+TIMER_KINDS = frozenset(REASONS)
+
+
+class Sessions:
+    """The timers of a shard's groups."""
+
+    def __init__(self, groups: Groups, settings: Settings) -> None:
+        self._groups = groups
+        self._settings = settings
+
+    def schedule(self, group_id: str, member_id: str, out: Outcome, timeout_ms: int | None = None) -> None:
+        """Let a member's session (re)start now."""
+        delay = self._settings.session_timeout_ms(group_id) if timeout_ms is None else timeout_ms
+        out.timers.append(Schedule(("consumer session", group_id, member_id), delay))
+
+    def on_loaded(self, group: ConsumerGroup, out: Outcome) -> None:
+        """Give every member a whole session, and a whole rebalance timeout, to show up in."""
+        for member in group.members.values():
+            self.schedule(group.group_id, member.member_id, out)
+            if member.state is UNREVOKED:
+                group.revoking[member.member_id] = member.member_epoch
+                key = ("revoke", group.group_id, member.member_id)
+                out.timers.append(Schedule(key, member.rebalance_timeout_ms))
+
+    def time_revocation(self, group_id: str, member: ConsumerMember, out: Outcome) -> None:
+        """Give a member that must give something up its rebalance timeout for that; one that has done so needs none.
+
+        It counts from when the member is known to be so far, which it is also where the log was late to commit it.
+        """
+
+        def settle(done: Outcome, _now: int) -> None:
+            group = self._groups.consumer(group_id)
+            held = None if group is None else group.members.get(member.member_id)
+            if group is None or held is None or _progress(held) != _progress(member):
+                return
+            key = ("revoke", group_id, member.member_id)
+            if member.state is UNREVOKED:
+                done.timers.append(Schedule(key, member.rebalance_timeout_ms))
+                group.revoking[member.member_id] = member.member_epoch
+            else:
+                done.timers.append(Cancel(key))
+                group.revoking.pop(member.member_id, None)
+
+        out.when_written(settle, settle)
+
+
+def _progress(member: ConsumerMember) -> tuple[MemberState, int, Epochs]:
+    """Return what of a member says how far it is with what it must give up."""
+    return member.state, member.member_epoch, member.pending_revocation
+
+
+def forget_timers(group_id: str, member_ids: Iterable[str], out: Outcome) -> None:
+    """Forget all timers of members of a consumer group."""
+    out.timers += [Cancel((kind, group_id, member_id)) for member_id in member_ids for kind in REASONS]

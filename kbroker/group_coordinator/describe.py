@@ -1,0 +1,120 @@
+"""DescribeGroups, ConsumerGroupDescribe and ListGroups: groups as administrators see them.
+
+Owns the shape of the answers. Topics that are gone are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kbroker.group_coordinator.classic.group import DEAD, STABLE, ClassicGroup
+from kbroker.group_coordinator.consumer.group import NOTHING
+from kbroker.group_coordinator.consumer.member import CLASSIC_MEMBER, CONSUMER_MEMBER, ConsumerMember, Partitions
+from kbroker.group_coordinator.groups import Groups
+from kbroker.group_coordinator.topics import Topics
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages import consumer_group_describe
+from kbroker.protocol.messages.consumer_group_describe import Assignment, TopicPartitions
+from kbroker.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from kbroker.protocol.messages.list_groups import ListedGroup
+
+ERROR_MESSAGE_SINCE = 6
+
+
+def describe_group(groups: Groups, group_id: str, version: int) -> DescribedGroup:
+    """Answer DescribeGroups. A group that does not exist is Dead, and an error only since version 6 (KIP-1043)."""
+    group = groups.get(group_id)
+    if not isinstance(group, ClassicGroup):
+        if version >= ERROR_MESSAGE_SINCE:
+            reason = "not found" if group is None else "is not a classic group"
+            return DescribedGroup(
+                group_id=group_id,
+                group_state=DEAD.value,
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+                error_message=f"Group {group_id} {reason}.",
+            )
+        return DescribedGroup(group_id=group_id, group_state=DEAD.value)
+    protocol = group.protocol_name if group.state is STABLE else None
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol or "",
+        members=[
+            DescribedGroupMember(
+                member_id=m.member_id,
+                group_instance_id=m.instance_id,
+                client_id=m.client_id,
+                client_host=m.client_host,
+                member_metadata=b"" if protocol is None else m.metadata(protocol),
+                member_assignment=m.assignment,
+            )
+            for m in group.members.values()
+        ],
+    )
+
+
+def describe_consumer_group(
+    groups: Groups, group_id: str, default_assignor: str, topics: Topics
+) -> consumer_group_describe.DescribedGroup:
+    """Answer ConsumerGroupDescribe; raises GROUP_ID_NOT_FOUND.
+
+    Of each member: what it has, which includes what it is to give up, and what it is to have.
+    """
+    group = groups.known_consumer(group_id)
+    return consumer_group_describe.DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.preferred_assignor() or default_assignor,
+        members=[
+            _member(member, group.target.get(member.member_id, NOTHING), topics) for member in group.members.values()
+        ],
+    )
+
+
+def _member(member: ConsumerMember, target: Partitions, topics: Topics) -> consumer_group_describe.Member:
+    held: dict[bytes, list[int]] = {}
+    for epochs in (member.assigned, member.pending_revocation):
+        for topic_id, indexes in epochs.items():
+            held.setdefault(topic_id, []).extend(indexes)
+    return consumer_group_describe.Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topics),
+        subscribed_topic_regex=member.regex,
+        assignment=_assignment(held, topics),
+        target_assignment=_assignment(target, topics),
+        member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
+    )
+
+
+def _assignment(partitions: Mapping[bytes, Iterable[int]], topics: Topics) -> Assignment:
+    return Assignment(
+        topic_partitions=[
+            TopicPartitions(topic_id=topic_id, topic_name=name, partitions=sorted(indexes))
+            for topic_id, indexes in partitions.items()
+            if (name := topics.name_of(topic_id)) is not None
+        ]
+    )
+
+
+def list_groups(groups: Groups, states: Sequence[str], types: Sequence[str]) -> list[ListedGroup]:
+    """List the groups in these states and of these types; case does not matter, an empty filter is none."""
+    wanted = {state.strip().lower() for state in states}
+    kinds = {name.lower() for name in types}
+    return [
+        ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type or "",
+            group_state=group.state.value,
+            group_type=group.TYPE,
+        )
+        for group in groups
+        if (not kinds or group.TYPE in kinds) and (not wanted or group.state.value.lower() in wanted)
+    ]

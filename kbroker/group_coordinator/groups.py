@@ -1,0 +1,58 @@
+"""The groups of a shard, of both protocols, in one table by id.
+
+Owns which group an id stands for, and what deletes one. What a group is made into, and when, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.group_coordinator.classic.group import ClassicGroup
+from kbroker.group_coordinator.classic.group_record import group_tombstone
+from kbroker.group_coordinator.consumer import records
+from kbroker.group_coordinator.consumer.group import ConsumerGroup
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+Group = ClassicGroup | ConsumerGroup
+
+
+class Groups:
+    """The table."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Group] = {}
+        self.get = self._by_id.get
+
+    def classic(self, group_id: str) -> ClassicGroup | None:
+        group = self._by_id.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    def consumer(self, group_id: str) -> ConsumerGroup | None:
+        group = self._by_id.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def known_consumer(self, group_id: str) -> ConsumerGroup:
+        """Return a consumer group; raises GROUP_ID_NOT_FOUND."""
+        group = self._by_id.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            reason = "not found" if group is None else "is not a consumer group"
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
+        return group
+
+    def put(self, group: Group) -> None:
+        """Let a group be what its id stands for, instead of any other."""
+        self._by_id[group.group_id] = group
+
+    def remove(self, group: Group | None) -> None:
+        """Forget a group, unless its id stands for another by now."""
+        if group is not None and self._by_id.get(group.group_id) is group:
+            del self._by_id[group.group_id]
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._by_id.values())
+
+
+def group_tombstones(group: Group) -> list[CoordinatorRecord]:
+    """Return what deletes a group, though not its offsets."""
+    return records.group_tombstones(group) if isinstance(group, ConsumerGroup) else [group_tombstone(group.group_id)]

@@ -1,0 +1,243 @@
+"""OffsetCommit and TxnOffsetCommit: who may commit, and what is written.
+
+Owns the checks of generations and member epochs, for groups of both protocols. Changes nothing: the records do, once
+they are replayed (offsets.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from kbroker.coordination.outcome import InTransaction, Outcome
+from kbroker.group_coordinator.classic.group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup
+from kbroker.group_coordinator.classic.rebalance import schedule_session
+from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.consumer.group import ConsumerGroup
+from kbroker.group_coordinator.groups import Groups
+from kbroker.group_coordinator.offset_records import offset_commit
+from kbroker.group_coordinator.topics import Topics
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.group_records import OffsetCommitValue
+from kbroker.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kbroker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+GROUP_ID_NOT_FOUND_SINCE = 9
+
+
+class OffsetCommits:
+    """Commits to the groups of a shard."""
+
+    def __init__(self, groups: Groups, topics: Topics, config: GroupConfig) -> None:
+        self._groups = groups
+        self._topics = topics
+        self._config = config
+
+    def commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Outcome:
+        """Handle an OffsetCommit of partitions that exist; raises ApiError for all of them."""
+        out = Outcome()
+        check = self._validate_commit(request, version, out)
+        expire = -1 if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
+        limit = self._config.offset_metadata_max_bytes
+        group_id = request.group_id
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for asked in topic.partitions:
+                metadata = asked.committed_metadata or ""
+                if len(metadata) * 2 > limit and _java_length(metadata) > limit:
+                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    code = ErrorCode.NONE
+                    if check is not None:
+                        check(topic.topic_id, asked.partition_index)
+                    value = OffsetCommitValue(
+                        offset=asked.committed_offset,
+                        leader_epoch=asked.committed_leader_epoch if asked.committed_leader_epoch >= 0 else -1,
+                        metadata=metadata,
+                        commit_timestamp=now_ms,
+                        expire_timestamp=expire,
+                        topic_id=topic.topic_id,
+                    )
+                    out.records.append(offset_commit(group_id, topic.name, asked.partition_index, value))
+                partitions.append(OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code))
+            topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+        out.reply = OffsetCommitResponse(topics=topics)
+        return out
+
+    def _validate_commit(
+        self, request: OffsetCommitRequest, version: int, out: Outcome
+    ) -> Callable[[bytes, int], None] | None:
+        """Let a commit of the current generation pass, or one without a generation to a group without members.
+
+        It counts as a heartbeat where a rebalance does not want to hear one of its own. In a consumer group each
+        partition may have to be checked by what is returned.
+        """
+        generation, member_id = request.generation_id_or_member_epoch, request.member_id
+        instance_id = request.group_instance_id
+        group = self._groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return _validate_consumer_commit(group, member_id, instance_id, generation, version)
+        _validate_classic_commit(group, request, version, out)
+        return None
+
+    def commit_in_transaction(self, request: TxnOffsetCommitRequest, guard: object, now_ms: int) -> Outcome:
+        """Handle a TxnOffsetCommit of partitions that exist; raises ApiError for all of them."""
+        check = self._validate_in_transaction(request)
+        limit = self._config.offset_metadata_max_bytes
+        producer = InTransaction(request.producer_id, request.producer_epoch, guard)
+        out = Outcome(producer=producer if request.producer_id >= 0 else None)
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for asked in topic.partitions:
+                metadata = asked.committed_metadata or ""
+                code = ErrorCode.NONE
+                if len(metadata) * 2 > limit and _java_length(metadata) > limit:
+                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    if check is not None:
+                        check(topic.name, asked.partition_index)
+                    value = OffsetCommitValue(
+                        offset=asked.committed_offset,
+                        leader_epoch=max(asked.committed_leader_epoch, -1),
+                        metadata=metadata,
+                        commit_timestamp=now_ms,
+                    )
+                    out.records.append(offset_commit(request.group_id, topic.name, asked.partition_index, value))
+                partitions.append(
+                    TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
+                )
+            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+        out.reply = TxnOffsetCommitResponse(topics=topics)
+        return out
+
+    def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Callable[[str, int], None] | None:
+        """Let a member of the current generation pass, and whoever names no member at all (before KIP-447).
+
+        Unlike a plain commit this one is let through while a rebalance completes, and counts as no heartbeat. In a
+        consumer group each partition may have to be checked by what is returned; a stale epoch is ILLEGAL_GENERATION,
+        which is what transactional producers know.
+        """
+        group = self._groups.get(request.group_id)
+        if not isinstance(group, ConsumerGroup):
+            _validate_classic_in_transaction(group, request)
+            return None
+        with _stale_as_illegal():
+            check = _validate_consumer_commit(
+                group, request.member_id, request.group_instance_id, request.generation_id, 0, transactional=True
+            )
+        if check is None:
+            return None
+
+        def checked(topic: str, partition: int) -> None:
+            topic_id = self._topics.id_of(topic)
+            if topic_id is None:
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+            with _stale_as_illegal():
+                check(topic_id, partition)
+
+        return checked
+
+
+def _validate_classic_commit(
+    group: ClassicGroup | None, request: OffsetCommitRequest, version: int, out: Outcome
+) -> None:
+    generation, member_id = request.generation_id_or_member_epoch, request.member_id
+    instance_id = request.group_instance_id
+    if group is None:
+        if generation >= 0:
+            raise ApiError(
+                ErrorCode.GROUP_ID_NOT_FOUND if version >= GROUP_ID_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
+            )
+        return  # replaying the record creates a simple group
+    if group.state is DEAD:
+        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if generation < 0 and group.state is EMPTY:
+        return
+    if generation < 0 and not member_id and instance_id is None:
+        if group.state is not EMPTY:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return
+    member = group.validate_member(member_id, instance_id)
+    if generation != group.generation:
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+    if group.state is COMPLETING:
+        raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+    if group.state in (STABLE, PREPARING):
+        schedule_session(group, member, out)
+
+
+def _validate_classic_in_transaction(group: ClassicGroup | None, request: TxnOffsetCommitRequest) -> None:
+    generation, member_id, instance_id = request.generation_id, request.member_id, request.group_instance_id
+    if group is None:
+        if generation >= 0:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        return
+    if group.state is DEAD:
+        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if generation < 0 and (group.state is EMPTY or (not member_id and instance_id is None)):
+        return
+    group.validate_member(member_id, instance_id)
+    if generation != group.generation:
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+
+
+def _validate_consumer_commit(
+    group: ConsumerGroup,
+    member_id: str,
+    instance_id: str | None,
+    epoch: int,
+    version: int,
+    *,
+    transactional: bool = False,
+) -> Callable[[bytes, int], None] | None:
+    """Let a commit pass, or raise ApiError. Returns what checks each partition where the epoch is an older one.
+
+    An older epoch is good for the partitions that the member has had since then (KIP-1251).
+    """
+    if epoch < 0 and not group.members:
+        return None
+    if transactional and epoch == -1 and not member_id and instance_id is None:
+        return None
+    member = group.member(member_id)
+    is_classic = member.classic is not None
+    if not transactional and not is_classic and version < 9:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    if epoch == member.member_epoch:
+        return None
+    stale = ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
+    if epoch > member.member_epoch:
+        raise ApiError(stale)
+
+    def check(topic_id: bytes, partition: int) -> None:
+        since = member.epoch_of(topic_id, partition)
+        if since is None or epoch < since:
+            raise ApiError(stale)
+
+    return check
+
+
+@contextmanager
+def _stale_as_illegal() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        if error.code is not ErrorCode.STALE_MEMBER_EPOCH:
+            raise
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION) from error
+
+
+def _java_length(text: str) -> int:
+    """Return how long Java finds a string: in UTF-16 units."""
+    return len(text) + sum(character > "\uffff" for character in text)
