@@ -115,7 +115,7 @@ def finding(directory: Path) -> list[Line]:
     """Ask for offsets and times at random in a log of 1,000 segments."""
     log = filled(directory / "t-0", 1000 * 256 * 1024, records=20, segment_bytes=256 * 1024)
     rng = random.Random(1)
-    end, last = log.log_end_offset, log.active.max_timestamp
+    end, last = log.log_end_offset, log.segments.active.max_timestamp
     calls: list[tuple[str, Callable[[], object]]] = [
         ("fetch at a random offset", lambda: log.read(rng.randrange(end), 1 << 20, end, min_one=True)),
         ("ListOffsets by a random time", lambda: log.offset_for_timestamp(rng.randint(NOW, last))),

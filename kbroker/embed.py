@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from kbroker.broker import BrokerNode
+from kbroker.broker.node import BrokerNode
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
@@ -158,9 +158,7 @@ class Broker:
 
     async def _serve(self, config: BrokerConfig) -> None:
         self._stop = asyncio.Event()
-        node = BrokerNode(config, self._clock)
-        await node.start()
-        self._node = node
+        node = self._node = await BrokerNode.start(config, self._clock)
         self._ready.set()
         asked: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)

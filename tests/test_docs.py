@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from kbroker import handlers
 from kbroker.cli.main import VERBS
 from kbroker.handlers.registry import APIS
+from kbroker.pipeline.spark.session import TRIED
 
 ROOT = Path(__file__).parents[1]
 handlers.load_all()
@@ -67,3 +70,15 @@ def test_every_rule_of_transactions_has_a_test_that_names_its_number():
         tests = re.findall(r"`tests/[^`:]+::(test_[^`]+)`", row)
         assert tests, f"T{number}"
         assert any(f"t{number}_" in test for test in tests), f"T{number}"
+
+
+def test_the_pages_and_the_extra_name_the_versions_of_spark_that_were_tried():
+    page = (ROOT / "docs/pipeline.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (pyspark,) = (
+        each for each in map(Requirement, project["optional-dependencies"]["spark"]) if each.name == "pyspark"
+    )
+    minor = {f"{series}.{patch}" for series in ("3.4", "3.5", "4.0", "4.1") for patch in range(10)}
+    assert set(pyspark.specifier.filter(minor)) == set(TRIED)
+    for version in TRIED:
+        assert version in page

@@ -12,6 +12,7 @@ from compat_tests.wire.exchanges.consumer_groups import beat, enter, owned
 from compat_tests.wire.session import Wire
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.describe import describe_consumer_group
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -65,11 +66,12 @@ def test_a_group_that_kafka_wrote(brokers: dict[str, BrokerProcess]) -> None:
     finally:
         wire.close()
     state = ClusterState("c").with_topic(TopicState(topic, topic_id, (PartitionState((1,), (1,), 1, 0),) * 4))
-    shard = GroupShard(GroupConfig(), Topics(state))
+    topics = Topics(state)
+    shard = GroupShard(GroupConfig(), topics)
     for offset, (key, value) in enumerate(records_of_offsets_topic(brokers["apache"].bootstrap)):
         if group.encode() in key:
             shard.replay(offset, -1, key, value)
-    ours = shard.describe_consumer_group(group)
+    ours = describe_consumer_group(shard.groups, group, "uniform", topics)
     for described in (ours, theirs):
         described.members.sort(key=lambda member: member.member_id)
         for member in described.members:

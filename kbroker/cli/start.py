@@ -16,16 +16,15 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
-from kbroker.broker import BrokerNode
+from kbroker.broker.node import BrokerNode
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.log.directories.recovery_progress import RecoveryStopped
 from kbroker.network.event_loop import new_event_loop
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
@@ -119,7 +118,7 @@ def run(
         logging.getLogger("kbroker").warning("%s", warning)
     loop = new_event_loop()
     try:
-        loop.run_until_complete(_serve(BrokerNode(config, cluster_id=cluster_id), ready_file, started))
+        loop.run_until_complete(_serve(BrokerNode.start(config, cluster_id=cluster_id), ready_file, started))
     finally:
         loop.close()
 
@@ -147,12 +146,15 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(node: BrokerNode, ready_file: str | None, started: Callable[[BrokerNode], None]) -> None:
+async def _serve(
+    starting: Coroutine[Any, Any, BrokerNode], ready_file: str | None, started: Callable[[BrokerNode], None]
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if not await _started(node, stop):
+    node = await _unless_stopped(starting, stop)
+    if node is None:
         return
     try:
         started(node)
@@ -167,20 +169,18 @@ async def _serve(node: BrokerNode, ready_file: str | None, started: Callable[[Br
         await node.stop()
 
 
-async def _started(node: BrokerNode, stop: asyncio.Event) -> bool:
-    """Wait for the start; False if the order to stop came while logs were being read."""
-    starting = asyncio.ensure_future(node.start())
+async def _unless_stopped(starting: Coroutine[Any, Any, BrokerNode], stop: asyncio.Event) -> BrokerNode | None:
+    """Return what a start makes; None if the order to stop came while logs were being read."""
+    start = asyncio.ensure_future(starting)
     asked: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        node.interrupt()
+    await asyncio.wait({start, asked}, return_when=asyncio.FIRST_COMPLETED)
+    start.cancel()
     asked.cancel()
     try:
-        await starting
-    except RecoveryStopped:
+        return await start
+    except asyncio.CancelledError:
         logging.getLogger("kbroker").info("stopped while reading the logs; the next start begins with that again")
-        return False
-    return True
+        return None
 
 
 async def _stopped_or_failed(node: BrokerNode, stop: asyncio.Event) -> bool:

@@ -1,6 +1,6 @@
 """Configuration: which keys exist, what their values may be, and what a broker was told.
 
-Owns the table of keys (`topic_keys`, `group_keys`, `broker_*`), parsing, validation and formatting of values in Kafka's
-own words, the broker's configuration and the docs page. Never opens a socket and never touches the log; imports nothing
-of ours but `kbroker.protocol`.
+Owns the table of keys (`topic_keys.txt`, `group_keys.txt`, `broker_keys.txt`), parsing, validation and formatting of
+values in Kafka's own words, the broker's configuration and the docs page. Never opens a socket and never touches the
+log; imports nothing of ours but `kbroker.protocol`.
 """

@@ -1,6 +1,6 @@
 """What a config key is: its type, default, limits, and where a value can come from.
 
-Owns the vocabulary of this package. Never knows a particular key (the table modules do) nor parses a value (values.py).
+Owns the vocabulary of this package. Never knows a particular key (table.py does) nor parses a value (values.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 Value = bool | int | float | str | tuple[str, ...] | None
 
-HOUR_MS: Final = 3_600_000
-MINUTE_MS: Final = 60_000
+ALL_DIRS: Final = "*"
+"""In cordoned.log.dirs: all of them."""
 
 
 class ConfigType(IntEnum):
@@ -88,7 +88,10 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One declared key. `effect` is False where a value is accepted and shown but changes nothing yet."""
+    """One declared key. `effect` is False where a value is accepted and shown but changes nothing yet.
+
+    `refused`: it is about security, and changes nothing either, so a broker starts with its default only.
+    """
 
     name: str
     type: ConfigType
@@ -99,65 +102,9 @@ class ConfigKey:
     effect: bool = True
     internal: bool = False
     synonyms: tuple[Synonym, ...] = ()
+    refused: bool = False
 
     @property
     def sensitive(self) -> bool:
         """Whether the value is a secret, never to be shown."""
         return self.type is ConfigType.PASSWORD
-
-
-def key(
-    name: str,
-    type_: ConfigType,
-    default: Value,
-    validator: Validator | None,
-    mode: Mode,
-    doc: str,
-    *,
-    internal: bool = False,
-) -> ConfigKey:
-    """Declare a broker key that has an effect."""
-    return ConfigKey(name, type_, default, validator, doc, mode, True, internal)
-
-
-def accepted(
-    name: str,
-    type_: ConfigType,
-    default: Value,
-    validator: Validator | None,
-    mode: Mode,
-    doc: str,
-    *,
-    internal: bool = False,
-) -> ConfigKey:
-    """Declare a broker key that is accepted, validated and described, and has no effect yet."""
-    return ConfigKey(name, type_, default, validator, doc, mode, False, internal)
-
-
-def topic(
-    name: str,
-    type_: ConfigType,
-    default: Value,
-    validator: Validator | None,
-    doc: str,
-    *synonyms: Synonym,
-    effect: bool = True,
-    internal: bool = False,
-) -> ConfigKey:
-    """Declare a topic key; the first of `synonyms` that is set in the broker's config gives its default."""
-    return ConfigKey(name, type_, default, validator, doc, Mode.CLUSTER_WIDE, effect, internal, synonyms)
-
-
-def group(
-    name: str,
-    type_: ConfigType,
-    default: Value,
-    validator: Validator | None,
-    synonym: str | None,
-    doc: str,
-    *,
-    effect: bool = False,
-) -> ConfigKey:
-    """Declare a group key; `synonym` is the broker key that gives its default."""
-    synonyms = (Synonym(synonym),) if synonym else ()
-    return ConfigKey(name, type_, default, validator, doc, Mode.CLUSTER_WIDE, effect, False, synonyms)

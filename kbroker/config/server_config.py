@@ -1,24 +1,24 @@
 """The configuration of one broker: what it was started with, and what was changed since.
 
 Owns `BrokerConfig`: defaults < properties file < environment < command line, and on top of them the dynamic configs
-that the controller hands in. Never decides whether a client may change a config (alter.py) and never describes one
-(describe.py).
+that the controller hands in. Never decides whether a client may change a config (validation.py) and never describes
+one (describe.py).
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from kbroker.config import listeners as listener_rules
-from kbroker.config.consumer_bounds import check_consumer_groups
+from kbroker.config.between_keys import check_start
 from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
-from kbroker.config.overrides import check_cordoned, per_ip_overrides
 from kbroker.config.sources import parse_properties, settings_from_environment
-from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms
-from kbroker.config.values import parse, to_text
+from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms, listener_base
+from kbroker.config.values import parse, parse_text, to_text
 
 # Keys of older Kafka versions that many files still carry: no typing mistakes, so no guess at a nearer name.
 _GONE: Final = frozenset(
@@ -42,6 +42,9 @@ _GONE: Final = frozenset(
 )
 # Defaults that clients are not told: what only a dynamic change sets, and what has no default in Kafka.
 _NOT_TOLD: Final = DYNAMIC_ONLY | {"node.id"}
+# What Kafka's authorizers and security read, and KafkaConfig does not know.
+_OF_AUTHORIZERS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+_SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 _GONE_PREFIXES: Final = ("zookeeper.", "password.encoder.")
 
 
@@ -62,7 +65,8 @@ class BrokerConfig:
         self._values: dict[str, Value] = {}
         self._check_names(strict)
         self._recompute()
-        self._check_together()
+        self._refuse_security()
+        check_start(self)
         self.listeners = self._resolve_listeners()
 
     @classmethod
@@ -214,6 +218,13 @@ class BrokerConfig:
         self._recompute()
         return frozenset(name for name, value in self._values.items() if before.get(name) != value)
 
+    def with_dynamic(self, configs: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
+        """Return this configuration as it would be with other dynamic configs of this broker, or of all."""
+        changed = copy.copy(self)
+        changed.warnings = []
+        changed.set_dynamic(*((self.dynamic_default, configs) if per_broker else (configs, self.dynamic_broker)))
+        return changed
+
     def _recompute(self) -> None:
         values = {name: key.default for name, key in BROKER.items()}
         for name, text in self.static.items():
@@ -254,6 +265,21 @@ class BrokerConfig:
             raise ConfigError("; ".join(complaints))
         self.warnings += complaints
 
+    def _refuse_security(self) -> None:
+        """Refuse what promises security, rather than to serve without it. A default that is given does no harm."""
+        promised = []
+        for name, text in sorted(self.static.items()):
+            key = broker_key(name)
+            base = listener_base(name) or name
+            promises = key.refused if key else base in _OF_AUTHORIZERS or base.startswith(_SECURITY_PREFIXES)
+            if promises and (key is None or parse_text(name, key.type, text) != key.default):
+                promised.append(name)
+        if promised:
+            raise ConfigError(
+                f"{', '.join(promised)}: this version has no TLS, SASL or authorization, so every client may do "
+                "everything; to serve like that, leave this out"
+            )
+
     def _check_node_id(self) -> None:
         """Give the two names of this broker's number the same value; clients see both as set."""
         node, broker = self.static.get("node.id"), self.static.get("broker.id")
@@ -264,26 +290,6 @@ class BrokerConfig:
                 f"node.id is {node} and broker.id is {broker}; set one of them, or both to the same number"
             )
         self.static["node.id"] = self.static["broker.id"] = node if node is not None else broker or ""
-
-    def _check_together(self) -> None:
-        """Check what keys demand of each other."""
-        defaults = self.topic_defaults()
-        if _number(defaults["segment.ms"]) < 1:
-            raise ConfigError("log.roll.ms must be at least 1")
-        if _number(defaults["segment.jitter.ms"]) < 0:
-            raise ConfigError("log.roll.jitter.ms must be at least 0")
-        if _number(defaults["retention.ms"]) == 0:
-            raise ConfigError("log.retention.ms must be at least 1, or -1 to keep everything")
-        if _number(defaults["min.compaction.lag.ms"]) > _number(defaults["max.compaction.lag.ms"]):
-            raise ConfigError(
-                "log.cleaner.min.compaction.lag.ms must not be greater than log.cleaner.max.compaction.lag.ms"
-            )
-        check_consumer_groups(self.get_int)
-        try:
-            check_cordoned(self.get_list("cordoned.log.dirs") or (), self.log_dirs)
-            per_ip_overrides(self.get_str("max.connections.per.ip.overrides"))
-        except InvalidConfig as error:
-            raise ConfigError(error.text) from None
 
     def _resolve_listeners(self) -> listener_rules.Listeners:
         return listener_rules.resolve(
@@ -302,8 +308,3 @@ def _hint(unknown: str) -> str:
             return f"; it is a config of a {owner}, {own}"
     near = difflib.get_close_matches(unknown, BROKER, 1, 0.75)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def _number(value: Value) -> float:
-    assert isinstance(value, (int, float))
-    return value

@@ -1,27 +1,89 @@
-"""The table of all config keys, by resource.
+"""The table of all config keys, by resource, as the files beside this one declare them.
 
-Owns nothing but the sums of the table modules. Topic and group keys stand in the order in which Kafka checks them: when
-several values of one request are wrong, the first in this order is the one reported.
+Owns reading `broker_keys.txt`, `topic_keys.txt` and `group_keys.txt`, and which names stand for which key. Never parses
+a value that somebody set. Topic and group keys stand in the order in which Kafka checks them: when several values of
+one request are wrong, the first in this order is the one reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from kbroker.config import broker_cluster, broker_groups, broker_log, broker_node, broker_security, broker_tiered
-from kbroker.config.group_keys import GROUP_KEYS
-from kbroker.config.model import ConfigKey
-from kbroker.config.topic_keys import TOPIC_KEYS
+from kbroker.config import limits
+from kbroker.config.model import ConfigKey, ConfigType, Mode, Synonym, Validator
+from kbroker.config.values import parse_text
 
-BROKER_SECTIONS: Final = (broker_node, broker_log, broker_groups, broker_cluster, broker_security, broker_tiered)
 
-TOPIC: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in TOPIC_KEYS})
-GROUP: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in GROUP_KEYS})
-BROKER: Final[Mapping[str, ConfigKey]] = MappingProxyType(
-    {key.name: key for section in BROKER_SECTIONS for key in section.KEYS}
-)
+class Section(NamedTuple):
+    """Keys that stand together on the docs page."""
+
+    title: str
+    keys: list[ConfigKey]
+
+
+_LIMITS: Final[Mapping[str, Callable[..., Validator]]] = {
+    each.__name__: each
+    for each in (limits.at_least, limits.between, limits.one_of, limits.one_of_any_case, limits.list_of)
+}
+_FLAGS: Final = {"!empty": ("empty", False), "null": ("null", True)}
+
+
+def _limit(text: str) -> Validator | None:
+    """Return the limit that a cell names: a constant of limits.py, or a function and its arguments."""
+    if not text:
+        return None
+    name, *words = text.split()
+    if name not in _LIMITS:
+        constant: Validator = getattr(limits, name.upper())
+        return constant
+    arguments: list[Any] = [word for word in words if word not in _FLAGS]
+    if name in ("at_least", "between"):
+        arguments = [float(word) if "." in word else int(word) for word in words]
+    return _LIMITS[name](*arguments, **dict(_FLAGS[word] for word in words if word in _FLAGS))
+
+
+def _key(line: str, *, of_broker: bool) -> ConfigKey:
+    name, type_, default, limit, fifth, effect, doc = (cell.strip() for cell in line.split("|"))
+    kind = ConfigType[type_.upper()]
+    synonyms = []
+    for each in () if of_broker else filter(None, fifth.split(", ")):
+        synonym, _, factor = each.partition(" * ")
+        synonyms.append(Synonym(synonym, int(factor or 1)))
+    return ConfigKey(
+        name,
+        kind,
+        parse_text(name, kind, "" if default == '""' else default) if default else None,
+        _limit(limit),
+        doc,
+        Mode(fifth) if of_broker else Mode.CLUSTER_WIDE,
+        effect.startswith("yes"),
+        effect.endswith("internal"),
+        tuple(synonyms),
+        effect.startswith("refused"),
+    )
+
+
+def _read(resource: str) -> list[Section]:
+    sections = [Section("", [])]
+    for line in Path(__file__).with_name(f"{resource}_keys.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            sections.append(Section(line[3:], []))
+        elif line and not line.startswith("#"):
+            sections[-1].keys.append(_key(line, of_broker=resource == "broker"))
+    return [section for section in sections if section.keys]
+
+
+def _by_name(sections: list[Section]) -> Mapping[str, ConfigKey]:
+    return MappingProxyType({key.name: key for section in sections for key in section.keys})
+
+
+BROKER_SECTIONS: Final = _read("broker")
+BROKER: Final = _by_name(BROKER_SECTIONS)
+TOPIC: Final = _by_name(_read("topic"))
+GROUP: Final = _by_name(_read("group"))
 
 # Broker keys that name one thing in several units; the first that is set counts. DescribeConfigs lists them together.
 _FAMILIES: Final = (

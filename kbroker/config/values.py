@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from kbroker.config.model import ConfigKey, ConfigType, Value
-from kbroker.config.validators import invalid, java_double
+from kbroker.config.limits import invalid, java_double
+from kbroker.config.model import ConfigKey, ConfigType, InvalidConfig, Value
 
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _DOUBLE: Final = re.compile(r"[-+]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fFdD]?)", re.ASCII)
@@ -23,7 +23,7 @@ _JAVA_BLANK: Final = "".join(map(chr, range(0x21)))
 
 def parse(key: ConfigKey, text: str | None) -> Value:
     """Return the typed value of `text` for `key`, checked against the key's limits."""
-    value = None if text is None else _convert(key, text)
+    value = None if text is None else parse_text(key.name, key.type, text)
     if isinstance(value, tuple) and key.validator is not None:
         value = tuple(dict.fromkeys(value))
     if key.validator is not None:
@@ -31,21 +31,22 @@ def parse(key: ConfigKey, text: str | None) -> Value:
     return value
 
 
-def _convert(key: ConfigKey, text: str) -> Value:
+def parse_text(name: str, kind: ConfigType, text: str) -> Value:
+    """Return the value of `text` as one of its type, whatever the limits of the key `name`."""
     trimmed = text.strip(_JAVA_BLANK)
-    match key.type:
+    match kind:
         case ConfigType.BOOLEAN:
             if trimmed.lower() not in ("true", "false"):
-                raise invalid(key.name, text, "Expected value to be either true or false")
+                raise invalid(name, text, "Expected value to be either true or false")
             return trimmed.lower() == "true"
         case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
-            half = 1 << (_BITS[key.type] - 1)
+            half = 1 << (_BITS[kind] - 1)
             if _INTEGER.fullmatch(trimmed) is None or not -half <= int(trimmed) < half:
-                raise invalid(key.name, text, f"Not a number of type {key.type.name}")
+                raise invalid(name, text, f"Not a number of type {kind.name}")
             return int(trimmed)
         case ConfigType.DOUBLE:
             if _DOUBLE.fullmatch(trimmed) is None:
-                raise invalid(key.name, text, "Not a number of type DOUBLE")
+                raise invalid(name, text, "Not a number of type DOUBLE")
             return float(trimmed.rstrip("fFdD")) if not trimmed.endswith("Infinity") else float(trimmed)
         case ConfigType.LIST:
             return tuple(_COMMA.split(trimmed)) if trimmed else ()
@@ -80,3 +81,20 @@ def parse_all(
         else:
             values[name] = defaults.get(name, key.default)
     return values
+
+
+def per_ip_overrides(text: str) -> dict[str, int]:
+    """Parse "host:count,..."; raises InvalidConfig with the text of Kafka's own parser."""
+    found = {}
+    for item in (part.strip() for part in text.split(",")):
+        if not item:
+            continue
+        host, colon, count = item.rpartition(":")
+        if not colon:
+            detail = f"begin 0, end -1, length {len(item)}"
+            raise InvalidConfig(f"Error parsing configuration property 'max.connections.per.ip.overrides': {detail}")
+        try:
+            found[host] = int(count)
+        except ValueError:
+            raise InvalidConfig(f'For input string: "{count}"') from None
+    return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kbroker.config.alter import validate_broker, validate_group, validate_topic
+from kbroker.config.validation import validate_broker, validate_group, validate_topic
 from kbroker.controller.decide import check_topic_name
 from kbroker.handlers.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from kbroker.handlers.registry import RequestContext

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from kbroker.cluster_state import TopicState
-from kbroker.config.alter import validate_topic
 from kbroker.config.describe import describe_created_topic
+from kbroker.config.validation import validate_topic
 from kbroker.controller.decide import MAX_PARTITIONS_PER_REQUEST
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 from kbroker.handlers.fetch_session import FINAL_EPOCH, FetchSessions, Key, Session, wanted_of
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.log.epoch_proof import proven_epochs
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import (
     AbortedTransaction,
@@ -132,7 +131,7 @@ class Fetch:
             return self._failed(key[2], ErrorCode.KAFKA_STORAGE_ERROR)
         aborted = None
         if committed_only:
-            aborted = [AbortedTransaction(*entry) for entry in piece.aborted_transactions] if piece else []
+            aborted = [AbortedTransaction(*entry) for entry in log.aborted_in(piece)] if piece else []
         return PartitionData(
             key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
             piece if len(piece) else b"",
@@ -198,7 +197,7 @@ def _grouped(answered: Answered) -> list[FetchableTopicResponse]:
 def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | None:
     """Compare the consumer's last epoch with our history (KIP-595, Partition.readRecords). Raises ApiError."""
     log = partition.log
-    epoch, offset = proven_epochs(log).end_offset_for(want.last_fetched_epoch, log.log_end_offset)
+    epoch, offset = log.proven_epochs().end_offset_for(want.last_fetched_epoch, log.log_end_offset)
     if epoch < 0 or offset < 0 or want.fetch_offset < log.log_start_offset:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch < want.last_fetched_epoch or offset < want.fetch_offset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kbroker.config.alter import Op, apply_broker_ops, apply_ops
+from kbroker.config.operations import Op, apply_broker_ops, apply_ops
 from kbroker.config.table import GROUP as GROUP_KEYS
 from kbroker.config.table import TOPIC as TOPIC_KEYS
 from kbroker.handlers.config_changes import change, check_request

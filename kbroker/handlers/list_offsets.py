@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.log.epoch_proof import proven_epochs
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.list_offsets import (
@@ -97,7 +96,7 @@ def _looked_up(partition: Partition, wanted: ListOffsetsPartition, visible_end: 
         answer.offset, answer.leader_epoch = visible_end, partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = log.log_start_offset
-        answer.leader_epoch = proven_epochs(log).epoch_for_offset(log.log_start_offset)
+        answer.leader_epoch = log.proven_epochs().epoch_for_offset(log.log_start_offset)
     elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         answer.offset = -1
     else:

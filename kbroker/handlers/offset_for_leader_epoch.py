@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.log.epoch_proof import proven_epochs
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -47,7 +46,7 @@ def _one(ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> E
         return EpochEndOffset(error_code=code, partition=wanted.partition)
     log = partition.log
     try:
-        epoch, offset = proven_epochs(log).end_offset_for(wanted.leader_epoch, log.log_end_offset)
+        epoch, offset = log.proven_epochs().end_offset_for(wanted.leader_epoch, log.log_end_offset)
     except OSError as err:
         log.report_failure(err)
         return EpochEndOffset(error_code=ErrorCode.KAFKA_STORAGE_ERROR, partition=wanted.partition)

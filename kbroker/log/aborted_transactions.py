@@ -7,94 +7,96 @@ cut off between two entries.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from kbroker.log.files import read_at
-from kbroker.log.header_chain import proven_end
+from kbroker.log.header_chain import batch_at
+from kbroker.log.producers.producer_snapshots import Snapshots
 from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
 from kbroker.log.recovery import aborted_entry, replay
-from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn, TxnIndex
-from kbroker.protocol.records import BatchHeader, compute_crc, parse_header, read_marker
-
-if TYPE_CHECKING:
-    from kbroker.log.partition_log import PartitionLog
+from kbroker.log.segments import LogExtent, Segments
+from kbroker.protocol.records import BatchHeader, read_marker
 
 
-def aborted_transactions(log: PartitionLog, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-    """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
-    found: list[AbortedTxn] = []
-    for segment in log.segments[max(bisect_right(log.bases, start_offset) - 1, 0) :]:
-        if proven_txns(log, segment).collect(start_offset, end_offset, found):
-            break
-    return [(txn.producer_id, txn.first_offset) for txn in found]
+class AbortedTransactions(NamedTuple):
+    """The aborted transactions of a log as it is now."""
 
+    segments: Segments
+    extent: LogExtent
+    snapshots: Snapshots
 
-def proven_txns(log: PartitionLog, segment: Segment) -> TxnIndex:
-    """Return a segment's transaction index, found again in the log if the file says what the log does not."""
-    txns = segment.txns
-    if not txns.proven:
-        entries = txns.entries
-        if txns.missing or not all(_is_true(log, segment, entry) for entry in entries):
-            _rebuild(log, segment)
-        txns.proven = True
-    return txns
+    def overlapping(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return (producer id, first offset) of those that overlap [start, end)."""
+        found: list[AbortedTxn] = []
+        for index in range(self.segments.index_at(start_offset), len(self.segments)):
+            if self._proven(index).collect(start_offset, end_offset, found):
+                break
+        return [(txn.producer_id, txn.first_offset) for txn in found]
 
+    def begun_before(self, offset: int) -> list[AbortedTxn]:
+        """Return those whose first record lies below `offset`, wherever their markers lie."""
+        indexes = (self._proven(index) for index in range(len(self.segments)))
+        return [txn for index in indexes for txn in index.entries if txn.first_offset < offset]
 
-def _is_true(log: PartitionLog, segment: Segment, entry: AbortedTxn) -> bool:
-    """Whether the log does not deny the marker or the first batch of a transaction. A damaged batch denies nothing."""
-    index = log.segments.index(segment)
-    behind = log.bases[index + 1] if index + 1 < len(log.bases) else log.log_end_offset
-    if not segment.base_offset <= entry.last_offset < behind or entry.last_stable_offset > entry.last_offset + 1:
-        return False
-    end = _batch_at(log, entry.last_offset)
-    if end is not None:
-        batch, header = end
-        if (header.producer_id, header.last_offset) != (entry.producer_id, entry.last_offset):
+    def _proven(self, index: int) -> TxnIndex:
+        """Return a segment's transaction index, found again in the log if the file says what the log does not."""
+        txns = self.segments[index].txns
+        if not txns.proven:
+            entries = txns.entries
+            if txns.missing or not all(self._is_true(index, entry) for entry in entries):
+                self._rebuild(index)
+            txns.accept()
+        return txns
+
+    def _is_true(self, index: int, entry: AbortedTxn) -> bool:
+        """Whether the log does not deny a transaction's marker or first batch. A damaged batch denies nothing."""
+        base, behind = self.segments.bases[index], self.segments.end_of(index, self.extent.end_offset)
+        if not base <= entry.last_offset < behind or entry.last_stable_offset > entry.last_offset + 1:
             return False
-        if not _is_abort(batch, header):
+        end = self._batch_at(entry.last_offset)
+        if end is not None:
+            batch, header = end
+            if (header.producer_id, header.last_offset) != (entry.producer_id, entry.last_offset):
+                return False
+            if not _is_abort(batch, header):
+                return False
+        if entry.first_offset < self.segments.bases[0]:
+            return True
+        begin = self._batch_at(entry.first_offset)
+        if begin is None or (self.extent.may_have_holes and begin[1].base_offset > entry.first_offset):
+            return True
+        header = begin[1]
+        if header.is_control or not header.is_transactional:
             return False
-    if entry.first_offset < log.bases[0]:
-        return True
-    begin = _batch_at(log, entry.first_offset)
-    if begin is None or (log.may_have_holes and begin[1].base_offset > entry.first_offset):
-        return True
-    header = begin[1]
-    if header.is_control or not header.is_transactional:
-        return False
-    return (header.producer_id, header.base_offset) == (entry.producer_id, entry.first_offset)
+        return (header.producer_id, header.base_offset) == (entry.producer_id, entry.first_offset)
 
+    def _batch_at(self, offset: int) -> tuple[bytes, BatchHeader] | None:
+        """Return the batch that holds `offset`, or the next one of its segment; None if it cannot be trusted."""
+        found = batch_at(self.segments, self.extent, offset)
+        if found is None or found[0] is not self.segments[self.segments.index_at(offset)]:
+            return None
+        segment, position, header = found
+        return read_at(segment.handle.fd, header.size, position), header
 
-def _batch_at(log: PartitionLog, offset: int) -> tuple[bytes, BatchHeader] | None:
-    """Return the batch that holds `offset`, or the next one; None if what is there cannot be trusted."""
-    index = max(bisect_right(log.bases, offset) - 1, 0)
-    segment = log.segments[index]
-    found = segment.find(offset)
-    if found is None or proven_end(log, index, segment.place_before(offset), found[0], found[0]) <= found[0]:
-        return None
-    batch = read_at(segment.handle.fd, found[1], found[0])
-    header = parse_header(batch)
-    return (batch, header) if compute_crc(batch) == header.crc else None
+    def _rebuild(self, index: int) -> None:
+        """Find a segment's aborted transactions again, from a snapshot below it and the log."""
+        segment = self.segments[index]
+        state = ProducerState()
+        snapshot = self.snapshots.newest(segment.base_offset)
+        lowest = self.segments.bases[0]
+        state.reset(snapshot[1] if snapshot else [])
+        segment.txns.reset()
+
+        def note(completed: CompletedTxn) -> None:
+            if completed.aborted and completed.last_offset >= segment.base_offset:
+                segment.txns.append(aborted_entry(completed, state))
+
+        begin = max(snapshot[0], lowest) if snapshot else lowest
+        end = self.segments.end_of(index, self.extent.end_offset)
+        replay(state, self.segments[: index + 1], begin, end, note)
 
 
 def _is_abort(batch: bytes, header: BatchHeader) -> bool:
     marker = read_marker(batch) if header.is_control else None
     return marker is not None and not marker.commit
-
-
-def _rebuild(log: PartitionLog, segment: Segment) -> None:
-    """Find a segment's aborted transactions again, from a snapshot below it and the log."""
-    index = log.segments.index(segment)
-    end = log.segments[index + 1].base_offset if index + 1 < len(log.segments) else log.log_end_offset
-    state = ProducerState()
-    snapshot = log.snapshots.newest(segment.base_offset)
-    lowest = log.segments[0].base_offset
-    state.reset(max(snapshot[0], lowest) if snapshot else lowest, snapshot[1] if snapshot else [])
-    segment.txns.reset()
-
-    def note(completed: CompletedTxn) -> None:
-        if completed.aborted and completed.last_offset >= segment.base_offset:
-            segment.txns.append(aborted_entry(completed, state))
-
-    replay(state, log.segments[: index + 1], end, note)

@@ -19,7 +19,7 @@ class AppendOrigin(Enum):
     CLIENT = 0
     """A produce request: everything is checked."""
     COORDINATOR = 1
-    """A coordinator of this broker: control batches are allowed, sequences are not checked."""
+    """A coordinator of this broker, which has just built the batch: neither sequences nor its bytes are checked."""
     REPLICATION = 2
     """Batches that a leader has checked already."""
 

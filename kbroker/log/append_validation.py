@@ -4,7 +4,8 @@ Owns the checks of Kafka's ProduceRequest, UnifiedLog and LogValidator, their or
 reach clients, and the rewriting that a topic's settings ask for. Never appends, and knows nothing of producers'
 sequences.
 
-A batch's header is always checked. Its records are only walked where a rule needs it: a compacted topic, another codec,
+A batch's header is always checked, but for one that a coordinator of this broker has just built, of which only the
+size is. Its records are only walked where a rule needs it: a compacted topic, another codec,
 timestamps out of range, a caller that asks for everything. For a compacted topic, where that is every batch, a look at
 many records at once (record_runs.py) mostly tells that walking them would find nothing.
 """
@@ -107,6 +108,19 @@ def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, v
     return header
 
 
+def check_own(records: memoryview, rules: BatchRules) -> BatchHeader:
+    """Check the size of a batch that a coordinator of this broker has just built: nothing else can be wrong with it."""
+    header = parse_header(records)
+    if header.size > rules.max_size:
+        raise _too_large(header, rules)
+    return header
+
+
+def _too_large(header: BatchHeader, rules: BatchRules) -> AppendError:
+    detail = f"batch of {header.size} bytes exceeds max.message.bytes {rules.max_size}"
+    return AppendError(ErrorCode.MESSAGE_TOO_LARGE, detail=detail)
+
+
 def _explain(records: memoryview, rules: BatchRules, origin: AppendOrigin, version: int) -> AppendError | None:
     """Find out, in Kafka's order, what is wrong with a batch that looked unusual; None if it is in order after all."""
     invalid = ErrorCode.INVALID_RECORD
@@ -117,8 +131,7 @@ def _explain(records: memoryview, rules: BatchRules, origin: AppendOrigin, versi
     if origin is CLIENT and header.base_offset != 0:
         return AppendError(invalid, detail=f"base offset of a produced batch is {header.base_offset}, not 0")
     if header.size > rules.max_size:
-        detail = f"batch of {header.size} bytes exceeds max.message.bytes {rules.max_size}"
-        return AppendError(ErrorCode.MESSAGE_TOO_LARGE, detail=detail)
+        return _too_large(header, rules)
     if crc32c(records[CRC_START : header.size]) != header.crc:
         return AppendError(ErrorCode.CORRUPT_MESSAGE, detail=f"stored CRC {header.crc} does not match the batch")
     if header.codec > ZSTD:
@@ -181,6 +194,11 @@ def needs_walk(header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
     return header.max_timestamp > latest or header.base_timestamp > latest or header.base_timestamp < earliest
 
 
+def needs_other_codec(header: BatchHeader, rules: BatchRules) -> bool:
+    """Whether the topic stores its batches in another codec than a batch has."""
+    return rules.codec not in (-1, header.codec)
+
+
 def walk(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
 ) -> memoryview | bytes:
@@ -221,7 +239,7 @@ def walk(
 
 def _is_plain(records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
     """Whether a batch surely may stay as it is; False may mean anything."""
-    if header.timestamp_type or header.size != len(records) or rules.codec not in (-1, header.codec):
+    if header.timestamp_type or header.size != len(records) or needs_other_codec(header, rules):
         return False
     try:
         data = bytes(decompress(header.codec, records[HEADER_SIZE:], rules.max_decompressed))

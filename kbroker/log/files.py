@@ -24,11 +24,6 @@ CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
-PASSING_ERRORS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EINTR}
-)
-"""Errors of the machine or the process that are over once there is room again: the directory itself is in order."""
-
 
 def offset_name(directory: str, offset: int, suffix: str) -> str:
     """Path of the file of one segment."""
@@ -64,7 +59,7 @@ def write_all(fd: int, data: bytes, position: int) -> None:
     """Write all of `data` at `position`; raises OSError if less could be written."""
     written = os.pwrite(fd, data, position)
     if written != len(data):
-        raise OSError(28, f"wrote {written} of {len(data)} bytes")
+        raise OSError(errno.ENOSPC, f"wrote {written} of {len(data)} bytes")
 
 
 def read_at(fd: int, size: int, position: int) -> bytes:
@@ -102,7 +97,12 @@ def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
 
 def sync_directory(path: str) -> None:
     """Make creations, renames and removals in a directory survive a power loss."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_file(path, os.O_DIRECTORY)
+
+
+def sync_file(path: str, flags: int = 0) -> None:
+    """Make a file's content survive a power loss."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(fd)
     finally:

@@ -114,9 +114,8 @@ def check_end(log: PartitionLog) -> None:
     if log.failed:
         return  # it says itself that its files are not to be trusted
     check_offsets(log)
-    assert log.active is log.segments[-1], "the active segment is not the last one"
-    assert log.producers.end_offset == log.log_end_offset, f"{log.producers.end_offset}, {log.log_end_offset}"
-    _check_segment(log.active)
+    assert log.segments.active is log.segments[-1], "the active segment is not the last one"
+    _check_segment(log.segments.active)
 
 
 def check_log(log: PartitionLog) -> None:
@@ -125,7 +124,7 @@ def check_log(log: PartitionLog) -> None:
         return
     check_end(log)
     bases = [segment.base_offset for segment in log.segments]
-    assert log.bases == bases, f"{log.bases} are not the bases {bases}"
+    assert log.segments.bases == bases, f"{log.segments.bases} are not the bases {bases}"
     assert all(a < b for a, b in pairwise(bases)), f"bases are not in order: {bases}"
     assert bases[0] <= log.log_start_offset, f"log start {log.log_start_offset} lies before {bases[0]}"
     assert bases[-1] <= log.log_end_offset, f"end {log.log_end_offset} lies before {bases[-1]}"
@@ -139,6 +138,7 @@ def check_log(log: PartitionLog) -> None:
 def _check_segment(segment: Segment) -> None:
     size = os.stat(segment.path()).st_size
     assert size == segment.size, f"{segment.path()} has {size} bytes, not {segment.size}"
-    if segment.offsets is not None and segment.times is not None:
-        assert segment.offsets.looks_sane(segment.size), f"{segment.path()}: the offset index is not in order"
-        assert segment.times.looks_sane(), f"{segment.path()}: the time index is not in order"
+    if segment.indexes.is_open:
+        offsets, times = segment.indexes.open()
+        assert offsets.looks_sane(segment.size), f"{segment.path()}: the offset index is not in order"
+        assert times.looks_sane(), f"{segment.path()}: the time index is not in order"

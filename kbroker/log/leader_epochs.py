@@ -1,28 +1,38 @@
 """Which leader epoch began at which offset of a partition.
 
-Owns the list of (epoch, first offset) pairs, both rising, and keeps it on disk in `leader-epoch-checkpoint`. Never
-decides to truncate a log: it only answers how far an epoch reached.
+Owns the list of (epoch, first offset) pairs, both rising, and keeps it on disk in `leader-epoch-checkpoint`. That file
+has no checksum, so it is held against the batches, a few of each epoch, before the first answer of an opened log; where
+the two disagree the epochs are found in the log again. Never decides to truncate a log: it only answers how far an
+epoch reached.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 
 from kbroker.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
+from kbroker.log.header_chain import batch_at
+from kbroker.log.segments import LogExtent, Segments
+from kbroker.protocol.records import BatchHeader
 
 UNDEFINED = (-1, -1)
+
+logger = logging.getLogger(__name__)
 
 
 class LeaderEpochCache:
     """The leader epochs of one partition; every change but the first is on disk before the call returns."""
 
-    __slots__ = ("_entries", "_path", "latest")
+    __slots__ = ("_entries", "_path", "latest", "proven")
 
     def __init__(self, directory: str) -> None:
         self._path = f"{directory}/{LEADER_EPOCHS}"
         self._entries: list[tuple[int, int]] = []
         self.latest = -1
         """The newest epoch, -1 without one."""
+        self.proven = False
+        """Whether the epochs have been held against the batches."""
         for epoch, start in read_epochs(self._path):
             self._insert(epoch, start)
 
@@ -89,10 +99,16 @@ class LeaderEpochCache:
         self._replace([(self._entries[index - 1][0], start_offset), *self._entries[index:]])
         self._write()
 
-    def correct(self, entries: list[tuple[int, int]]) -> None:
-        """Take other entries, which the log told."""
-        self._replace(entries)
-        self._write()
+    def prove(self, segments: Segments, extent: LogExtent) -> None:
+        """Hold the epochs against the log's batches, and take what these tell where they disagree; raises OSError."""
+        self.proven = True
+        written = [(epoch, start) for epoch, start in self._entries if start < extent.end_offset]
+        if not _agrees(segments, extent, written) and (found := _read_epochs(segments, extent)):
+            logger.warning("%s: leader epochs are %s, not %s", self._path, found, written)
+            # The newest epoch may have no batch yet.
+            newest = [(self.latest, extent.end_offset)] if self.latest > found[-1][0] else []
+            self._replace([*found, *newest])
+            self._write()
 
     def clear(self) -> None:
         """Forget everything."""
@@ -107,3 +123,52 @@ class LeaderEpochCache:
         # The first epoch of an empty log says nothing that is not known anyway, and thousands of logs may be created at
         # once.
         write_epochs(self._path, self._entries, sync=self._entries[-1:] not in ([], [(self.latest, 0)]))
+
+
+def _agrees(segments: Segments, extent: LogExtent, entries: list[tuple[int, int]]) -> bool:
+    """Whether every epoch has the batches from its start to the next one's."""
+    start, end = extent.start_offset, extent.end_offset
+    if not entries or entries[0][1] > start:
+        first = _header_at(segments, extent, start)
+        if first is not None and first.leader_epoch >= 0 and (not entries or first.base_offset < entries[0][1]):
+            return False
+    following = [*(begins for _, begins in entries[1:]), end]
+    for (epoch, begins), ends in zip(entries, following, strict=bool(entries)):
+        first, last = _header_at(segments, extent, max(begins, start)), _header_at(segments, extent, ends - 1)
+        if first is not None and (first.leader_epoch < epoch or first.base_offset < begins > start):
+            return False
+        if last is not None and last.base_offset < ends and last.leader_epoch > epoch:
+            return False
+        # Where compaction has taken an epoch's batches, what is found there is of a later one.
+        whole = first is not None and first.base_offset <= max(begins, start)
+        if whole and first is not None and first.leader_epoch != epoch:
+            return False
+    return True
+
+
+def _read_epochs(segments: Segments, extent: LogExtent) -> list[tuple[int, int]]:
+    """Find where epochs begin, by halving, because they never fall; nothing where batches are not to be trusted."""
+    found: list[tuple[int, int]] = []
+    offset, end = extent.start_offset, extent.end_offset
+    while offset < end:
+        header = _header_at(segments, extent, offset)
+        if header is None:
+            return []
+        epoch = header.leader_epoch
+        if epoch >= 0:
+            found.append((epoch, max(header.base_offset, extent.start_offset)))
+        low, high = offset, end
+        while low < high:
+            middle = (low + high) // 2
+            there = _header_at(segments, extent, middle)
+            if there is not None and there.leader_epoch <= epoch:
+                low = max(middle, there.last_offset) + 1
+            else:
+                high = middle
+        offset = low
+    return found
+
+
+def _header_at(segments: Segments, extent: LogExtent, offset: int) -> BatchHeader | None:
+    found = batch_at(segments, extent, offset)
+    return found[2] if found is not None else None

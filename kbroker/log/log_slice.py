@@ -6,12 +6,8 @@ Never copies or looks at the bytes before somebody asks for them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kbroker.log.files import FileHandle, read_at
-
-if TYPE_CHECKING:
-    from kbroker.log.partition_log import PartitionLog
+from kbroker.log.segment.segment import Segment
 
 
 class LogSlice:
@@ -21,27 +17,28 @@ class LogSlice:
     truncation of the log, which only ever removes what was not committed, fewer bytes than `size` may be left.
     """
 
-    __slots__ = ("_end_offset", "_handle", "_log", "_segment_index", "_start_offset", "cut_short", "position", "size")
+    __slots__ = ("_handle", "cut_short", "end_offset", "position", "segment", "size", "start_offset")
 
     def __init__(
         self,
         handle: FileHandle | None,
         position: int,
         size: int,
-        log: PartitionLog | None = None,
-        segment_index: int = 0,
+        segment: Segment | None = None,
         start_offset: int = 0,
         end_offset: int = 0,
+        cut_short: bool = False,
     ) -> None:
         self._handle = handle
         self.position = position
         self.size = size
-        self._log = log
-        self._segment_index = segment_index
-        self._start_offset = start_offset
-        self._end_offset = end_offset
-        self.cut_short = False
-        """Whether more could have been served than one read looks at (links.py)."""
+        self.segment = segment
+        self.start_offset = start_offset
+        """What was asked for."""
+        self.end_offset = end_offset
+        """Up to where the reader may see."""
+        self.cut_short = cut_short
+        """Whether more could have been served than one read looks at (header_chain.py)."""
 
     @property
     def fd(self) -> int:
@@ -51,18 +48,6 @@ class LogSlice:
     @property
     def empty(self) -> bool:
         return self.size == 0
-
-    @property
-    def aborted_transactions(self) -> list[tuple[int, int]]:
-        """(producer id, first offset) of aborted transactions with records in the slice; to be asked at once."""
-        if self._log is None:
-            return []
-        log, index, end = self._log, self._segment_index, self._end_offset
-        if index < len(log.segments) - 1:
-            end = min(end, log.bases[index + 1])
-        if index < len(log.segments):
-            end = min(end, log.segments[index].offset_beyond(self.position + self.size))
-        return log.aborted_transactions(self._start_offset, end)
 
     def __len__(self) -> int:
         return self.size

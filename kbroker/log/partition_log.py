@@ -1,11 +1,11 @@
-"""The log of one partition.
+"""The log of one partition (Kafka's UnifiedLog).
 
-Owns its segments, offsets, producers and leader epochs, and keeps them true to each other: an append changes all or
-none of them. What only looks at them, or follows from a change, are functions in modules beside it (reading.py,
-offset_queries.py, aborted.py, truncation.py, retention.py). Never waits, never knows who asks, and never moves the high
-watermark of itself.
+Owns its offsets, and keeps segments, producers and leader epochs true to them: an append, a truncation or a deletion
+changes all or none of them. Each of these owns its own state (segments.py, producers/, leader_epochs.py), and what is
+only asked of them is beside it (timestamp_search.py, aborted_transactions.py, retention.py). Never waits, never knows
+who asks, and never moves the high watermark of itself.
 
-    <topic>-<partition>/   segments (see segment.py), *.snapshot (producer_entry.py),
+    <topic>-<partition>/   segments (segment/), *.snapshot (producers/producer_snapshots.py),
                            leader-epoch-checkpoint and partition.metadata (checkpoints.py)
 
 log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, at all times.
@@ -14,70 +14,69 @@ log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, at a
 from __future__ import annotations
 
 import logging
-import random
 import struct
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable
 
 from kbroker.failpoints import passed
-from kbroker.log import aborted_transactions as aborted
-from kbroker.log import checkpoints, reading, retention, truncation
-from kbroker.log import timestamp_search as offset_queries
-from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
-from kbroker.log.append_validation import BatchRules, check_header, needs_walk, stamp, trim, walk
-from kbroker.log.directories.flusher import FlushTask
-from kbroker.log.files import remove_quietly
+from kbroker.log import checkpoints, retention
+from kbroker.log.aborted_transactions import AbortedTransactions
+from kbroker.log.append_info import CLIENT, COORDINATOR, AppendError, AppendInfo, AppendOrigin
+from kbroker.log.append_validation import (
+    BatchRules,
+    check_header,
+    check_own,
+    needs_other_codec,
+    needs_walk,
+    stamp,
+    trim,
+    walk,
+)
+from kbroker.log.disk_errors import DiskTrouble
+from kbroker.log.flush import FlushTask
+from kbroker.log.header_chain import proven_end
+from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
 from kbroker.log.producers.producer_snapshots import ProducerEntry
 from kbroker.log.producers.producer_state import CompletedTxn
 from kbroker.log.producers.verification_guard import UNCHECKED
-from kbroker.log.recovery import aborted_entry, load_log
+from kbroker.log.recovery import aborted_entry, load_log, rebuild_producers
 from kbroker.log.segment.segment import Segment
+from kbroker.log.segment.transaction_index import AbortedTxn
+from kbroker.log.segments import LogExtent
+from kbroker.log.timestamp_search import TimestampSearch
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, parse_header, read_marker
 
 _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
-_COMPLAIN_EVERY_MS = 10_000
-_UNDATED = -1  # deleted by somebody without a clock: the delay begins when somebody with one comes by
 
 logger = logging.getLogger(__name__)
-
-
-def _nobody(_error: OSError) -> None:
-    """Nobody is told."""
 
 
 class PartitionLog:
     """One partition's log; offsets are absolute, `size` in bytes, times in ms."""
 
     __slots__ = (
-        "_complained_ms",
-        "_dirty_directory",
-        "_doomed",
-        "_failure",
-        "_idle_size",
         "_rules",
-        "active",
-        "bases",
+        "_snapshots",
+        "_times",
+        "_trouble",
         "config",
         "directory",
-        "epochs_proven",
         "high_watermark",
         "last_flush_ms",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
         "may_have_holes",
-        "newest_by_segment",
         "partition",
         "producers",
         "recovery_point",
-        "report_failure",
         "segments",
-        "snapshots",
         "topic",
         "topic_id",
         "truncations",
@@ -98,11 +97,13 @@ class PartitionLog:
         high_watermark: int = 0,
         compacted: bool = False,
         progress: Callable[[int], None] | None = None,
+        on_disk_error: Callable[[OSError], None] = lambda _error: None,
     ) -> None:
         """Open the directory, which must exist; the offsets are what the checkpoints say.
 
         `compacted` tells that the log has been compacted at some time, and may have holes. `progress` hears of the
-        bytes that recovery has read.
+        bytes that recovery has read, `on_disk_error` of every failure of the disk from then on: whoever keeps the
+        directory decides what it means for the others in it.
         """
         self.topic = topic
         self.partition = partition
@@ -123,31 +124,19 @@ class PartitionLog:
         )
         self.segments = loaded.segments
         self.leader_epochs = loaded.epochs
-        self.newest_by_segment: tuple[list[Segment], list[int]] | None = None
-        """Closed segments, and the largest timestamp up to each; see offset_queries.py."""
-        self.epochs_proven = False
-        """Whether the leader epochs have been held against the batches; see epoch_proof.py."""
         self.producers = loaded.producers
-        self.snapshots = loaded.snapshots
+        self._snapshots = loaded.snapshots
+        self._times = TimestampSearch(self.segments)
+        self._trouble = DiskTrouble(self._rules.name, on_disk_error)
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self.last_flush_ms = now_ms
-        self.bases = [segment.base_offset for segment in self.segments]
-        self.active = self.segments[-1]
-        self._failure: str | None = None
-        self._complained_ms = -_COMPLAIN_EVERY_MS
-        self.report_failure: Callable[[OSError], None] = _nobody
-        """Told of every failure of the disk; whoever keeps the directory decides what it means for the others in it."""
-        self._doomed: list[tuple[int, str]] = []
-        self._dirty_directory = True
         self.truncations = 0
-        self._idle_size = -1
         self.topic_id = checkpoints.read_topic_id(directory)
         if self.topic_id is None and topic_id is not None:
-            checkpoints.write_topic_id(directory, topic_id)
-            self.topic_id = topic_id
+            self.set_topic_id(topic_id)
 
     @property
     def last_stable_offset(self) -> int:
@@ -160,7 +149,12 @@ class PartitionLog:
     @property
     def size(self) -> int:
         """Bytes of all log files."""
-        return sum(segment.size for segment in self.segments)
+        return self.segments.size
+
+    def set_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Write down whose log this is; raises OSError."""
+        checkpoints.write_topic_id(self.directory, topic_id)
+        self.topic_id = topic_id
 
     def update_config(self, config: LogConfig) -> None:
         """Use other settings from now on; index settings count from the next segment on."""
@@ -187,14 +181,19 @@ class PartitionLog:
         A writable buffer is written to: base offset and leader epoch are put into it. `transaction_version` counts for
         the markers that end a transaction, `guard` (verification.py) for the batches that open one.
         """
-        if self._failure is not None:
-            raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._failure)
+        if self._trouble.refusal is not None:
+            raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
         rules = self._rules
         batch = memoryview(records)
-        header = check_header(batch, rules, origin, request_version)
-        if header[1] + LOG_OVERHEAD != len(batch):
-            batch = trim(batch)
-        if full_validation or needs_walk(header, rules, now_ms):
+        if origin is COORDINATOR:
+            header = check_own(batch, rules)
+            walks = needs_other_codec(header, rules)
+        else:
+            header = check_header(batch, rules, origin, request_version)
+            if header[1] + LOG_OVERHEAD != len(batch):
+                batch = trim(batch)
+            walks = full_validation or needs_walk(header, rules, now_ms)
+        if walks:
             batch = memoryview(walk(batch, header, rules, now_ms, origin))
             header = parse_header(batch)
         if rules.log_append_time and not header[5] & CONTROL_BIT:
@@ -246,7 +245,7 @@ class PartitionLog:
         last_offset = offset + header[6]
         size = len(batch)
         config = self.config
-        segment = self.active
+        segment = self.segments.active
         try:
             if leader_epoch != self.leader_epochs.latest:
                 self.leader_epochs.assign(leader_epoch, offset)
@@ -263,72 +262,154 @@ class PartitionLog:
                 segment.append((batch,), size, last_offset, header[8])
         except OSError as error:
             raise self._append_failed(error, completed, now_ms) from error
-        self.log_end_offset = self.producers.end_offset = last_offset + 1
+        self.log_end_offset = last_offset + 1
         if last_offset + 1 - self.recovery_point >= config.flush_messages:
             self.flush(now_ms)
         return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, self.log_start_offset)
 
     def _append_failed(self, error: OSError, completed: CompletedTxn | None, now_ms: int) -> AppendError:
-        if getattr(error, "unrepaired", False):
-            self.refuse_appends(f"the file could not be cut back after: {error}")
         if completed is not None and completed.aborted:
             try:
-                self.active.txns.truncate_to(self.log_end_offset)
+                self.segments.active.txns.truncate_to(self.log_end_offset)
             except OSError as second:
                 self.refuse_appends(f"the transaction index could not be cut back after: {second}")
-        if now_ms - self._complained_ms >= _COMPLAIN_EVERY_MS:
-            self._complained_ms = now_ms  # clients try again many times a second
-            logger.error("%s-%d: append failed: %s", self.topic, self.partition, error)
-        self.report_failure(error)
+        self._trouble.append_failed(error, now_ms)
         return AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=str(error))
 
     @property
     def failed(self) -> bool:
         """Whether appends are refused because what is on disk can no longer be known."""
-        return self._failure is not None
+        return self._trouble.refusal is not None
 
     def refuse_appends(self, reason: str) -> None:
         """Take no more appends: what is on disk can no longer be known."""
-        self._failure = reason
+        self._trouble.refuse(reason)
+
+    def report_failure(self, error: OSError) -> None:
+        """Hear of a read that failed, of whoever asked for it."""
+        self._trouble.report(error)
 
     def roll(self, now_ms: int) -> None:
         """Begin a new segment at the end of the log, unless the last one is empty; raises OSError."""
-        if self.active.size:
+        if self.segments.active.size:
             self._roll(now_ms)
 
     def _roll(self, now_ms: int) -> Segment:
-        old, offset = self.active, self.log_end_offset
+        old, offset = self.segments.active, self.log_end_offset
         if old.base_offset == offset:
             # An empty segment whose base suits, but which cannot take the batch: only its age and files start again.
-            old.reset_indexes()
-            old.created_ms = now_ms
+            old.start_again(now_ms)
             return old
-        segment = self.add_segment(offset, now_ms)
+        segment = self.segments.add(offset, self.config, now_ms)
         passed("roll.created")
         try:
             old.seal()
             passed("roll.sealed")
-            self.snapshots.take(self.producers.entries.values(), self.producers.end_offset, sync=False)
+            self._take_snapshot(sync=False)
         except OSError as error:
             # Both only save work later: the indexes are checked, and the log itself tells what a snapshot would.
             logger.warning("%s-%d: rolling at %d: %s", self.topic, self.partition, offset, error)
         return segment
 
+    def _take_snapshot(self, *, sync: bool) -> None:
+        self._snapshots.take(self.producers.entries.values(), self.log_end_offset, sync=sync)
+
     # -- reading ----------------------------------------------------------------------------------------------
 
-    read = reading.read  # as it stands there: a method that passed it on would cost every fetch a call
+    def extent(self) -> LogExtent:
+        """Return what whoever reads the segments has to know besides."""
+        return LogExtent(self.log_start_offset, self.log_end_offset, self.leader_epochs.latest, self.may_have_holes)
+
+    def read(self, fetch_offset: int, max_bytes: int, upper_bound: int, *, min_one: bool) -> LogSlice:
+        """Return batches from the one that holds `fetch_offset` on, none that reaches to `upper_bound`.
+
+        At most `max_bytes`, of which the last batch may be cut off; nothing if that is less than the first batch, which
+        `min_one` lets through whatever its size. Raises ApiError(OFFSET_OUT_OF_RANGE), or CORRUPT_MESSAGE where the
+        file makes no sense from there on.
+        """
+        if not self.log_start_offset <= fetch_offset <= self.log_end_offset:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if fetch_offset >= upper_bound:
+            return EMPTY_SLICE
+        segments = self.segments.items
+        for index in range(max(bisect_right(self.segments.bases, fetch_offset) - 1, 0), len(segments)):
+            segment = segments[index]
+            found = segment.find(fetch_offset)
+            if found is None:
+                if not self._is_whole_from(index, fetch_offset):
+                    raise ApiError(ErrorCode.CORRUPT_MESSAGE)  # or the reader would go past what it cannot see
+                continue
+            position, first_size = found
+            limit = max(max_bytes, first_size) if min_one else max_bytes
+            if limit < first_size:
+                return EMPTY_SLICE
+            end = segment.size if upper_bound >= self.log_end_offset else self._end_position(index, upper_bound)
+            wanted = min(end - position, limit)
+            if segment.found.unproven and fetch_offset < segment.tail_start:
+                limit = min(limit, self._proven_size(index, fetch_offset, position, limit))
+            size = min(wanted, limit)
+            if size <= 0:
+                return EMPTY_SLICE
+            return LogSlice(segment.handle, position, size, segment, fetch_offset, upper_bound, size < wanted)
+        return EMPTY_SLICE
+
+    def _is_whole_from(self, index: int, offset: int) -> bool:
+        segment = self.segments[index]
+        if not segment.found.unproven or offset >= segment.tail_start:
+            return segment.is_whole_from(offset)
+        anchor, size = segment.place_before(offset), segment.size
+        return proven_end(self.segments, self.extent(), index, anchor, size, size) >= size
+
+    def _proven_size(self, index: int, offset: int, position: int, size: int) -> int:
+        """Return how many bytes from `position` on may be served; raises ApiError(CORRUPT_MESSAGE) for none."""
+        anchor = self.segments[index].place_before(offset)
+        end = proven_end(self.segments, self.extent(), index, anchor, position, position + size)
+        if end <= position:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE)
+        return end - position
+
+    def _end_position(self, index: int, upper_bound: int) -> int:
+        segment = self.segments[index]
+        if self.segments.end_of(index, self.log_end_offset) <= upper_bound:
+            return segment.size
+        found = segment.find(upper_bound)
+        return segment.size if found is None else found[0]
+
+    def aborted_in(self, piece: LogSlice) -> list[tuple[int, int]]:
+        """Return (producer id, first offset) of aborted transactions with records in a slice that was just read."""
+        segment, end = piece.segment, piece.end_offset
+        if segment is None:
+            return []
+        index = self.segments.index_of(segment)
+        if index >= 0:
+            beyond = segment.offset_beyond(piece.position + piece.size)
+            end = min(end, beyond, self.segments.end_of(index, end))
+        return self.aborted_transactions(piece.start_offset, end)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
-        return aborted.aborted_transactions(self, start_offset, end_offset)
+        return self._aborted().overlapping(start_offset, end_offset)
+
+    def aborted_before(self, offset: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that begin below `offset`."""
+        return self._aborted().begun_before(offset)
+
+    def _aborted(self) -> AbortedTransactions:
+        return AbortedTransactions(self.segments, self.extent(), self._snapshots)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """Return (offset, timestamp, leader epoch) of the first record at or after `timestamp` in ms."""
-        return offset_queries.offset_for_timestamp(self, timestamp)
+        return self._times.first_at(timestamp, self.extent())
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
         """Return (offset, timestamp, leader epoch) of the first record with the largest timestamp."""
-        return offset_queries.max_timestamp_offset(self)
+        return self._times.largest(self.extent())
+
+    def proven_epochs(self) -> LeaderEpochCache:
+        """Return the leader epochs, once they have been seen to be those of the batches; raises OSError."""
+        if not self.leader_epochs.proven:
+            self.leader_epochs.prove(self.segments, self.extent())
+        return self.leader_epochs
 
     # -- offsets ----------------------------------------------------------------------------------------------
 
@@ -347,69 +428,84 @@ class PartitionLog:
         self.log_start_offset = offset
         self.leader_epochs.truncate_from_start(offset)
         self.producers.on_high_watermark(offset)
-        retention.delete_below_start(self, now_ms)
+        self._delete_below_start(now_ms)
         return True
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
         """Remove everything from `offset` on; batches are removed whole."""
-        truncation.truncate_to(self, offset, now_ms)
+        if offset >= self.log_end_offset:
+            return
+        segments = self.segments
+        if offset <= segments.bases[0]:
+            self.truncate_fully(offset, now_ms)
+            return
+        self.truncations += 1
+        while segments.bases[-1] >= offset:
+            self._remove(segments[-1], now_ms)
+        segments.active.truncate_to(offset)
+        self._set_end(segments.active.become_active())
 
     def truncate_fully(self, offset: int, now_ms: int = 0) -> None:
         """Remove everything and go on at `offset`."""
-        truncation.truncate_fully(self, offset, now_ms)
+        self.truncations += 1
+        for segment in list(self.segments):
+            self._remove(segment, now_ms)
+        self.segments.add(offset, self.config, now_ms)
+        self.log_start_offset = offset
+        self.leader_epochs.clear()
+        self._set_end(offset)
+
+    def _set_end(self, offset: int) -> None:
+        self.log_end_offset = offset
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.recovery_point = min(self.recovery_point, offset)
+        self.high_watermark = min(max(self.high_watermark, self.log_start_offset), offset)
+        self.leader_epochs.truncate_from_end(offset)
+        self._snapshots.remove_outside(-1, offset)
+        rebuild_producers(self.producers, self._snapshots, self.segments.items, offset)
 
     # -- housekeeping -----------------------------------------------------------------------------------------
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention by start offset, size and time; returns how many segments went. Nothing >= HW is touched."""
-        return retention.delete_old_segments(self, now_ms)
+        deleted = self._delete_below_start(now_ms)
+        if self.config.delete:
+            known = self.config, self.log_end_offset, self.high_watermark
+            deleted += self._delete_first(retention.beyond_size(self.segments, *known), now_ms)
+            deleted += self._delete_first(retention.too_old(self.segments, *known, now_ms), now_ms)
+        return deleted
 
-    def add_segment(self, base_offset: int, now_ms: int) -> Segment:
-        """Create an empty segment and append to it from now on; raises OSError."""
-        config = self.config
-        segment = Segment.create(
-            self.directory, base_offset, config.index_interval_bytes, config.segment_index_bytes, now_ms
-        )
-        if config.segment_jitter_ms:
-            segment.jitter_ms = random.randrange(min(config.segment_jitter_ms, config.segment_ms))
-        self.segments.append(segment)
-        self.bases.append(base_offset)
-        self.active = segment
-        self._dirty_directory = True
-        return segment
+    def _delete_first(self, count: int, now_ms: int) -> int:
+        if not count:
+            return 0
+        if count == len(self.segments):
+            self.roll(now_ms)
+        # The log's start moves first: whoever reads an offset below it is told so, not that a segment is missing.
+        self.log_start_offset = max(self.log_start_offset, self.segments.bases[count])
+        self.leader_epochs.truncate_from_start(self.log_start_offset)
+        return self._delete_below_start(now_ms)
 
-    def remove_segment(self, segment: Segment, now_ms: int) -> None:
-        """Take a segment out of the log; its files are removed `file.delete.delay.ms` later by `purge_deleted`."""
-        index = self.segments.index(segment)
-        del self.segments[index], self.bases[index]
-        due = now_ms + self.config.file_delete_delay_ms if now_ms else _UNDATED
-        self._doomed += [(due, path) for path in segment.mark_deleted()]
-        self.snapshots.remove(segment.base_offset)
+    def _delete_below_start(self, now_ms: int) -> int:
+        """Delete segments that lie wholly below the log's start; returns how many."""
+        deleted = 0
+        while len(self.segments) > 1 and self.segments.bases[1] <= self.log_start_offset:
+            self._remove(self.segments[0], now_ms)
+            deleted += 1
+        return deleted
+
+    def _remove(self, segment: Segment, now_ms: int) -> None:
+        self.segments.remove(segment, self.config, now_ms)
+        self._snapshots.remove(segment.base_offset)
 
     def exchange_segments(self, old: list[Segment], doomed: list[str], now_ms: int) -> None:
-        """Let the files that now stand at the base of the first one serve in the place of `old`, which are neighbours.
-
-        `doomed` are the old files' present names; they are removed as those of deleted segments are. Raises OSError.
-        """
-        index, base, config = self.segments.index(old[0]), old[0].base_offset, self.config
-        new = Segment.open(self.directory, base, config.index_interval_bytes, config.segment_index_bytes, now_ms)
-        self.segments[index : index + len(old)] = [new]
-        self.bases[index : index + len(old)] = [base]
-        self._doomed += [(now_ms + config.file_delete_delay_ms, path) for path in doomed]
+        """Let compacted files serve in the place of `old`, as Segments.replace does; raises OSError."""
+        self.segments.replace(old, doomed, self.config, now_ms)
         for segment in old[1:]:
-            self.snapshots.remove(segment.base_offset)
-        self._dirty_directory = True
+            self._snapshots.remove(segment.base_offset)
 
     def purge_deleted(self, now_ms: int) -> int:
         """Remove the files of deleted segments that are due; returns how many."""
-        delay = self.config.file_delete_delay_ms
-        self._doomed = [(now_ms + delay if when == _UNDATED else when, path) for when, path in self._doomed]
-        due = [path for when, path in self._doomed if when <= now_ms]
-        if due:
-            self._doomed = [(when, path) for when, path in self._doomed if when > now_ms]
-            for path in due:
-                remove_quietly(path)
-        return len(due)
+        return self.segments.purge(self.config, now_ms)
 
     def active_producers(self) -> list[ProducerEntry]:
         """Return the producers that the log knows."""
@@ -421,14 +517,11 @@ class PartitionLog:
 
     def begin_flush(self) -> FlushTask | None:
         """Return the work of a flush, which may be done on another thread; None if all is on disk."""
-        if self.recovery_point >= self.log_end_offset and not self._dirty_directory:
+        if self.recovery_point >= self.log_end_offset and not self.segments.directory_changed:
             return None
-        first = max(bisect_right(self.bases, self.recovery_point) - 1, 0)
-        handles = [segment.handle for segment in self.segments[first:]]
-        directory = self.directory if self._dirty_directory else None
-        self._dirty_directory = False
-        paths = self.snapshots.paths_from(self.recovery_point)
-        return FlushTask(handles, paths, directory, self.log_end_offset, self.truncations)
+        handles = self.segments.handles_from(self.recovery_point)
+        paths = self._snapshots.paths_from(self.recovery_point)
+        return FlushTask(handles, paths, self.segments.take_directory(), self.log_end_offset, self.truncations)
 
     def end_flush(self, task: FlushTask, now_ms: int) -> None:
         """Take a finished flush into account."""
@@ -438,7 +531,11 @@ class PartitionLog:
             self.refuse_appends(f"flush failed: {task.error}")
             self.report_failure(task.error)
         elif task.truncations == self.truncations:
-            self.recovery_point = max(self.recovery_point, task.end_offset)
+            self.set_recovery_point(max(self.recovery_point, task.end_offset))
+
+    def set_recovery_point(self, offset: int) -> None:
+        """Count as on disk what lies before `offset`, and nothing else."""
+        self.recovery_point = offset
 
     def flush(self, now_ms: int = 0) -> None:
         """Write everything to disk; raises AppendError(KAFKA_STORAGE_ERROR)."""
@@ -447,24 +544,18 @@ class PartitionLog:
             task.run()
             self.end_flush(task, now_ms)
             if task.error is not None:
-                raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._failure)
+                raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
 
     def release_idle(self, *, force: bool = False) -> None:
         """Close the files that nobody has used since the last call, or all; they are opened again when needed."""
-        for segment in self.segments:
-            idle = segment is not self.active or segment.size == self._idle_size
-            if force or (idle and not segment.used):
-                segment.release()
-            segment.used = False
-        self._idle_size = self.active.size
+        self.segments.release_idle(force=force)
 
     def move(self, directory: str) -> None:
         """Follow the directory, which was renamed."""
-        self.directory = self.snapshots.directory = directory
+        self.directory = directory
         self.leader_epochs.move(directory)
-        for segment in self.segments:
-            segment.move(directory)
-        self._doomed = []  # they go with the directory
+        self._snapshots.move(directory)
+        self.segments.move(directory)
 
     def close(self, *, clean: bool = True) -> None:
         """Close the files; a clean close also flushes, snapshots the producers and completes the indexes.
@@ -472,11 +563,9 @@ class PartitionLog:
         Raises OSError or AppendError when that failed; the files are closed all the same.
         """
         try:
-            if clean and self._failure is None:
-                self.snapshots.take(self.producers.entries.values(), self.producers.end_offset, sync=True)
-                self.active.seal()
-                self._dirty_directory = True
+            if clean and not self.failed:
+                self._take_snapshot(sync=True)
+                self.segments.seal_active()
                 self.flush()
         finally:
-            for segment in self.segments:
-                segment.release()
+            self.segments.release()

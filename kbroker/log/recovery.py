@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +32,7 @@ from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
+from kbroker.log.segments import Segments
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc, read_marker
 
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 class LoadedLog:
     """All that a directory told; offsets are absolute."""
 
-    segments: list[Segment]
+    segments: Segments
     epochs: LeaderEpochCache
     producers: ProducerState
     snapshots: Snapshots
@@ -72,28 +73,28 @@ def load_log(
     """
     remove_leftovers(directory)
     loader = _Loader(directory, config, now_ms, compacted=compacted)
-    if not clean:
-        loader.recover(recovery_point, progress)
-    log_end = loader.active().become_active(recovery_point if clean else 0)
-    if not loader.active().ends_whole:
+    segments = loader.segments
+    producers_end = 0 if clean else loader.recover(recovery_point, progress)
+    log_end = segments.active.become_active(recovery_point if clean else 0)
+    if not segments.active.ends_whole:
         # The mark of a clean stop was wrong: somebody else wrote to the file.
-        loader.recover(loader.active().base_offset)
-        log_end = loader.active().become_active()
+        producers_end = loader.recover(segments.active.base_offset)
+        log_end = segments.active.become_active()
     if clean and log_end < recovery_point:
         logger.warning("%s ends at %d, where a clean stop had left %d", directory, log_end, recovery_point)
     if log_end < log_start_offset:
         # The log lost more than what DeleteRecords had already given up: nothing of it may be shown again.
         loader.start_afresh(log_start_offset)
-        log_end = loader.active().become_active()
-    log_start = max(log_start_offset, loader.segments[0].base_offset)
+        log_end = producers_end = segments.active.become_active()
+    log_start = max(log_start_offset, segments.bases[0])
     loader.epochs.truncate_from_end(log_end)
     loader.epochs.truncate_from_start(log_start)
-    loader.snapshots.remove_stray({segment.base_offset for segment in loader.segments})
-    if loader.producers.end_offset != log_end or clean:
+    loader.snapshots.remove_stray(segments.bases)
+    if producers_end != log_end or clean:
         loader.snapshots.remove_outside(-1, log_end)
-        rebuild_producers(loader.producers, loader.snapshots, loader.segments, log_end)
+        rebuild_producers(loader.producers, loader.snapshots, segments.items, log_end)
     return LoadedLog(
-        loader.segments,
+        segments,
         loader.epochs,
         loader.producers,
         loader.snapshots,
@@ -155,82 +156,52 @@ class _Loader:
         self.epochs = LeaderEpochCache(directory)
         self.producers = ProducerState()
         self.snapshots = Snapshots(directory)
-        names = os.listdir(directory)
-        bases = sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := offset_of(name)) is not None)
-        for name in names:
-            if name.endswith(SEGMENT_SUFFIXES[1:]) and offset_of(name) not in bases:
-                remove_quietly(f"{directory}/{name}")
-        self.segments = [self._open(base) for base in bases]
-
-    def _open(self, base: int) -> Segment:
-        config = self._config
-        return Segment.open(
-            self._directory, base, config.index_interval_bytes, config.segment_index_bytes, self._now_ms
-        )
-
-    def _create(self, base: int) -> Segment:
-        config = self._config
-        return Segment.create(
-            self._directory, base, config.index_interval_bytes, config.segment_index_bytes, self._now_ms
-        )
-
-    def active(self) -> Segment:
-        """Return the last segment, created if there is none."""
-        if not self.segments:
-            self.segments.append(self._create(0))
-        return self.segments[-1]
+        self.segments = Segments(directory, config, now_ms)
 
     def start_afresh(self, offset: int) -> None:
         """Drop everything and begin at `offset`."""
-        for segment in self.segments:
-            self._remove(segment)
-        self.segments = [self._create(offset)]
+        self.segments.remove_behind(-1)
+        self.segments.add(offset, self._config, self._now_ms)
         self.epochs.clear()
         self.snapshots.remove_outside(_BEYOND_ALL, -1)
-        self.producers.reset(offset, [])
+        self.producers.reset([])
 
-    def _remove(self, segment: Segment) -> None:
-        for path in segment.mark_deleted():
-            remove_quietly(path)
-
-    def _remove_after(self, index: int) -> None:
+    def _remove_behind(self, index: int) -> None:
         """Remove the segments behind one that is about to be cut off, for good: they must not outlive what it loses."""
-        for later in self.segments[index + 1 :]:
-            self._remove(later)
-        del self.segments[index + 1 :]
+        self.segments.remove_behind(index)
         sync_directory(self._directory)
         passed("recovery.cut")
 
-    def recover(self, recovery_point: int, progress: Callable[[int], None] | None = None) -> None:
-        """Check all batches from the recovery point's segment on; cut the log off at the first bad one."""
-        if not self.segments:
-            return
-        if recovery_point > self.segments[-1].become_active():
+    def recover(self, recovery_point: int, progress: Callable[[int], None] | None = None) -> int:
+        """Check all batches from the recovery point's segment on; cut the log off at the first bad one.
+
+        Returns the offset up to which the producers know the log.
+        """
+        if self.segments.were_none:
+            return 0
+        if recovery_point > self.segments.active.become_active():
             recovery_point = 0  # whatever wrote that did not know this log
-        first = 0
-        for index, segment in enumerate(self.segments):
-            if segment.base_offset <= recovery_point:
-                first = index
-        base = self.segments[first].base_offset
-        rebuild_producers(self.producers, self.snapshots, self.segments[:first], base)
+        first = self.segments.index_at(recovery_point)
+        end = self.segments.bases[first]
+        rebuild_producers(self.producers, self.snapshots, self.segments[:first], end)
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
             # What is appended is gapless, and only compaction leaves holes. It never touches the last segment, and what
             # is not flushed has hardly been compacted; without a recovery point nobody knows.
-            gapless = not self._compacted and (recovery_point > 0 or segment is self.segments[-1])
-            if gapless and index > first and segment.base_offset > self.producers.end_offset:
+            gapless = not self._compacted and (recovery_point > 0 or segment is self.segments.active)
+            if gapless and index > first and segment.base_offset > end:
                 logger.warning("%s does not follow on what is before it, and is removed", segment.path())
-                self._remove_after(index - 1)
+                self._remove_behind(index - 1)
                 break
-            self.producers.end_offset = max(self.producers.end_offset, segment.base_offset)
+            end = max(end, segment.base_offset)
             # What a snapshot from before the crash says of offsets from here on may not be true any more.
             self.snapshots.remove_outside(-1, segment.base_offset)
-            self.snapshots.take(self.producers.entries.values(), self.producers.end_offset, sync=True)
+            self.snapshots.take(self.producers.entries.values(), end, sync=True)
             size = segment.size
-            after = self.segments[index + 1] if segment is not self.segments[-1] else None
-            recover_segment(
-                segment, self.producers, self.epochs, partial(self._remove_after, index), gapless=gapless, after=after
-            )
+            after = self.segments[index + 1] if segment is not self.segments.active else None
+            before_cut = partial(self._remove_behind, index)
+            found = recover_segment(segment, self.producers, self.epochs, before_cut, gapless=gapless, after=after)
+            end = max(end, found)
             passed("recovery.checked")
             if progress is not None:
                 progress(size)
@@ -239,6 +210,7 @@ class _Loader:
                 break
         for segment in self.segments[first:-1]:
             segment.seal()
+        return end
 
 
 def recover_segment(
@@ -249,16 +221,15 @@ def recover_segment(
     *,
     gapless: bool,
     after: Segment | None = None,
-) -> None:
-    """Read every batch of a segment, rebuild all its indexes, and cut it off at the first bad batch.
+) -> int:
+    """Read every batch of a segment, rebuild all its indexes, and cut it off at the first bad batch; return its end.
 
     `before_cut` is called before anything is cut off: a crash between the two must leave the reason for both. `after`
     is the segment behind this one.
     """
-    segment.reset_indexes()
-    segment.txns.reset()
+    segment.begin_recovery()
     fd = segment.handle.fd
-    end, indexed, next_offset = 0, 0, segment.base_offset
+    end, next_offset = 0, segment.base_offset
     for position, header, batch in scan_batches(fd, 0, segment.size):
         if not _is_sound(header, batch, next_offset, segment.base_offset):
             break
@@ -273,16 +244,16 @@ def recover_segment(
             _apply(segment, producers, header, batch)
         except Malformed:
             break
-        segment.note_batch(position, header, indexed)
-        if position - indexed > segment.index_interval:
-            indexed = position
+        # A batch that compaction emptied still has a timestamp, but no record to show for it.
+        segment.indexes.note(position, header.last_offset, header.max_timestamp if header.record_count else -1)
         if header.leader_epoch > epochs.latest and not _is_denied(header, position, segment, after):
             epochs.assign(header.leader_epoch, header.base_offset)
         end = position + header.size
         next_offset = header.last_offset + 1
     if end < segment.size:
         before_cut()
-    segment.end_rebuild(end, indexed)
+    segment.end_recovery(end)
+    return next_offset
 
 
 def _is_denied(header: BatchHeader, position: int, segment: Segment, after: Segment | None) -> bool:
@@ -339,26 +310,26 @@ def apply_to_producers(
                 if completed is not None and on_completed is not None:
                     on_completed(completed)
                 producers.apply_marker(header, marker, header.base_offset)
-    producers.end_offset = header.last_offset + 1
 
 
-def rebuild_producers(producers: ProducerState, snapshots: Snapshots, segments: list[Segment], end_offset: int) -> None:
+def rebuild_producers(
+    producers: ProducerState, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int
+) -> None:
     """Bring the producers to `end_offset`: from the newest valid snapshot, and the log from there on."""
     lowest = segments[0].base_offset if segments else end_offset
     found = snapshots.newest(end_offset)
+    begin = max(found[0], lowest) if found else lowest
     # Producers whose records were deleted are still known: their next retry must not be taken for something new.
-    producers.reset(max(found[0], lowest) if found else lowest, found[1] if found else [])
-    _recall_batches(producers, segments)
-    replay(producers, segments, end_offset)
-    producers.end_offset = end_offset
+    producers.reset(found[1] if found else [])
+    _recall_batches(producers, segments, begin)
+    replay(producers, segments, begin, end_offset)
 
 
-def _recall_batches(producers: ProducerState, segments: list[Segment]) -> None:
-    """Add to the one batch of each producer that a snapshot holds those that still stand at the end of the log.
+def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> None:
+    """Add to the one batch of each producer that a snapshot at `end` holds those that still stand right before it.
 
     So a producer may retry any of its last batches after a restart, too, as long as they are among the last megabyte.
     """
-    end = producers.end_offset
     segment = next((segment for segment in reversed(segments) if segment.base_offset < end), None)
     if not producers.entries or segment is None:
         return
@@ -378,23 +349,26 @@ def _recall_batches(producers: ProducerState, segments: list[Segment]) -> None:
 
 def replay(
     producers: ProducerState,
-    segments: list[Segment],
+    segments: Sequence[Segment],
+    begin_offset: int,
     end_offset: int,
     on_completed: Callable[[CompletedTxn], None] | None = None,
 ) -> None:
-    """Apply the batches of `segments` from the producers' own end offset up to `end_offset`."""
+    """Apply the batches of `segments` from `begin_offset` up to `end_offset`."""
+    reached = begin_offset
     for index, segment in enumerate(segments):
         if segment.base_offset >= end_offset:
             return
-        if index + 1 < len(segments) and segments[index + 1].base_offset <= producers.end_offset:
+        if index + 1 < len(segments) and segments[index + 1].base_offset <= reached:
             continue
-        found = segment.find(producers.end_offset)
+        found = segment.find(reached)
         if found is None:
             continue
         for position, header in scan_headers(segment.handle.fd, found[0], segment.size):
             if header.base_offset >= end_offset:
                 return
             apply_to_producers(producers, header, partial(_read_batch, segment, position, header.size), on_completed)
+            reached = header.last_offset + 1
 
 
 def _read_batch(segment: Segment, position: int, size: int) -> memoryview:

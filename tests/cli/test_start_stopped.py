@@ -5,41 +5,33 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from kbroker.broker import BrokerNode
-from kbroker.cli.start import _started
-from kbroker.log.directories.recovery_progress import RecoveryStopped
+from kbroker.broker.node import BrokerNode
+from kbroker.cli.start import _unless_stopped
+
+NODE = cast("BrokerNode", object())
 
 
-class Recovering:
-    """A node whose start goes on until it is interrupted."""
-
-    def __init__(self) -> None:
-        self._interrupted = asyncio.Event()
-
-    async def start(self) -> None:
-        await asyncio.wait_for(self._interrupted.wait(), 30)
-        raise RecoveryStopped
-
-    def interrupt(self) -> None:
-        self._interrupted.set()
+async def recovering() -> BrokerNode:
+    """A start that goes on until it is cancelled."""
+    await asyncio.wait_for(asyncio.Event().wait(), 30)
+    raise AssertionError("not reached")
 
 
-class Quick(Recovering):
-    async def start(self) -> None:
-        pass
+async def quick() -> BrokerNode:
+    return NODE
 
 
 def test_a_signal_ends_a_recovery() -> None:
-    async def run() -> bool:
+    async def run() -> BrokerNode | None:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_soon(stop.set)
-        return await _started(cast("BrokerNode", Recovering()), stop)
+        return await _unless_stopped(recovering(), stop)
 
-    assert asyncio.run(run()) is False
+    assert asyncio.run(run()) is None
 
 
 def test_without_a_signal_it_starts() -> None:
-    async def run() -> bool:
-        return await _started(cast("BrokerNode", Quick()), asyncio.Event())
+    async def run() -> BrokerNode | None:
+        return await _unless_stopped(quick(), asyncio.Event())
 
-    assert asyncio.run(run()) is True
+    assert asyncio.run(run()) is NODE

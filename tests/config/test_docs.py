@@ -27,7 +27,7 @@ def test_a_key_has_an_effect_if_and_only_if_the_code_reads_it() -> None:
     package = Path(__file__).parents[2] / "kbroker"
     # The command line and the pipeline name settings of clients.
     others = ("config", "cli", "pipeline")
-    outside = [path for path in package.rglob("*.py") if path.parent.name not in others]
+    outside = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in others]
     code = "".join(path.read_text(encoding="utf-8") for path in outside)
     code += (package / "config" / "server_config.py").read_text(encoding="utf-8")
     # The log reads a topic's settings as fields named like their keys.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.config.limits import java_double
 from kbroker.config.model import InvalidConfig
 from kbroker.config.table import BROKER, GROUP, TOPIC
-from kbroker.config.validators import java_double
 from kbroker.config.values import parse, to_text
 
 

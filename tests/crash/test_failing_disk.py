@@ -31,20 +31,20 @@ class FailingDisk:
         self.directory, self.rng = directory, rng
         self.after: int | None = None
         self.failed = 0
-        self._write = Segment._write
+        self._append = Segment.append
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         disk = self
 
-        def write(segment: Segment, fd: int, buffers: tuple[bytes, ...], size: int, position: int) -> None:
-            if not segment.directory.startswith(disk.directory) or disk.after is None:
-                return disk._write(segment, fd, buffers, size, position)
+        def append(segment: Segment, buffers: tuple[bytes, ...], size: int, last_offset: int, timestamp: int) -> None:
+            if not segment.path().startswith(disk.directory) or disk.after is None:
+                return disk._append(segment, buffers, size, last_offset, timestamp)
             if disk.after > 0:
                 disk.after -= 1
-                return disk._write(segment, fd, buffers, size, position)
-            raise disk.failure(fd, b"".join(buffers), position)
+                return disk._append(segment, buffers, size, last_offset, timestamp)
+            raise disk.failure(segment.handle.fd, b"".join(buffers), segment.size)
 
-        monkeypatch.setattr(Segment, "_write", write)
+        monkeypatch.setattr(Segment, "append", append)
 
     def failure(self, fd: int, content: bytes, position: int) -> OSError:
         self.failed += 1

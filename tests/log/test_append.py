@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.log import append_validation
 from kbroker.log.append_info import COORDINATOR, AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
@@ -224,3 +225,42 @@ def test_high_watermark_keeps_within_the_log(log: PartitionLog) -> None:
     log.set_high_watermark(99)
     assert (log.high_watermark, log.last_stable_offset) == (5, 5)
     assert committed(log).high_watermark == 5
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_batches_of_own_coordinators_are_not_read_again(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """No CRC and no look at records; a client's batch beside them gets both."""
+    log.update_config(LogConfig(cleanup_policy=(policy,)))
+    looks: dict[str, int] = {}
+
+    def counted(name: str) -> None:
+        inner = getattr(append_validation, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            looks[name] = looks.get(name, 0) + 1
+            return inner(*arguments, **options)
+
+        monkeypatch.setattr(append_validation, name, call)
+
+    for name in ("crc32c", "read_runs", "read_records"):
+        counted(name)
+    marker = build_marker(producer_id=7, producer_epoch=0, commit=True, coordinator_epoch=0, timestamp=NOW)
+    for records in (batch(3), batch(2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True), marker):
+        log.append_as_leader(records, 0, NOW, origin=COORDINATOR)
+    assert looks == {}
+    assert [(p.producer_id, p.current_txn_first_offset) for p in log.active_producers()] == [(7, -1)]
+    log.append_as_leader(batch(3), 0, NOW)
+    assert looks == ({"crc32c": 1, "read_runs": 1} if policy == "compact" else {"crc32c": 1})
+
+
+def test_batches_of_own_coordinators_keep_the_rules_of_size_codec_and_time(log: PartitionLog) -> None:
+    log.update_config(LogConfig(max_message_bytes=100))
+    assert refused(log, batch(5), origin=COORDINATOR).code == ErrorCode.MESSAGE_TOO_LARGE
+    log.update_config(LogConfig(segment_bytes=100))
+    assert refused(log, batch(5), origin=COORDINATOR).code == ErrorCode.RECORD_LIST_TOO_LARGE
+    log.update_config(LogConfig(compression_type="gzip", message_timestamp_type="LogAppendTime"))
+    log.append_as_leader(batch(5, timestamp=NOW - 1), 0, NOW, origin=COORDINATOR)
+    header = parse_header(log.read(0, 1 << 20, 5, min_one=True).view())
+    assert (header.codec, header.timestamp_type, header.max_timestamp) == (GZIP, 1, NOW)

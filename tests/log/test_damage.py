@@ -24,7 +24,6 @@ from kbroker.controller.store import Put
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import LogDirectory
-from kbroker.log.epoch_proof import proven_epochs
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
@@ -137,8 +136,8 @@ def answers_by_time(log: PartitionLog) -> list[object]:
             if error.code != ErrorCode.CORRUPT_MESSAGE:
                 raise
             found.append(REFUSED)
-    found.append([proven_epochs(log).end_offset_for(epoch, log.log_end_offset) for epoch in range(-1, 4)])
-    found.append([proven_epochs(log).epoch_for_offset(offset) for offset in range(0, log.log_end_offset, 7)])
+    found.append([log.proven_epochs().end_offset_for(epoch, log.log_end_offset) for epoch in range(-1, 4)])
+    found.append([log.proven_epochs().epoch_for_offset(offset) for offset in range(0, log.log_end_offset, 7)])
     return found
 
 

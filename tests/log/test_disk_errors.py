@@ -38,7 +38,7 @@ def state(log: PartitionLog) -> tuple[Any, ...]:
     return (
         log.log_end_offset,
         log.size,
-        os.path.getsize(log.active.path()),
+        os.path.getsize(log.segments.active.path()),
         log.leader_epochs.entries,
         [(e.producer_id, e.last_sequence, e.current_txn_first_offset) for e in log.active_producers()],
         log.aborted_transactions(0, 10**9),
@@ -103,14 +103,14 @@ def test_a_failed_roll_changes_nothing(log: PartitionLog, monkeypatch: pytest.Mo
         patch.setattr(os, "open", failing(errno.EMFILE))
         refused(log, batch())
     assert log.append_as_leader(batch(), 0, NOW).base_offset == 1
-    assert log.bases == [0, 1]
+    assert log.segments.bases == [0, 1]
 
 
 def test_a_failed_snapshot_does_not_stop_a_roll(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("kbroker.log.producers.producer_snapshots.write_snapshot", failing(errno.ENOSPC))
         log.roll(NOW)
-    assert log.bases == [0, 1]
+    assert log.segments.bases == [0, 1]
     again = open_log(Path(log.directory))
     assert again.active_producers()[0].current_txn_first_offset == 0
 

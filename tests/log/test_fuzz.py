@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.append_info import COORDINATOR, AppendError
+from kbroker.log.append_info import AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.compression import GZIP, LZ4, ZSTD, compress
 from kbroker.protocol.records import CRC_START, HEADER_SIZE, build_batch, build_marker, compute_crc
@@ -57,9 +57,8 @@ def test_mutated_batches_are_appended_or_refused(tmp_path: Path, config: LogConf
     for turn in range(4000):
         records = mutated(rng, rng.choice(base))
         before = (log.log_end_offset, log.size)
-        origin = {"origin": COORDINATOR} if turn % 5 == 0 else {}
         try:
-            log.append_as_leader(records, 0, NOW, full_validation=turn % 2 == 0, **origin)
+            log.append_as_leader(records, 0, NOW, full_validation=turn % 2 == 0)
         except AppendError:
             assert (log.log_end_offset, log.size) == before
     peak = tracemalloc.get_traced_memory()[1]

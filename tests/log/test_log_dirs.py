@@ -217,7 +217,7 @@ def test_a_source_that_cannot_be_read_is_not_the_targets_fault(tmp_path: Path) -
     dirs = load(new_dirs(tmp_path))
     _, source, target = dirs.managers
     log = created_in(dirs, source)
-    os.truncate(log.active.path(), 50)
+    os.truncate(log.segments.active.path(), 50)
     dirs.move(*KEY, target.directory)
     until(dirs, lambda: not dirs.moves)
     assert dirs.home(KEY) is source

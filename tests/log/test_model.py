@@ -148,13 +148,13 @@ class LogMachine(RuleBasedStateMachine):
         offset = data.draw(st.integers(self.start, self.log.high_watermark))
         self.log.advance_log_start(offset)
         self.start = offset
-        self.batches = [batch for batch in self.batches if batch.last >= self.log.bases[0]]
+        self.batches = [batch for batch in self.batches if batch.last >= self.log.segments.bases[0]]
         self.log.purge_deleted(NOW)
 
     def cleanable_to(self) -> int:
         """Return up to where a compaction may reach now; the log's start if there is nothing to clean."""
-        limit = min(self.log.high_watermark, self.log.active.base_offset)
-        upper = self.log.bases[max(bisect_right(self.log.bases, limit) - 1, 0)]
+        limit = min(self.log.high_watermark, self.log.segments.active.base_offset)
+        upper = self.log.segments.bases[max(bisect_right(self.log.segments.bases, limit) - 1, 0)]
         dirty = self.cleaned if self.cleaned is not None and self.start <= self.cleaned <= self.end else self.start
         return upper if dirty < upper else self.start
 
@@ -192,7 +192,7 @@ class LogMachine(RuleBasedStateMachine):
         }
         if clean:
             self.log.close()
-        active = self.log.active.path()
+        active = self.log.segments.active.path()
         self.log = None  # type: ignore[assignment]
         for path in (self.root / "topic-0").iterdir():
             if path.suffix in lost:

@@ -105,13 +105,13 @@ def test_snapshots_are_kept_where_they_save_work(log: PartitionLog) -> None:
     for sequence in range(40):
         produce(log, sequence)
     log.close()
-    expected = [*log.bases[1:], 40]
+    expected = [*log.segments.bases[1:], 40]
     for _ in range(2):
         log = open_log(Path(log.directory), config=log.config)
-        assert log.snapshots.offsets == expected, "one at the base of each segment, and the newest"
+        assert log._snapshots.offsets == expected, "one at the base of each segment, and the newest"
         log.close()
-    (Path(log.directory) / f"{log.bases[2] + 1:020d}.snapshot").write_bytes(b"stray")
-    assert open_log(Path(log.directory), config=log.config).snapshots.offsets == expected
+    (Path(log.directory) / f"{log.segments.bases[2] + 1:020d}.snapshot").write_bytes(b"stray")
+    assert open_log(Path(log.directory), config=log.config)._snapshots.offsets == expected
 
 
 def test_t2_sequences_wrap(log: PartitionLog) -> None:
@@ -193,7 +193,7 @@ def test_t6_t7_last_stable_offset(log: PartitionLog) -> None:
     assert log.last_stable_offset == log.high_watermark == 6
     assert log.aborted_transactions(0, 6) == [(2, 3)]
     assert log.aborted_transactions(0, 3) == []
-    assert log.read(0, 1 << 20, 6, min_one=True).aborted_transactions == [(2, 3)]
+    assert log.aborted_in(log.read(0, 1 << 20, 6, min_one=True)) == [(2, 3)]
 
 
 def test_t14_writes_outside_the_open_transaction(log: PartitionLog) -> None:

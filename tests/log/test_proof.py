@@ -11,10 +11,9 @@ import pytest
 
 from kbroker.log import header_chain as links
 from kbroker.log.append_info import COORDINATOR
-from kbroker.log.epoch_proof import proven_epochs
-from kbroker.log.header_chain import Link, Spans
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.segment.found_file import Link, Spans
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import build_marker, iter_batches, parse_header
 from tests.log.builders import NOW, batch, committed, offsets_of, open_log, read_all, read_served
@@ -132,7 +131,7 @@ def test_s4_a_segment_that_ends_early_is_not_passed_over(tmp_path: Path) -> None
 def test_a_log_that_lost_its_last_batches_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = filled(tmp_path / "topic-0")
     log.close()
-    last = Path(log.active.path())
+    last = Path(log.segments.active.path())
     batches = list(iter_batches(last.read_bytes()))
     last.write_bytes(last.read_bytes()[: batches[-1][0]])
     assert reopened(log).log_end_offset == 78
@@ -143,7 +142,7 @@ def test_holes_are_what_compaction_leaves(tmp_path: Path) -> None:
     """Whatever the policy says now: a batch that lies between its neighbours is served."""
     log = filled(tmp_path / "topic-0", 8)
     log.close()
-    path = Path(log.active.path())
+    path = Path(log.segments.active.path())
     content = path.read_bytes()
     path.write_bytes(b"".join(content[p : p + h.size] for p, h in iter_batches(content) if h.base_offset % 4 == 2))
     log = reopened(log)
@@ -154,16 +153,16 @@ def test_what_was_written_here_is_not_looked_at(tmp_path: Path, monkeypatch: pyt
     log = filled(tmp_path / "topic-0")
     monkeypatch.setattr(links, "scan_headers", None)
     assert readable(log) == (list(range(80)), True)
-    assert [segment.unproven for segment in log.segments] == [0] * len(log.segments)
+    assert [segment.found.unproven for segment in log.segments] == [0] * len(log.segments)
 
 
 def test_what_a_start_found_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(tmp_path / "topic-0")
     log.close()
     log = reopened(log)
-    assert all(segment.unproven for segment in log.segments)
+    assert all(segment.found.unproven for segment in log.segments)
     assert readable(log) == (list(range(80)), True)
-    assert [segment.unproven for segment in log.segments] == [0] * len(log.segments)
+    assert [segment.found.unproven for segment in log.segments] == [0] * len(log.segments)
     monkeypatch.setattr(links, "scan_headers", None)
     assert readable(log) == (list(range(80)), True)
     log.append_as_leader(batch(2), 3, NOW)
@@ -198,7 +197,7 @@ def test_s6_a_wrong_recovery_point_gives_no_offset_twice(tmp_path: Path, recover
     """Not even where the last batch is damaged, too, so that its own numbers prove nothing."""
     log = filled(tmp_path / "topic-0")
     log.close()
-    path = Path(log.active.path())
+    path = Path(log.segments.active.path())
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert reopened(log, recovery_point=recovery_point).log_end_offset == 80
 
@@ -216,7 +215,7 @@ def test_s3_s6_epochs_are_those_of_the_log(tmp_path: Path, content: bytes | None
         path.write_bytes(content)
     log = reopened(log)
     log.leader_epochs.assign(4, log.log_end_offset)
-    assert proven_epochs(log).entries == [*right, (4, 80)]
+    assert log.proven_epochs().entries == [*right, (4, 80)]
     log.close()
     assert reopened(log).leader_epochs.entries == right
 
@@ -225,7 +224,7 @@ def test_a_damaged_batch_says_nothing_of_epochs(tmp_path: Path) -> None:
     log = filled(tmp_path / "topic-0")
     log.close()
     alter(log, 20, of_epoch(1 << 20))
-    assert proven_epochs(reopened(log)).entries == [(0, 0), (1, 20), (2, 40), (3, 60)]
+    assert reopened(log).proven_epochs().entries == [(0, 0), (1, 20), (2, 40), (3, 60)]
 
 
 @pytest.mark.parametrize("field", range(1, 5))
@@ -239,7 +238,7 @@ def test_s3_a_transaction_index_is_held_against_the_log(tmp_path: Path, field: i
     right = [(5, 0), (5, 6), (5, 9)]
     assert committed(log).aborted_transactions(0, 12) == right
     log.close()
-    path = Path(log.active.path(".txnindex"))
+    path = Path(log.segments.active.path(".txnindex"))
     rows = list(struct.iter_unpack(">hqqqq", path.read_bytes()))
     for change in (1, -1, 3, 1 << 40):
         altered = [list(row) for row in rows]

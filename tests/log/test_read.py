@@ -117,7 +117,7 @@ def test_an_idle_log_holds_no_descriptor(tmp_path: Path) -> None:
     read_all(log)
     for _ in range(3):
         log.release_idle()
-    assert all(segment._handle is None and segment.offsets is None for segment in log.segments)
+    assert all(segment._handle is None and not segment.indexes.is_open for segment in log.segments)
     assert offsets_of(read_all(log)) == list(range(300))
     log.append_as_leader(batch(), 0, NOW)
     for _ in range(50):

@@ -94,7 +94,7 @@ CASES = [(tail, clean) for tail in tails() for clean in (False, True) if not (cl
 def test_s4_garbage_at_the_end_is_cut_off(tmp_path: Path, tail: bytes, clean: bool) -> None:
     log = filled(tmp_path / "topic-0")
     before = read_all(log)
-    path = log.active.path()
+    path = log.segments.active.path()
     if clean:
         log.close()
     del log
@@ -164,7 +164,7 @@ def test_s4_without_a_recovery_point_holes_are_kept(tmp_path: Path) -> None:
 
 def test_s4_a_bad_batch_ends_the_log(tmp_path: Path) -> None:
     log = filled(tmp_path / "topic-0")
-    bases = list(log.bases)
+    bases = list(log.segments.bases)
     third = log.segments[2].path()
     del log
     content = bytearray(Path(third).read_bytes())
@@ -172,7 +172,7 @@ def test_s4_a_bad_batch_ends_the_log(tmp_path: Path) -> None:
     content[second_batch + 70] ^= 1
     Path(third).write_bytes(content)
     log = open_log(tmp_path / "topic-0", clean=False, config=SMALL)
-    assert log.bases == bases[:3], "later segments are gone"
+    assert log.segments.bases == bases[:3], "later segments are gone"
     assert log.log_end_offset == bases[2] + 2
     assert offsets_of(read_all(log)) == list(range(bases[2] + 2))
     verify(tmp_path / "topic-0")
@@ -180,7 +180,7 @@ def test_s4_a_bad_batch_ends_the_log(tmp_path: Path) -> None:
 
 def test_s4_nothing_below_the_recovery_point_is_changed(tmp_path: Path) -> None:
     log = filled(tmp_path / "topic-0")
-    first, last_base = log.segments[0].path(), log.bases[-1]
+    first, last_base = log.segments[0].path(), log.segments.bases[-1]
     del log
     content = bytearray(Path(first).read_bytes())
     content[70] ^= 1
@@ -195,14 +195,14 @@ def test_s4_nothing_below_the_recovery_point_is_changed(tmp_path: Path) -> None:
 
 def test_s15_recovery_can_be_repeated(tmp_path: Path) -> None:
     log = filled(tmp_path / "topic-0")
-    path = log.active.path()
+    path = log.segments.active.path()
     del log
     with open(path, "ab") as file:
         file.write(b"tail")
     states = []
     for _ in range(5):
         log = open_log(tmp_path / "topic-0", clean=False, config=SMALL)
-        states.append((log.log_end_offset, log.bases, read_all(log), log.leader_epochs.entries))
+        states.append((log.log_end_offset, log.segments.bases, read_all(log), log.leader_epochs.entries))
         del log
     assert all(state == states[0] for state in states)
 
@@ -214,7 +214,7 @@ def test_bug_2_nothing_is_left_above_the_start(tmp_path: Path) -> None:
         log.append_as_leader(batch(), 0, NOW)
     log.set_high_watermark(10)
     log.advance_log_start(7)
-    path = log.active.path()
+    path = log.segments.active.path()
     del log
     Path(path).write_bytes(b"!" + Path(path).read_bytes()[17:])
     log = open_log(tmp_path / "topic-0", clean=False, log_start_offset=7)
@@ -242,7 +242,7 @@ def test_leftovers(tmp_path: Path) -> None:
 def test_s10_replacing_segments_is_all_or_nothing(tmp_path: Path, crash: str) -> None:
     directory = tmp_path / "topic-0"
     log = filled(directory)
-    old, bases, merged = read_all(log), list(log.bases), b""
+    old, bases, merged = read_all(log), list(log.segments.bases), b""
     for segment in log.segments[:2]:
         merged += Path(segment.path()).read_bytes()
     log.close()
@@ -268,7 +268,7 @@ def test_bug_7_a_crash_between_creating_and_writing(tmp_path: Path) -> None:
     log = filled(tmp_path / "topic-0", 5)
     log.roll(NOW)
     log.roll(NOW)
-    assert log.bases[-1] == 10
+    assert log.segments.bases[-1] == 10
     del log
     for clean in (False, True):
         (tmp_path / "topic-0" / "00000000000000000010.index").unlink(missing_ok=True)
@@ -282,9 +282,9 @@ def test_s1_s2_a_crash_at_any_byte(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     log = filled(source / "topic-0", 12)
-    segment = Path(log.active.path())
+    segment = Path(log.segments.active.path())
     content = segment.read_bytes()
-    ends = [log.active.base_offset, *[h.last_offset + 1 for _, h in iter_batches(content)]]
+    ends = [log.segments.active.base_offset, *[h.last_offset + 1 for _, h in iter_batches(content)]]
     places = [0, *[p + h.size for p, h in iter_batches(content)]]
     del log
     rng = random.Random(3)

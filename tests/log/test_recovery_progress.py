@@ -41,7 +41,7 @@ def test_bytes_beyond_the_recovery_point(tmp_path: Path) -> None:
     sizes = []
     for _ in range(3):
         log.append_as_leader(batch(10), 0, NOW)
-        sizes.append(log.active.size)
+        sizes.append(log.segments.active.size)
         log.roll(NOW)
     told: list[int] = []
     del log

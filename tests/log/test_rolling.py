@@ -24,7 +24,7 @@ def append(log: PartitionLog, times: int = 1, **kw: int) -> None:
 def test_s13_by_size(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", config=LogConfig(segment_bytes=SIZE * 3))
     append(log, 10)
-    assert log.bases == [0, 3, 6, 9]
+    assert log.segments.bases == [0, 3, 6, 9]
     assert [os.path.getsize(segment.path()) for segment in log.segments] == [SIZE * 3] * 3 + [SIZE]
 
 
@@ -33,26 +33,26 @@ def test_s13_by_time_of_the_first_batch(tmp_path: Path) -> None:
     append(log, timestamp=NOW)
     append(log, timestamp=NOW + 1000)
     append(log, timestamp=NOW + 1001)
-    assert log.bases == [0, 2]
+    assert log.segments.bases == [0, 2]
     log.close()
     log = open_log(tmp_path / "topic-0", config=LogConfig(segment_ms=1000))
     append(log, timestamp=NOW + 2001)
     append(log, timestamp=NOW + 2002)
-    assert log.bases == [0, 2, 4]
+    assert log.segments.bases == [0, 2, 4]
 
 
 def test_s13_by_the_clock_where_nothing_has_a_timestamp(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", config=LogConfig(segment_ms=1000))
     for now in (NOW, NOW + 1000, NOW + 1001):
         log.append_as_leader(batch(timestamp=-1), 0, now)
-    assert log.bases == [0, 2]
+    assert log.segments.bases == [0, 2]
 
 
 def test_s13_jitter_makes_it_earlier(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", config=LogConfig(segment_ms=1000, segment_jitter_ms=500))
     append(log)
     log.roll(NOW)
-    assert 0 <= log.active.jitter_ms < 500
+    assert 0 <= log.segments.active._jitter_ms < 500
 
 
 def test_s13_by_a_full_index(tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ def test_s13_by_relative_offset(tmp_path: Path) -> None:
     config = LogConfig(cleanup_policy=("compact",))  # nothing but compaction leaves such holes
     log = open_log(tmp_path / "topic-0", config=config)
     append(log)
-    log.log_end_offset = log.producers.end_offset = 2**31 - 1
+    log.log_end_offset = 2**31 - 1
     append(log)
-    assert log.bases == [0]
+    assert log.segments.bases == [0]
     append(log)
-    assert log.bases == [0, 2**31]
-    log.log_end_offset = log.producers.end_offset = 2**33
+    assert log.segments.bases == [0, 2**31]
+    log.log_end_offset = 2**33
     append(log)
-    assert log.bases == [0, 2**31, 2**33]
+    assert log.segments.bases == [0, 2**31, 2**33]
     assert offsets_of(read_all(log)) == [0, 2**31 - 1, 2**31, 2**33]
     log.close()
     for clean in (True, False):
@@ -99,7 +99,7 @@ def test_retention_by_time(tmp_path: Path) -> None:
     assert log.delete_old_segments(NOW + HOUR + 1) == 2
     assert log.log_start_offset == 4
     assert log.delete_old_segments(NOW + HOUR + 11) == 1, "the last segment goes too, after a roll"
-    assert (log.log_start_offset, log.log_end_offset, log.bases) == (6, 6, [6])
+    assert (log.log_start_offset, log.log_end_offset, log.segments.bases) == (6, 6, [6])
     append(log)
     for clean in (True, False):
         log = open_log(tmp_path / "topic-0", clean=clean, config=log.config)
@@ -122,7 +122,7 @@ def test_s8_nothing_beyond_the_high_watermark_goes(tmp_path: Path) -> None:
     assert log.delete_old_segments(NOW * 2) == 0
     log.set_high_watermark(3)
     assert log.delete_old_segments(NOW * 2) == 3
-    assert (log.log_start_offset, log.bases[0]) == (3, 3)
+    assert (log.log_start_offset, log.segments.bases[0]) == (3, 3)
 
 
 def test_segments_without_timestamps_age_by_their_file(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_delete_records(tmp_path: Path) -> None:
     assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert log.advance_log_start(7)
     assert not log.advance_log_start(5)
-    assert (log.log_start_offset, log.bases) == (7, [6, 9])
+    assert (log.log_start_offset, log.segments.bases) == (7, [6, 9])
     assert log.leader_epochs.entries == [(0, 7), (1, 10)]
     log.close()
     log = open_log(tmp_path / "topic-0", config=log.config, log_start_offset=7, high_watermark=8)
@@ -196,13 +196,13 @@ def test_indexes_are_trimmed_and_sparse(tmp_path: Path) -> None:
     append(log, 100_000 // SIZE + 5)
     sealed = log.segments[0]
     assert 0 < os.path.getsize(sealed.path(".index")) <= 8 * (100_000 // 4096 + 1)
-    assert os.path.getsize(log.active.path(".index")) == 0, "an idle partition has no preallocated index"
+    assert os.path.getsize(log.segments.active.path(".index")) == 0, "an idle partition has no preallocated index"
     append(log, 100)
-    assert os.path.getsize(log.active.path(".index")) == 4096
+    assert os.path.getsize(log.segments.active.path(".index")) == 4096
     log.close()
-    assert os.path.getsize(log.active.path(".index")) % 8 == 0
-    assert os.path.getsize(log.active.path(".index")) < 100
-    assert os.path.getsize(log.active.path(".timeindex")) >= 12
+    assert os.path.getsize(log.segments.active.path(".index")) % 8 == 0
+    assert os.path.getsize(log.segments.active.path(".index")) < 100
+    assert os.path.getsize(log.segments.active.path(".timeindex")) >= 12
 
 
 def test_a_segment_rests_with_its_largest_timestamp_indexed(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_segment_rests_with_its_largest_timestamp_indexed(tmp_path: Path) -> N
 
     def looked_at(log: PartitionLog) -> None:
         for segment in log.segments:
-            segment.indexes()
+            segment._checked_indexes()
         log.release_idle(force=True)
 
     looked_at(log)

@@ -155,5 +155,5 @@ def test_the_earliest_open_transaction_is_known_in_whatever_order_they_end(tmp_p
         if rng.random() < 0.1:
             entries = list(log.producers.entries.values())
             rng.shuffle(entries)
-            log.producers.reset(log.log_end_offset, entries)
+            log.producers.reset(entries)
             assert log.producers.first_unstable == min(begun.values(), default=-1)

@@ -59,12 +59,12 @@ def test_without_the_variable_a_log_is_a_log(tmp_path: Path, monkeypatch: pytest
 
 
 def grown_file(log: PartitionLog) -> None:
-    with open(log.active.path(), "ab") as file:
+    with open(log.segments.active.path(), "ab") as file:
         file.write(b"x" * 1000)
 
 
 def unsorted_index(log: PartitionLog) -> None:
-    log.active.indexes()[0].entries.append(0, 0)
+    log.segments.active._checked_indexes()[0].entries.append(0, 0)
 
 
 def moved_watermark(log: PartitionLog) -> None:
@@ -80,7 +80,7 @@ def shortened_segment(log: PartitionLog) -> None:
 
 
 def lost_base(log: PartitionLog) -> None:
-    log.bases[0] = 1
+    log.segments.bases[0] = 1
 
 
 AT_THE_END = [grown_file, unsorted_index, moved_watermark, moved_start]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.server.conftest import broker, connect
+from tests.broker.conftest import broker, connect
 
 __all__ = ["broker", "connect"]

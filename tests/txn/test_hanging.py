@@ -82,7 +82,7 @@ def test_what_a_coordinator_knows_is_not_told_of(tmp_path: Path, caplog: pytest.
     leave_open(tmp_path)
     (tmp_path / ".kafka_cleanshutdown").unlink()
     with Broker(SETTINGS, data_dir=str(tmp_path)) as broker:
-        until("the look", lambda: broker.node._looked_for_hanging)
+        until("the look", lambda: broker.node.periodic_work.looked_for_hanging)
     assert lines(caplog) == []
 
 

@@ -6,7 +6,7 @@ import click
 
 from kbroker.cli.client import Connection, Failures, client_options
 from kbroker.cli.output import json_option, print_json, print_table
-from kbroker.cli.pipeline.options import interval, names_of, spark_options
+from kbroker.cli.pipeline.options import interval, names_of, require_archive, spark_options
 from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
 from kbroker.pipeline.archive.optimize import Optimization
 from kbroker.pipeline.archive.store import FORMATS
@@ -14,6 +14,7 @@ from kbroker.pipeline.archive.verify import HEADERS, Verification
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import shown
 from kbroker.pipeline.spark.session import SparkOptions, open_session
+from kbroker.pipeline.storage.files import refuse_pattern
 
 
 @click.command("archive")
@@ -55,6 +56,8 @@ def archive(
         names, pattern, to, checkpoint, interval(every), file_format, partition_by, allow_gaps, batch_records, group
     )
     cluster = Cluster(connection)
+    refuse_pattern(to)
+    refuse_pattern(checkpoint)
     cluster.chosen(names)  # what is not there is told before Spark takes its seconds to start
     with open_session(spark, "kbroker archive") as session, shown("archive") as progress:
         job = Archive(session, cluster, options, progress)
@@ -70,6 +73,7 @@ def archive(
 @client_options
 def verify(topics: str | None, root: str, as_json: bool, connection: Connection, spark: SparkOptions) -> None:
     """Compare an archive with its manifest and with the topics it came from; exit 1 when something is wrong."""
+    require_archive(spark, root)
     with open_session(spark, "kbroker verify") as session:
         report = Verification(session, Cluster(connection), root, names_of(topics)).run()
     if as_json:
@@ -87,6 +91,7 @@ def verify(topics: str | None, root: str, as_json: bool, connection: Connection,
 @spark_options
 def optimize(root: str, target_mb: int, spark: SparkOptions) -> None:
     """Put the small files of an archive together, and its manifest into one document."""
+    require_archive(spark, root)
     with open_session(spark, "kbroker optimize") as session:
         before, after = Optimization(session, root, target_mb << 20).run()
     click.echo(f"{before:,} files are {after:,} now" if after != before else "there was nothing to put together")

@@ -1,4 +1,4 @@
-"""What the verbs of `kbroker pipeline` share: how Spark is reached, and times as people write them.
+"""What the verbs of `kbroker pipeline` share: how Spark is reached, times, and looks at paths before Spark starts.
 
 Owns --master, --conf and --jars. Never starts Spark.
 """
@@ -11,8 +11,11 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from kbroker.pipeline.archive.store import MANIFEST
 from kbroker.pipeline.errors import PipelineError, first_line, of_spark
 from kbroker.pipeline.spark.session import SparkOptions
+from kbroker.pipeline.storage.files import refuse_pattern
+from kbroker.pipeline.visits.lookup import kind_of
 
 Result = TypeVar("Result")
 
@@ -39,6 +42,29 @@ def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
             raise click.ClickException(first_line(err)) from err
 
     return with_spark
+
+
+def require_archive(spark: SparkOptions, root: str) -> None:
+    """Raise PipelineError where it is plain that no archive is there: starting Spark takes seconds."""
+    _require(spark, root, MANIFEST, f"{root} is no archive: it has no {MANIFEST}")
+
+
+def require_lookup(spark: SparkOptions, path: str) -> None:
+    """Raise PipelineError where it is plain that this is no lookup."""
+    kind_of(path)
+    _require(spark, path, "", f"there is no lookup {path}")
+
+
+def require_folder(spark: SparkOptions, path: str, what: str) -> None:
+    """Raise PipelineError where it is plain that nothing is there."""
+    _require(spark, path, "", f"there is no {what} {path}")
+
+
+def _require(spark: SparkOptions, path: str, name: str, told: str) -> None:
+    refuse_pattern(path)
+    here = spark.local_path(path)
+    if here is not None and not (here / name).exists():
+        raise PipelineError(told)
 
 
 def _pairs(conf: tuple[str, ...]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import click
 
 from kbroker.cli.client import Connection, client_options
-from kbroker.cli.pipeline.options import names_of, spark_options
+from kbroker.cli.pipeline.options import names_of, require_archive, spark_options
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import shown
 from kbroker.pipeline.replay.replay import Replay, ReplayOptions
@@ -59,6 +59,7 @@ def replay(
         restart,
         slice_records,
     )
+    require_archive(spark, root)
     cluster = Cluster(connection)
     with (
         open_session(replace(spark, retries=not exactly_once), "kbroker replay") as session,

@@ -10,7 +10,14 @@ import click
 
 from kbroker.cli.client import Connection, Failures, client_options
 from kbroker.cli.output import json_option, print_json, print_table
-from kbroker.cli.pipeline.options import interval, milliseconds, spark_options
+from kbroker.cli.pipeline.options import (
+    interval,
+    milliseconds,
+    require_archive,
+    require_folder,
+    require_lookup,
+    spark_options,
+)
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import shown
 from kbroker.pipeline.spark.session import SparkOptions, open_session
@@ -117,6 +124,7 @@ def visits(
     )
     cluster = Cluster(connection)
     cluster.chosen((topic,))
+    require_lookup(spark, lookup)
     with open_session(spark, "kbroker visits") as session, shown("visits") as progress:
         job = Visits(session, cluster, options, progress)
         job.run()
@@ -152,6 +160,11 @@ def recount(
             datetime.date.fromisoformat(day)
         except ValueError:
             raise click.UsageError(f"--day takes a day such as 2026-11-21, not {day!r}") from None
+    require_archive(spark, root)
+    require_lookup(spark, lookup)
+    for path, what in ((checkpoint, "checkpoint"), (compare, "table")):
+        if path is not None:
+            require_folder(spark, path, what)
     with open_session(spark, "kbroker recount") as session:
         known = read_lookup(session, lookup)
         state = state_of(session, checkpoint) if checkpoint is not None else None

@@ -6,16 +6,14 @@ touched yet, and the ratio of the two. Never changes a log.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
-from kbroker.log.aborted_transactions import proven_txns
 from kbroker.log.batch_scan import read_header
 from kbroker.log.cleaner.job import CleaningJob
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
-from kbroker.log.segment.transaction_index import AbortedTxn
 
 _NO_LIMIT: Final = 2**63 - 1
 
@@ -50,16 +48,16 @@ def examine(log: PartitionLog, cleaned_to: int | None, now_ms: int) -> Cleanable
     first_dirty = log.log_start_offset if cleaned_to is None else cleaned_to
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         first_dirty = log.log_start_offset
-    start = max(bisect_right(log.bases, first_dirty) - 1, 0)
+    start = log.segments.index_at(first_dirty)
     clean, dirty = log.segments[:start], log.segments[start:-1]
-    limit = min(log.last_stable_offset, log.high_watermark, log.active.base_offset)
+    limit = min(log.last_stable_offset, log.high_watermark, log.segments.active.base_offset)
     config = log.config
     if config.min_compaction_lag_ms > 0:
         young = (
             segment.base_offset for segment in dirty if segment.max_timestamp > now_ms - config.min_compaction_lag_ms
         )
         limit = min(limit, next(young, limit))
-    upper = log.bases[max(bisect_right(log.bases, limit) - 1, 0)]
+    upper = log.segments.bases[log.segments.index_at(limit)]
     return Cleanable(
         log,
         first_dirty,
@@ -86,13 +84,13 @@ def make_job(cleanable: Cleanable, now_ms: int, map_bytes: int, io_bytes: int) -
     log = cleanable.log
     config = log.config
     upper = cleanable.upper
-    segments = log.segments[: bisect_left(log.bases, upper)]
+    segments = log.segments[: bisect_left(log.segments.bases, upper)]
     return CleaningJob(
         directory=log.directory,
         segments=[(segment.base_offset, segment.size) for segment in segments],
         first_dirty=cleanable.first_dirty,
         upper=upper,
-        aborted=_aborted(log, upper),
+        aborted=log.aborted_before(upper),
         producers=_live_producers(log, upper),
         now_ms=now_ms,
         delete_retention_ms=config.delete_retention_ms,
@@ -102,14 +100,6 @@ def make_job(cleanable: Cleanable, now_ms: int, map_bytes: int, io_bytes: int) -
         map_bytes=map_bytes,
         io_bytes=io_bytes,
     )
-
-
-def _aborted(log: PartitionLog, upper: int) -> list[AbortedTxn]:
-    found: list[AbortedTxn] = []
-    for segment in log.segments:
-        # Those behind `upper` too: a transaction's records may lie below it, and its marker above.
-        found += [txn for txn in proven_txns(log, segment).entries if txn.first_offset < upper]
-    return found
 
 
 def _live_producers(log: PartitionLog, upper: int) -> list[tuple[int, int | None, int]]:

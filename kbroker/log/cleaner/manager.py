@@ -171,7 +171,7 @@ class Cleaner:
             return False
         if key not in self._cleaned_to:
             self.note(key, found.first_dirty)
-        segments = {base: segment for base, segment in zip(log.bases, log.segments, strict=True) if base < found.upper}
+        segments = {each.base_offset: each for each in log.segments if each.base_offset < found.upper}
         self._running.append(_Running(key, log, worker, segments, log.truncations, 0))
         worker.send({"clean": order.encode(), "rate": self._rate()})
         logger.debug("%s-%d: cleaning from %d to %d", *key, found.first_dirty, found.upper)
@@ -229,7 +229,7 @@ class Cleaner:
     def _swap(self, job: _Running, message: dict[str, Any], now_ms: int) -> None:
         old = [job.segments[base] for base in message["group"]]
         log = job.log
-        first = log.segments.index(old[0]) if old[0] in log.segments else -1
+        first = log.segments.index_of(old[0])
         if job.abandoned or first < 0 or log.segments[first : first + len(old)] != old:
             self._abandon(job)  # retention or DeleteRecords was faster
             return

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kbroker.config.server_config import BrokerConfig
+
 
 @dataclass(slots=True)
 class CleanerSettings:
@@ -24,3 +26,15 @@ class CleanerSettings:
     """Memory for reading and writing, all workers together."""
     backoff_ms: int = 15_000
     """How long to wait before looking again after there was nothing to do."""
+
+
+def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    """Return what a broker's config says of the cleaner."""
+    return CleanerSettings(
+        enable=config.get_bool("log.cleaner.enable"),
+        threads=config.get_int("log.cleaner.threads"),
+        io_max_bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
+        dedupe_buffer_size=config.get_int("log.cleaner.dedupe.buffer.size"),
+        io_buffer_size=config.get_int("log.cleaner.io.buffer.size"),
+        backoff_ms=config.get_int("log.cleaner.backoff.ms"),
+    )

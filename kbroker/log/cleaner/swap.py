@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
 
 from kbroker.failpoints import passed
 from kbroker.log.files import CLEANED_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX, offset_name, remove_quietly
+from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
-
-if TYPE_CHECKING:
-    from kbroker.log.partition_log import PartitionLog
 
 
 def replace_segments(log: PartitionLog, old: list[Segment], now_ms: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from kbroker.log.files import PASSING_ERRORS
+from kbroker.log.disk_errors import passes
 from kbroker.log.partition_log import PartitionLog
 
 _LOGS_PER_TICK: Final = 64
@@ -55,6 +55,6 @@ class Chores:
         except OSError as error:
             # One partition's trouble must not keep the others from their turn.
             logger.error("%s-%d: %s", log.topic, log.partition, error)
-            if error.errno not in PASSING_ERRORS:
+            if not passes(error):
                 log.refuse_appends(str(error))
             log.report_failure(error)

@@ -1,60 +1,15 @@
-"""Bringing what was written to the disk itself.
+"""The thread that flushes the logs of a directory.
 
-Owns the work of one flush, which may block for long and may therefore run on another thread, and that thread. Never
-changes a log: a task holds open files and nothing else, and its log hears of it when the owner of the log says so.
+Owns which flushes are under way. Never decides when one is due (log_directory.py does).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
-from kbroker.log.files import FileHandle, sync_directory
-
-if TYPE_CHECKING:
-    from kbroker.log.partition_log import PartitionLog
-
-
-class FlushTask:
-    """What has to be written to disk so that a log is safe up to `end_offset`."""
-
-    __slots__ = ("_directory", "_handles", "_paths", "end_offset", "error", "truncations")
-
-    def __init__(
-        self, handles: list[FileHandle], paths: list[str], directory: str | None, end_offset: int, truncations: int
-    ) -> None:
-        self._handles = handles
-        self._paths = paths
-        self._directory = directory
-        self.end_offset = end_offset
-        self.truncations = truncations
-        """How often the log had been truncated when the task was made; one more makes it void."""
-        self.error: OSError | None = None
-
-    def run(self) -> None:
-        """Do the work; a failure is left in `error`."""
-        try:
-            for handle in self._handles:
-                os.fsync(handle.fd)
-            for path in self._paths:
-                _sync_file(path)
-            if self._directory is not None:
-                with contextlib.suppress(FileNotFoundError):  # the partition was deleted meanwhile
-                    sync_directory(self._directory)
-        except OSError as error:
-            self.error = error
-
-
-def _sync_file(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+from kbroker.log.flush import FlushTask
+from kbroker.log.partition_log import PartitionLog
 
 
 class Flusher:

@@ -24,22 +24,30 @@ from typing import NamedTuple
 
 from kbroker.failpoints import passed
 from kbroker.log import checkpoints
-from kbroker.log.checkpoint_files import CheckpointFile, Offsets
+from kbroker.log.checkpoints import CheckpointFile, Offsets
 from kbroker.log.cleaner.manager import Cleaner
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.chores import Chores
 from kbroker.log.directories.dir_lock import lock_directory
 from kbroker.log.directories.flusher import Flusher
-from kbroker.log.directories.meta_properties import holds_other, take_identity
-from kbroker.log.directories.partition_dirs import DELETE_SUFFIX, FUTURE_SUFFIX, WORTH_THREADS, Key, entries_of, run_all
-from kbroker.log.directories.recovery_progress import RecoveryProgress, bytes_to_recover
-from kbroker.log.files import PASSING_ERRORS, read_optional, remove_quietly, sync_directory
+from kbroker.log.directories.meta_properties import take_identity
+from kbroker.log.directories.partition_dirs import (
+    DELETE_SUFFIX,
+    FUTURE_SUFFIX,
+    STRAY_SUFFIX,
+    Key,
+    entries_of,
+    holds_other,
+    new_name,
+)
+from kbroker.log.directories.recovery_progress import WORTH_THREADS, RecoveryProgress, bytes_to_recover, run_all
+from kbroker.log.disk_errors import passes
+from kbroker.log.files import read_optional, remove_quietly, sync_directory
 from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError
 
-_STRAY_SUFFIX = "-stray"
 _PURGE_SECONDS = 0.05
 
 logger = logging.getLogger(__name__)
@@ -188,6 +196,7 @@ class LogDirectory:
                 high_watermark=high_watermarks.get(key, 0),
                 compacted=any_may_be or key in cleaned,
                 progress=progress.add,
+                on_disk_error=self.report,
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             log.release_idle(force=True)
@@ -196,7 +205,7 @@ class LogDirectory:
         tasks = ((key, partial(open_log, key, path, configs(key[0]))) for key, path in known)
         for key, log in run_all(tasks, self.recovery_threads if unread >= WORTH_THREADS else 1):
             progress.logs -= 1
-            self._keep(key, log)
+            self.logs[key] = log
         progress.end()
         self.cleaner.load()
         if not self.logs.keys() >= {*recovery_points, *log_starts, *high_watermarks}:
@@ -208,15 +217,11 @@ class LogDirectory:
             logger.warning("%s belongs to no topic of the cluster and is left as it is", path)
         return known
 
-    def _keep(self, key: Key, log: PartitionLog) -> None:
-        log.report_failure = self.report
-        self.logs[key] = log
-
     # -- failure ----------------------------------------------------------------------------------------------
 
     def report(self, error: OSError) -> None:
         """Hear of a failed read, write or flush; what does not pass of itself ends the use of the directory."""
-        if error.errno in PASSING_ERRORS or self.failure:
+        if passes(error) or self.failure:
             return
         self.failure = str(error) or type(error).__name__
         self.on_failure(self)
@@ -274,6 +279,9 @@ class LogDirectory:
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
 
+    def _new_path(self, topic: str, partition: int, suffix: str) -> str:
+        return self._path(new_name(topic, partition, suffix))
+
     # -- partitions -------------------------------------------------------------------------------------------
 
     def get_or_create(
@@ -287,17 +295,18 @@ class LogDirectory:
         if log is None:
             path = f"{self.directory}/{topic}-{partition}"
             if topic_id is not None and holds_other(path, topic_id):
-                aside = self._renamed(topic, partition, _STRAY_SUFFIX)
+                aside = self._new_path(topic, partition, STRAY_SUFFIX)
                 os.rename(path, aside)
                 logger.warning("%s held data of another topic of that name, which is now in %s", path, aside)
             os.makedirs(path, exist_ok=True)
             time_ms = self._now_ms if now_ms is None else now_ms
-            log = log_class()(path, topic, partition, config, now_ms=time_ms, topic_id=topic_id)
+            log = log_class()(
+                path, topic, partition, config, now_ms=time_ms, topic_id=topic_id, on_disk_error=self.report
+            )
             log.release_idle(force=True)
-            self._keep((topic, partition), log)
+            self.logs[topic, partition] = log
         elif log.topic_id is None and topic_id is not None:
-            checkpoints.write_topic_id(log.directory, topic_id)
-            log.topic_id = topic_id
+            log.set_topic_id(topic_id)
         return log
 
     def sync(self) -> None:
@@ -319,7 +328,7 @@ class LogDirectory:
                 continue
             was_cleaned |= self.cleaner.forget((topic, partition))
             log.close(clean=False)
-            path = self._renamed(topic, partition, DELETE_SUFFIX)
+            path = self._new_path(topic, partition, DELETE_SUFFIX)
             try:
                 os.rename(log.directory, path)
             except OSError as error:
@@ -337,7 +346,7 @@ class LogDirectory:
 
     def future_path(self, topic: str, partition: int) -> str:
         """Return a new name for the directory of a partition that is being moved here."""
-        return self._renamed(topic, partition, FUTURE_SUFFIX)
+        return self._new_path(topic, partition, FUTURE_SUFFIX)
 
     def take_over(self, log: PartitionLog) -> None:
         """Let a log that was built in a future directory of this directory become the partition's.
@@ -346,12 +355,12 @@ class LogDirectory:
         """
         path = f"{self.directory}/{log.topic}-{log.partition}"
         log.release_idle(force=True)  # open indexes know their files by name
-        self._keep((log.topic, log.partition), log)
+        self.logs[log.topic, log.partition] = log
         try:
             self.save_log_starts()  # first, or a crash would show deleted records again
             passed("move.copied")
             if os.path.exists(path):
-                os.rename(path, self._renamed(log.topic, log.partition, _STRAY_SUFFIX))
+                os.rename(path, self._new_path(log.topic, log.partition, STRAY_SUFFIX))
             os.rename(log.directory, path)
             passed("move.renamed")
             self._sync_or_rename_back(path, log.directory)
@@ -372,7 +381,7 @@ class LogDirectory:
         """Take a partition out of use and keep its files under another name; raises OSError."""
         log = self.logs.pop((topic, partition))
         log.close(clean=False)
-        os.rename(log.directory, self._renamed(topic, partition, _STRAY_SUFFIX))
+        os.rename(log.directory, self._new_path(topic, partition, STRAY_SUFFIX))
         sync_directory(self.directory)
         if self.cleaner.forget((topic, partition)):
             self.cleaner.save()
@@ -380,11 +389,6 @@ class LogDirectory:
     def discard(self, path: str, now_ms: int) -> None:
         """Have a directory removed, a future one that is not wanted any more, by `tick`."""
         self._doomed.append((now_ms, path))
-
-    def _renamed(self, topic: str, partition: int, suffix: str) -> str:
-        """Return where a partition's directory goes: Kafka's form, cut to what a file system takes."""
-        tail = f".{uuid.uuid4().hex}{suffix}"
-        return f"{self._path(f'{topic}-{partition}'[: 255 - len(tail)])}{tail}"
 
     def sizes(self) -> list[LogSize]:
         """Bytes of each partition."""
@@ -433,7 +437,7 @@ class LogDirectory:
 
     def _flush_due(self, log: PartitionLog, now_ms: int) -> None:
         log.purge_deleted(now_ms)
-        sealed_unflushed = log.recovery_point < log.active.base_offset
+        sealed_unflushed = log.recovery_point < log.segments.active.base_offset
         if sealed_unflushed or now_ms - log.last_flush_ms >= log.config.flush_ms:
             self._flusher.submit(log)
 
@@ -466,7 +470,9 @@ class LogDirectory:
 
     def _log_starts(self) -> Offsets:
         # A start that is a segment's base is found again from the files, so only the others are worth a line.
-        return {key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset > log.bases[0]}
+        return {
+            key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset > log.segments.bases[0]
+        }
 
     def _high_watermarks(self) -> Offsets:
         return {key: log.high_watermark for key, log in self.logs.items()}

@@ -17,9 +17,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.log import checkpoints
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -31,14 +32,12 @@ from kbroker.log.files import (
     offset_name,
     remove_quietly,
     sync_directory,
+    sync_file,
 )
 from kbroker.log.invariants import log_class
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.producer_snapshots import write_snapshot
 from kbroker.log.segment.segment import Segment
-
-if TYPE_CHECKING:
-    from kbroker.log.directories.log_directory import LogDirectory
 
 _CHUNK = 4 * 1024 * 1024
 _ASK_AGAIN_SECONDS = 0.5
@@ -86,7 +85,7 @@ class Move:
         self._wake = wake
         self._copied: dict[int, tuple[Segment, int, bool]] = {}
         self._truncations = log.truncations
-        self._first_open = log.active.base_offset
+        self._first_open = log.segments.active.base_offset
         self._synced_to = log.log_start_offset
         self._unsynced: set[str] = set()
         self._stopped = threading.Event()
@@ -144,10 +143,11 @@ class Move:
             log_start_offset=log.log_start_offset,
             high_watermark=log.high_watermark,
             compacted=log.may_have_holes,
+            on_disk_error=self.target.report,
         )
         if (moved.log_start_offset, moved.log_end_offset) != (log.log_start_offset, log.log_end_offset):
             raise OSError(f"the copy ends at {moved.log_end_offset}, the log at {log.log_end_offset}")
-        moved.recovery_point = max(log.recovery_point, min(self._synced_to, moved.log_end_offset))
+        moved.set_recovery_point(max(log.recovery_point, min(self._synced_to, moved.log_end_offset)))
         return moved
 
     def stop(self) -> None:
@@ -186,7 +186,7 @@ class Move:
         """Return what is missing in the copy. Another object for a segment is another file: it was compacted."""
         parts = []
         for segment in list(self.log.segments):
-            sealed = segment is not self.log.active
+            sealed = segment is not self.log.segments.active
             copied = self._copied.get(segment.base_offset)
             if copied == (segment, segment.size, sealed):
                 continue
@@ -217,11 +217,7 @@ class Move:
 
     def _sync(self) -> None:
         while self._unsynced:
-            fd = os.open(self._unsynced.pop(), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync_file(self._unsynced.pop())
         sync_directory(self.path)
 
 

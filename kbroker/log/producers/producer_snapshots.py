@@ -153,15 +153,19 @@ def write_snapshot(path: str, entries: Collection[ProducerEntry], *, sync: bool)
 class Snapshots:
     """Snapshot files of one partition, by the offset up to which each is valid."""
 
-    __slots__ = ("directory", "offsets")
+    __slots__ = ("_directory", "offsets")
 
     def __init__(self, directory: str) -> None:
-        self.directory = directory
+        self._directory = directory
         names = (name for name in os.listdir(directory) if name.endswith(SNAPSHOT_SUFFIX))
         self.offsets = sorted(offset for offset in map(offset_of, names) if offset is not None)
 
+    def move(self, directory: str) -> None:
+        """Follow the partition's directory to a new name."""
+        self._directory = directory
+
     def _path(self, offset: int) -> str:
-        return offset_name(self.directory, offset, SNAPSHOT_SUFFIX)
+        return offset_name(self._directory, offset, SNAPSHOT_SUFFIX)
 
     def take(self, entries: Collection[ProducerEntry], offset: int, *, sync: bool) -> None:
         """Write down the producers as they are at `offset`, unless that has been done."""

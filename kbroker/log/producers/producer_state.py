@@ -33,20 +33,18 @@ class CompletedTxn(NamedTuple):
 class ProducerState:
     """All producers of one partition."""
 
-    __slots__ = ("_ongoing", "_unreplicated", "_verifications", "end_offset", "entries", "first_unstable")
+    __slots__ = ("_ongoing", "_unreplicated", "_verifications", "entries", "first_unstable")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
-        self.end_offset = 0
-        """The offset up to which the log has been taken into account."""
         self.first_unstable = -1
         """Where the earliest transaction begins that is open or whose marker is not replicated; -1 without one."""
         self._ongoing: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, in order of offset
         self._unreplicated: dict[int, int] = {}  # first offset -> offset of the marker
         self._verifications: dict[int, Verification] = {}  # by producer id
 
-    def reset(self, end_offset: int, entries: list[ProducerEntry]) -> None:
-        """Start again from a snapshot that was taken at `end_offset`."""
+    def reset(self, entries: list[ProducerEntry]) -> None:
+        """Start again from a snapshot."""
         self.entries = {entry.producer_id: entry for entry in entries}
         self._ongoing = OrderedDict(
             sorted(
@@ -57,7 +55,6 @@ class ProducerState:
         )
         self._unreplicated = {}
         self._verifications = {}
-        self.end_offset = end_offset
         self._find_unstable()
 
     # -- checking ---------------------------------------------------------------------------------------------

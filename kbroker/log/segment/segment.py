@@ -10,10 +10,10 @@ mapping.
 
 from __future__ import annotations
 
+import errno
 import os
 from array import array
 from bisect import bisect_left
-from typing import TYPE_CHECKING
 
 from kbroker.failpoints import passed
 from kbroker.log.batch_scan import may_end_at, read_header, scan_headers
@@ -23,17 +23,14 @@ from kbroker.log.files import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     FileHandle,
     offset_name,
 )
-from kbroker.log.segment import segment_indexes as index_trust
+from kbroker.log.log_config import LogConfig
+from kbroker.log.segment.found_file import FoundFile
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+from kbroker.log.segment.segment_indexes import SegmentIndexes
 from kbroker.log.segment.transaction_index import TxnIndex
-from kbroker.protocol.records import BatchHeader
-
-if TYPE_CHECKING:
-    from kbroker.log.header_chain import Spans
 
 _TAIL_LENGTH = 128  # batches whose positions are remembered, so that reads near the end touch no index
 
@@ -42,77 +39,46 @@ class Segment:
     """A segment; offsets are absolute, positions and sizes in bytes, times in ms."""
 
     __slots__ = (
+        "_created_ms",
+        "_directory",
+        "_first_timestamp",
         "_handle",
-        "_index_bytes",
-        "_max_known",
-        "_max_offset",
-        "_max_timestamp",
-        "_since_index",
+        "_jitter_ms",
         "_tail_last",
         "_tail_positions",
+        "_used",
         "base_offset",
-        "created_ms",
-        "damaged",
-        "directory",
-        "end_proven",
         "ends_whole",
-        "first_timestamp",
-        "found_size",
-        "index_full",
-        "index_interval",
-        "jitter_ms",
-        "offsets",
-        "proven",
+        "found",
+        "indexes",
         "size",
         "tail_start",
-        "times",
         "txns",
-        "unproven",
-        "used",
     )
 
-    def __init__(self, directory: str, base_offset: int, index_interval: int, index_bytes: int, now_ms: int) -> None:
-        self.directory = directory
+    def __init__(self, directory: str, base_offset: int, config: LogConfig, now_ms: int, jitter_ms: int = 0) -> None:
+        self._directory = directory
         self.base_offset = base_offset
-        self.created_ms = now_ms
-        self.jitter_ms = 0
-        self.first_timestamp: int | None = None
-        """Largest timestamp of the first batch, from which the segment's age counts; None while empty."""
+        self._created_ms = now_ms
+        self._jitter_ms = jitter_ms
+        self._first_timestamp: int | None = None  # of the first batch, from which the age counts; None while empty
         self.size = 0
         self.ends_whole = True
         """Whether nothing stood behind the last whole batch when the segment became active."""
-        self.damaged = False
-        """Whether a look at the file found something in it that is no whole batch, or not as it was written."""
-        self.end_proven = False
-        """Whether its last batch has been; see links.py."""
-        self.found_size = 0
-        """Up to here the file is as a start found it, and nobody has looked at its CRCs."""
-        self.unproven = 0
-        """Up to here the file is as a start found it, and its headers have not all been held against each other."""
-        self.proven: Spans | None = None
-        """What of them has been."""
-        self.index_full = False
-        self.used = False
-        """Set by every access; whoever closes idle segments clears it."""
-        self.offsets: OffsetIndex | None = None
-        self.times: TimeIndex | None = None
+        self.found = FoundFile()
+        self.indexes = SegmentIndexes(directory, base_offset, config.index_interval_bytes, config.segment_index_bytes)
         self.txns = TxnIndex(directory, base_offset)
-        self.index_interval = index_interval
-        self._index_bytes = index_bytes
+        self._used = False  # since `release_unused` was called
         self._handle: FileHandle | None = None
-        self._since_index = 0
-        self._max_known = True
-        self._max_timestamp = -1
-        self._max_offset = base_offset
         self.tail_start = base_offset
         """The tail arrays tell all about offsets from here on, which this process has written."""
         self._tail_last = array("q")  # last offset of each batch
         self._tail_positions = array("q")
 
     @classmethod
-    def create(cls, directory: str, base_offset: int, index_interval: int, index_bytes: int, now_ms: int) -> Segment:
+    def create(cls, directory: str, base_offset: int, config: LogConfig, now_ms: int, *, jitter_ms: int = 0) -> Segment:
         """Create an empty segment and its files; raises OSError."""
-        segment = cls(directory, base_offset, index_interval, index_bytes, now_ms)
+        segment = cls(directory, base_offset, config, now_ms, jitter_ms)
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             os.close(os.open(segment.path(suffix), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
         segment.txns.create()
@@ -120,22 +86,23 @@ class Segment:
         return segment
 
     @classmethod
-    def open(cls, directory: str, base_offset: int, index_interval: int, index_bytes: int, now_ms: int) -> Segment:
+    def open(cls, directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
         """Open an existing log file; nothing but its size is read before it is needed."""
-        segment = cls(directory, base_offset, index_interval, index_bytes, now_ms)
-        segment.size = segment.unproven = segment.found_size = os.stat(segment.path()).st_size
+        segment = cls(directory, base_offset, config, now_ms)
+        segment.size = os.stat(segment.path()).st_size
+        segment.found = FoundFile(segment.size)
         if segment.size:
             segment._forget_tail()
-            segment._max_known = False
+            segment.indexes.forget()
         return segment
 
     def path(self, suffix: str = LOG_SUFFIX) -> str:
-        return offset_name(self.directory, self.base_offset, suffix)
+        return offset_name(self._directory, self.base_offset, suffix)
 
     @property
     def handle(self) -> FileHandle:
         """The open log file."""
-        self.used = True
+        self._used = True
         handle = self._handle
         if handle is None:
             handle = self._handle = FileHandle(self.path(), os.O_RDWR)
@@ -149,19 +116,24 @@ class Segment:
         `timestamp` is the batch's largest. If even cutting off a partial write fails, the error has `unrepaired` set,
         and nothing may be appended any more.
         """
-        handle = self._handle or self.handle
+        fd = (self._handle or self.handle).fd
         position = self.size
-        self._write(handle.fd, buffers, size, position)
-        if timestamp > self._max_timestamp:
-            self._max_timestamp = timestamp
-            self._max_offset = last_offset
-        if self._since_index > self.index_interval:
-            self._add_entry(last_offset, position)
-            self._since_index = size
-        else:
-            self._since_index += size
+        try:
+            if len(buffers) == 1:
+                written = os.pwrite(fd, buffers[0], position)
+            else:
+                written = os.pwritev(fd, buffers, position)
+            if written != size:
+                raise OSError(errno.ENOSPC, f"wrote {written} of {size} bytes")
+        except OSError as error:
+            try:
+                os.ftruncate(fd, position)
+            except OSError:
+                error.unrepaired = True  # type: ignore[attr-defined]
+            raise
+        self.indexes.note(position, last_offset, timestamp)
         if position == 0:
-            self.first_timestamp = timestamp
+            self._first_timestamp = timestamp
         self.size = position + size
         tail = self._tail_last
         tail.append(last_offset)
@@ -171,43 +143,20 @@ class Segment:
             del tail[: _TAIL_LENGTH // 2 + 1]
             del self._tail_positions[: _TAIL_LENGTH // 2 + 1]
 
-    def _write(self, fd: int, buffers: tuple[bytes | memoryview, ...], size: int, position: int) -> None:
-        try:
-            if len(buffers) == 1:
-                written = os.pwrite(fd, buffers[0], position)
-            else:
-                written = os.pwritev(fd, buffers, position)
-            if written != size:
-                raise OSError(28, f"wrote {written} of {size} bytes")
-        except OSError as error:
-            try:
-                os.ftruncate(fd, position)
-            except OSError:
-                error.unrepaired = True  # type: ignore[attr-defined]
-            raise
-
-    def _add_entry(self, last_offset: int, position: int) -> None:
-        if self.offsets is None or self.times is None:
-            self._open_files()
-        assert self.offsets is not None
-        assert self.times is not None
-        self.offsets.append(last_offset, position)
-        self.times.maybe_append(self._max_timestamp, self._max_offset)
-        self.index_full = self.offsets.is_full or self.times.is_full
-
-    def _open_files(self) -> None:
-        self.offsets = OffsetIndex(self.path(INDEX_SUFFIX), self.base_offset, self._index_bytes)
-        self.times = TimeIndex(self.path(TIME_INDEX_SUFFIX), self.base_offset, self._index_bytes)
-
     def should_roll(self, size: int, last_offset: int, timestamp: int, now_ms: int, limit: int, age_ms: int) -> bool:
         """Whether a batch of `size` bytes has to go to a new segment."""
         if self.size > limit - size or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if self.size == 0:
             return False
-        first = self.first_timestamp
-        waited = timestamp - first if first is not None and first >= 0 else now_ms - self.created_ms
-        return waited > age_ms - self.jitter_ms or self.index_full
+        first = self._first_timestamp
+        waited = timestamp - first if first is not None and first >= 0 else now_ms - self._created_ms
+        return waited > age_ms - self._jitter_ms or self.indexes.full
+
+    def start_again(self, now_ms: int) -> None:
+        """Be as if just created, with nothing in it yet."""
+        self.indexes.reset()
+        self._created_ms = now_ms
 
     # -- finding ----------------------------------------------------------------------------------------------
 
@@ -240,7 +189,7 @@ class Segment:
 
     def place_before(self, offset: int) -> int:
         """Return a position from which a scan finds `offset`, taken from the index only if the log confirms it."""
-        index = self.indexes()[0]
+        index = self._offset_index()
         entry = index.lookup(offset)
         if entry is None:
             return 0
@@ -248,19 +197,19 @@ class Segment:
         # A batch that begins at or before the offset is a good place to start, whatever else the entry says.
         if header is not None and self.base_offset <= header.base_offset <= offset:
             return entry[1]
-        self.rebuild_indexes()
-        entry = self.indexes()[0].lookup(offset)
+        self._rebuild_indexes()
+        entry = self._offset_index().lookup(offset)
         return entry[1] if entry else 0
 
     def offset_beyond(self, position: int) -> int:
         """Return an offset that lies behind everything before `position`, as near as the index knows."""
-        index = self.indexes()[0]
+        index = self._offset_index()
         slot = index.entries.last_at_most(position, 1) + 1
         return self.base_offset + (index.entries.get(slot)[0] if slot < index.entries.count else MAX_RELATIVE_OFFSET)
 
     def boundary_before(self, position: int) -> int:
         """Return the position of a batch at or before `position`, as near as the index knows."""
-        offsets = self.indexes()[0]
+        offsets = self._offset_index()
         slot = offsets.entries.last_at_most(position, 1)
         return offsets.entries.get(slot)[1] if slot >= 0 else 0
 
@@ -271,10 +220,10 @@ class Segment:
         """
         if not self.size or self.max_timestamp < timestamp:
             return None
-        entry = self.indexes()[1].lookup(timestamp)
+        entry = self._time_index().lookup(timestamp)
         if entry is not None and not self._confirms(entry):
-            self.rebuild_indexes()
-            entry = self.indexes()[1].lookup(timestamp)
+            self._rebuild_indexes()
+            entry = self._time_index().lookup(timestamp)
         return self.place_before(max(entry[1] if entry else self.base_offset, start_offset))
 
     def _confirms(self, entry: tuple[int, int]) -> bool:
@@ -285,110 +234,46 @@ class Segment:
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp in the segment, -1 if no record has one."""
-        if not self._max_known:
-            self.indexes()
-        return self._max_timestamp
-
-    @property
-    def max_timestamp_offset(self) -> int:
-        """Last offset of the first batch that has the largest timestamp."""
-        if not self._max_known:
-            self.indexes()
-        return self._max_offset
+        if not self.indexes.known:
+            self._offset_index()
+        return self.indexes.max_timestamp
 
     def retention_timestamp(self) -> int:
         """Return the largest timestamp, or the file's modification time where no record has one."""
         largest = self.max_timestamp
         return largest if largest >= 0 else int(os.stat(self.path()).st_mtime * 1000)
 
-    # -- indexes ----------------------------------------------------------------------------------------------
+    def _offset_index(self) -> OffsetIndex:
+        return self._checked_indexes()[0]
 
-    def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+    def _time_index(self) -> TimeIndex:
+        return self._checked_indexes()[1]
+
+    def _checked_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Return the indexes, opened, checked against the log and completed on first use."""
-        self.used = True
-        if self.offsets is None or self.times is None:
-            self._open_files()
-            assert self.offsets is not None
-            assert self.times is not None
-            if not self._is_complete():
-                start = self._trusted_start()
-                self._complete_from(start)
-        return self.offsets, self.times
-
-    def _is_complete(self) -> bool:
+        self._used = True
         # A segment written since it was created, and without index entries yet, has all it needs in memory.
-        return self.tail_start == self.base_offset
+        if not self.indexes.is_open and self.tail_start != self.base_offset:
+            self.indexes.complete(self.handle.fd, self.size)
+        return self.indexes.open()
 
-    def _trusted_start(self) -> int:
-        """Return the position behind which the indexes say nothing; 0 after resetting them if they are not true."""
-        assert self.offsets is not None
-        assert self.times is not None
-        trust = index_trust.look(self.offsets, self.times, self.handle.fd, self.size, self.base_offset)
-        self.damaged |= trust.damaged
-        if trust.newest is not None:
-            self._max_timestamp, self._max_offset = trust.newest
-            return trust.start
-        self.offsets.entries.truncate(0)
-        self.times.entries.truncate(0)
-        self._max_timestamp, self._max_offset = -1, self.base_offset
-        return 0
+    def _rebuild_indexes(self) -> None:
+        self.indexes.rebuild(self.handle.fd, self.size)
 
-    def _complete_from(self, start: int) -> None:
-        assert self.offsets is not None
-        assert self.times is not None
-        last = self.offsets.last
-        indexed = last[1] if last else 0
-        position = start
-        for position, header in scan_headers(self.handle.fd, start, self.size):
-            self.note_batch(position, header, indexed)
-            if position - indexed > self.index_interval:
-                indexed = position
-            position += header.size
-        self.damaged |= position != self.size
-        self._since_index = position - indexed
-        self.index_full = self.offsets.is_full or self.times.is_full
-        self._max_known = True
+    # -- recovery ---------------------------------------------------------------------------------------------
 
-    def note_batch(self, position: int, header: BatchHeader, indexed: int) -> None:
-        """Take a batch found in the file into account; `indexed` is the position of the last index entry."""
-        assert self.offsets is not None
-        assert self.times is not None
-        if position == 0:
-            self.first_timestamp = header.max_timestamp
-        # A batch that compaction emptied still has a timestamp, but no record to show for it.
-        if header.max_timestamp > self._max_timestamp and header.record_count:
-            self._max_timestamp, self._max_offset = header.max_timestamp, header.last_offset
-        if position - indexed > self.index_interval:
-            self.offsets.append(header.last_offset, position)
-            self.times.maybe_append(self._max_timestamp, self._max_offset)
+    def begin_recovery(self) -> None:
+        """Empty all indexes; whoever calls goes on with `indexes.note` for each sound batch, and `end_recovery`."""
+        self.indexes.reset()
+        self.txns.reset()
 
-    def rebuild_indexes(self) -> None:
-        """Forget what the indexes say and read the segment's headers again."""
-        self.reset_indexes()
-        self._complete_from(0)
-
-    def reset_indexes(self) -> None:
-        """Empty the indexes; whoever calls goes on with `note_batch` for each batch, and `end_rebuild`."""
-        self._close_indexes()
-        self._open_files()
-        assert self.offsets is not None
-        assert self.times is not None
-        self.offsets.entries.truncate(0)
-        self.times.entries.truncate(0)
-        self._max_timestamp, self._max_offset = -1, self.base_offset
-
-    def end_rebuild(self, size: int, indexed: int) -> None:
-        """Finish a rebuild that found whole batches up to `size`; what lies behind is cut off."""
-        assert self.offsets is not None
-        assert self.times is not None
+    def end_recovery(self, size: int) -> None:
+        """Finish a walk that found sound batches up to `size`; what lies behind is cut off."""
         if size < self.size:
             os.ftruncate(self.handle.fd, size)
             self.size = size
-        self.found_size, self.damaged = 0, False
-        self.unproven, self.proven, self.end_proven = size, None, False
-        self._since_index = size - indexed
-        self.index_full = self.offsets.is_full or self.times.is_full
-        self._max_known = True
+        self.found.recovered(size)
+        self.indexes.end_rebuild()
         self._forget_tail()
 
     def become_active(self, known_end: int = 0) -> int:
@@ -399,16 +284,14 @@ class Segment:
         """
         end = self.base_offset
         whole = 0
+        self._first_timestamp = None
         if self.size:
-            last = self.indexes()[0].last
+            last = self._offset_index().last
             for position, header in scan_headers(self.handle.fd, last[1] if last else 0, self.size):
                 end = header.last_offset + 1
                 whole = position + header.size
-                if position == 0:
-                    self.first_timestamp = header.max_timestamp
-            if self.first_timestamp is None:
-                first = read_header(self.handle.fd, 0, self.size)
-                self.first_timestamp = first.max_timestamp if first else None
+            first = read_header(self.handle.fd, 0, self.size)
+            self._first_timestamp = first.max_timestamp if first else None
         self.ends_whole = whole == self.size
         if known_end not in (0, end) and may_end_at(self.handle.fd, self.size, self.base_offset, known_end):
             end = known_end
@@ -430,47 +313,37 @@ class Segment:
             return
         os.ftruncate(self.handle.fd, found[0])
         self.size = found[0]
-        self.found_size = min(self.found_size, self.size)
-        self.unproven, self.proven, self.end_proven = min(self.unproven, self.size), None, False
-        self.first_timestamp = None
+        self.found.cut(self.size)
         self._forget_tail()
-        self.rebuild_indexes()
+        self._rebuild_indexes()
         self.txns.truncate_to(offset)
 
     def seal(self) -> None:
         """Bring the files into the form in which a segment rests: indexes complete and cut to their entries."""
         if self.size:
-            times = self.indexes()[1]
-            times.maybe_append(self._max_timestamp, self._max_offset)
-        if self.offsets is not None and self.times is not None:
-            self.offsets.entries.trim()
-            self.times.entries.trim()
-            # A resting segment is like one that was just opened: its indexes are looked at again when needed.
-            self.offsets = self.times = None
+            self._checked_indexes()
+            self.indexes.note_largest()
+        self.indexes.close()
         self._forget_tail()
 
     def release(self) -> None:
-        """Close the descriptor and the mappings; they are opened again when needed. Slices keep theirs.
-
-        The time index is left with the largest timestamp at its end, which Kafka takes for the segment's.
-        """
+        """Close the descriptor and the mappings; they are opened again when needed. Slices keep theirs."""
         self._handle = None
-        if self.offsets is not None and self.times is not None:
-            self.times.maybe_append(self._max_timestamp, self._max_offset)
-            self.offsets.entries.trim()
-            self.times.entries.trim()
-        self.offsets = self.times = None
+        if self.indexes.is_open:
+            self.indexes.note_largest()
+            self.indexes.close()
 
-    def _close_indexes(self) -> None:
-        if self.offsets is not None and self.times is not None:
-            self.offsets.entries.close()
-            self.times.entries.close()
-        self.offsets = self.times = None
+    def release_unused(self, *, force: bool, idle: bool) -> None:
+        """Release, by `force` or if `idle` and nobody has used it since the last call."""
+        if force or (idle and not self._used):
+            self.release()
+        self._used = False
 
     def move(self, directory: str) -> None:
         """Follow the partition's directory to a new name."""
-        self.directory = directory
-        self.txns.path = self.path(TXN_INDEX_SUFFIX)
+        self._directory = directory
+        self.indexes.move(directory)
+        self.txns.move(directory)
 
     def mark_deleted(self) -> list[str]:
         """Give the files names that loading passes over; returns those that are to be removed later."""

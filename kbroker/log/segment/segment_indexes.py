@@ -1,7 +1,7 @@
-"""How far the indexes of a segment that is opened may be believed.
+"""The offset index and the time index of one segment, kept true to its log file.
 
-Owns holding their last entries against the batches. Never changes an index or the log: segment.py empties what is not
-true and completes what is.
+Owns when they are opened, held against the log, completed, emptied and built again, which batch gets an entry, and the
+segment's largest timestamp, which the time index tells. Never changes the log.
 """
 
 from __future__ import annotations
@@ -9,11 +9,143 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kbroker.log.batch_scan import is_intact, read_header, scan_headers
+from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from kbroker.log.segment.index_files import OffsetIndex, TimeIndex
 
 
-class Trust(NamedTuple):
-    """What came of it: `start` is the position behind which the indexes say nothing."""
+class SegmentIndexes:
+    """Both indexes of a segment; positions in bytes, times in ms. Closed, they hold no file."""
+
+    __slots__ = (
+        "_base",
+        "_directory",
+        "_indexed",
+        "_interval",
+        "_max_bytes",
+        "_open",
+        "damaged",
+        "full",
+        "known",
+        "max_offset",
+        "max_timestamp",
+    )
+
+    def __init__(self, directory: str, base_offset: int, interval: int, max_bytes: int) -> None:
+        self._directory = directory
+        self._base = base_offset
+        self._interval = interval
+        self._max_bytes = max_bytes
+        self._open: tuple[OffsetIndex, TimeIndex] | None = None
+        self._indexed = 0  # position of the batch with the last entry
+        self.full = False
+        self.damaged = False
+        """Whether a look at the log found something in it that is no whole batch, or not as it was written."""
+        self.known = True
+        """Whether the largest timestamp is known without a look."""
+        self.max_timestamp = -1
+        self.max_offset = base_offset
+        """Last offset of the first batch that has the largest timestamp."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._open is not None
+
+    def open(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Return the files as they are."""
+        if self._open is None:
+            offsets = OffsetIndex(offset_name(self._directory, self._base, INDEX_SUFFIX), self._base, self._max_bytes)
+            times = TimeIndex(offset_name(self._directory, self._base, TIME_INDEX_SUFFIX), self._base, self._max_bytes)
+            self._open = offsets, times
+        return self._open
+
+    def note(self, position: int, last_offset: int, timestamp: int) -> None:
+        """Take the batch at `position` into account, which lies behind all that were; `timestamp` is its largest."""
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_offset = last_offset
+        if position - self._indexed > self._interval:
+            offsets, times = self._open or self.open()
+            offsets.append(last_offset, position)
+            times.maybe_append(self.max_timestamp, self.max_offset)
+            self._indexed = position
+            self.full = offsets.is_full or times.is_full
+
+    # -- against the log --------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Let the next look tell what the largest timestamp is."""
+        self.known = False
+
+    def complete(self, fd: int, size: int) -> None:
+        """Hold the entries against the log file, which has `size` bytes, and add what is missing."""
+        offsets, times = self.open()
+        trust = _look(offsets, times, fd, size, self._base)
+        self.damaged |= trust.damaged
+        if trust.newest is None:
+            self._empty()
+        else:
+            self.max_timestamp, self.max_offset = trust.newest
+        self._note_from(trust.start, fd, size)
+
+    def rebuild(self, fd: int, size: int) -> None:
+        """Forget what the files say and read the log's headers again."""
+        self.reset()
+        self._note_from(0, fd, size)
+
+    def reset(self) -> None:
+        """Empty the files; whoever calls goes on with `note` for each batch, and `end_rebuild`."""
+        if self._open is not None:
+            for index in self._open:
+                index.entries.close()
+            self._open = None
+        self._empty()
+        self._indexed = 0
+
+    def end_rebuild(self) -> None:
+        """Note that all batches that there are have been noted."""
+        offsets, times = self.open()
+        self.damaged = False
+        self.full = offsets.is_full or times.is_full
+        self.known = True
+
+    def _empty(self) -> None:
+        for index in self.open():
+            index.entries.truncate(0)
+        self.max_timestamp, self.max_offset = -1, self._base
+
+    def _note_from(self, start: int, fd: int, size: int) -> None:
+        offsets, times = self.open()
+        last = offsets.last
+        self._indexed = last[1] if last else 0
+        position = start
+        for position, header in scan_headers(fd, start, size):
+            # A batch that compaction emptied still has a timestamp, but no record to show for it.
+            self.note(position, header.last_offset, header.max_timestamp if header.record_count else -1)
+            position += header.size
+        self.damaged |= position != size
+        self.full = offsets.is_full or times.is_full
+        self.known = True
+
+    # -- lifecycle --------------------------------------------------------------------------------------------
+
+    def note_largest(self) -> None:
+        """Leave the time index with the largest timestamp at its end, which Kafka takes for the segment's."""
+        self.open()[1].maybe_append(self.max_timestamp, self.max_offset)
+
+    def close(self) -> None:
+        """Close the files, cut to their entries; they are looked at again when they are needed again."""
+        if self._open is not None:
+            for index in self._open:
+                index.entries.trim()
+            self._open = None
+
+    def move(self, directory: str) -> None:
+        """Follow the partition's directory to a new name."""
+        self._directory = directory
+
+
+class _Trust(NamedTuple):
+    """How far two indexes may be believed: `start` is the position behind which they say nothing."""
 
     start: int
     newest: tuple[int, int] | None
@@ -22,25 +154,22 @@ class Trust(NamedTuple):
     """Whether a batch was found that is not as its CRC says."""
 
 
-NO_TRUST = Trust(0, None)
-
-
-def look(offsets: OffsetIndex, times: TimeIndex, fd: int, size: int, base_offset: int) -> Trust:
+def _look(offsets: OffsetIndex, times: TimeIndex, fd: int, size: int, base_offset: int) -> _Trust:
     """Hold the last entries against the log file, which has `size` bytes."""
     last, newest = offsets.last, times.last
     if newest is None or not (offsets.looks_sane(size) and times.looks_sane()):
-        return NO_TRUST
+        return _Trust(0, None)
     # The offset index of a small segment has no entry.
     if last is not None and not _begins_at(fd, size, base_offset, last):
-        return NO_TRUST
+        return _Trust(0, None)
     nearest = offsets.lookup(newest[1])
     for position, header in scan_headers(fd, nearest[1] if nearest else 0, size):
         if header.last_offset < newest[1]:
             continue
         if header.base_offset <= newest[1] and header.max_timestamp == newest[0]:
-            return Trust(min(position, last[1] if last else 0), newest)
-        return Trust(0, None, not is_intact(fd, position, header))
-    return NO_TRUST
+            return _Trust(min(position, last[1] if last else 0), newest)
+        return _Trust(0, None, not is_intact(fd, position, header))
+    return _Trust(0, None)
 
 
 def _begins_at(fd: int, size: int, base_offset: int, entry: tuple[int, int]) -> bool:

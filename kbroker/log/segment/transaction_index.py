@@ -37,16 +37,20 @@ def encode_aborted(entries: Iterable[AbortedTxn]) -> bytes:
 class TxnIndex:
     """Aborted transactions whose markers lie in one segment, in the order of their markers."""
 
-    __slots__ = ("_base", "_entries", "missing", "path", "proven")
+    __slots__ = ("_base", "_entries", "_path", "missing", "proven")
 
     def __init__(self, directory: str, base_offset: int) -> None:
         self._base = base_offset
-        self.path = offset_name(directory, base_offset, TXN_INDEX_SUFFIX)
+        self.move(directory)
         self._entries: list[AbortedTxn] | None = None
         self.missing = False
         """Whether the file is absent or broken, so that only the log itself can tell what it should hold."""
         self.proven = False
         """Whether the entries are known to be those of the log."""
+
+    def move(self, directory: str) -> None:
+        """Follow the partition's directory to a new name."""
+        self._path = offset_name(directory, self._base, TXN_INDEX_SUFFIX)
 
     @property
     def entries(self) -> list[AbortedTxn]:
@@ -55,8 +59,12 @@ class TxnIndex:
             self._entries = self._read()
         return self._entries
 
+    def accept(self) -> None:
+        """Note that the entries are those of the log."""
+        self.proven = True
+
     def _read(self) -> list[AbortedTxn]:
-        data = read_optional(self.path)
+        data = read_optional(self._path)
         if data is None or len(data) % _ENTRY.size:
             self.missing = True
             return []
@@ -73,14 +81,14 @@ class TxnIndex:
 
     def create(self) -> None:
         """Make sure the file exists: an absent one would have to be rebuilt."""
-        os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
         self.missing, self.proven = False, True
 
     def append(self, entry: AbortedTxn) -> None:
         """Write an entry; nothing is changed if that raises OSError."""
         entries = self.entries
         size = len(entries) * _ENTRY.size
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
                 write_all(fd, _ENTRY.pack(0, *entry), size)
@@ -95,14 +103,14 @@ class TxnIndex:
         """Drop transactions whose marker is at or beyond `offset`."""
         kept = [entry for entry in self.entries if entry.last_offset < offset]
         if len(kept) != len(self.entries):
-            os.truncate(self.path, len(kept) * _ENTRY.size)
+            os.truncate(self._path, len(kept) * _ENTRY.size)
             self._entries = kept
 
     def reset(self) -> None:
         """Drop everything."""
         self._entries = []
         self.missing, self.proven = False, True
-        os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
 
     def collect(self, start_offset: int, end_offset: int, into: list[AbortedTxn]) -> bool:
         """Add what overlaps [start, end); True when no later segment can hold more of it."""

@@ -68,6 +68,8 @@ _TOLD_AFTER_S: Final = 15.0
 _LOOK_S: Final = 0.1
 _LAST_WORD_S: Final = 5.0
 _LITTER: Final = Path("artifacts")
+TRIED: Final = ("4.0.0", "3.5.7", "3.5.3", "3.5.1", "3.5.0")
+"""The versions of Spark with which the jobs ran, the connector's being the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,13 @@ class SparkOptions:
     """Whether Spark may do a task again that failed: not where a task sends records that must arrive once."""
     debug: bool = False
     """Let Spark's own log through."""
+
+    def local_path(self, path: str) -> Path | None:
+        """Return what a path is on this machine, None where that is for Hadoop's settings to say."""
+        if path.startswith("file:"):
+            return Path("/" + path.removeprefix("file:").lstrip("/"))
+        elsewhere = "HADOOP_CONF_DIR" in os.environ or "spark.hadoop.fs.defaultFS" in self.conf
+        return None if "://" in path or elsewhere or not self.master.startswith("local") else Path(path)
 
 
 @contextmanager
@@ -143,7 +152,7 @@ def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: En
         if "unresolved dependency" in said:
             said = (
                 f"its Kafka connector, {connector(pyspark.__version__)}, cannot be fetched:"
-                " name its jars with --jars, or install a pyspark whose connector can be had"
+                f" name its jars with --jars, or install a pyspark that was tried: {', '.join(TRIED)}"
             )
         if "stopped SparkContext" in said:  # Spark has tried for a minute
             said = f"what listens there does not answer as a master of Spark {pyspark.__version__}"

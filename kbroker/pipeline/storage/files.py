@@ -23,6 +23,12 @@ _PATTERN: Final = frozenset("{}[]*?\\")
 """What Spark's readers take for a pattern of paths, and its writers do not."""
 
 
+def refuse_pattern(root: str) -> None:
+    """Raise PipelineError for a path that Spark would not take for a name."""
+    if found := sorted(_PATTERN & set(root)):
+        raise PipelineError(f"cannot use {root}: Spark would read {found[0]} in a path as part of a pattern")
+
+
 def _in_words(method: Callable[..., Result]) -> Callable[..., Result]:
     """Let a method of Files end in one line when the file system refuses."""
 
@@ -45,8 +51,7 @@ class Files:
     """
 
     def __init__(self, session: Any, root: str) -> None:
-        if found := sorted(_PATTERN & set(root)):
-            raise PipelineError(f"cannot use {root}: Spark would read {found[0]} in a path as part of a pattern")
+        refuse_pattern(root)
         jvm = session._jvm  # noqa: SLF001 - pyspark has no other way to Hadoop's file systems
         try:
             path = jvm.org.apache.hadoop.fs.Path(root)

@@ -21,13 +21,11 @@ _STRICT: Final = {
 
 def read_lookup(session: Any, path: str) -> Any:
     """Return (visitor, organisation), each visitor once; raises PipelineError."""
+    kind = kind_of(path)
     if not Files(session, path).exists(""):
         raise PipelineError(f"there is no lookup {path}")
     session.catalog.refreshByPath(path)  # a session that read it before would go on with what it read
     reader = session.read
-    kind = path.rpartition(".")[2].lower()
-    if kind not in ("csv", "json", "parquet"):
-        raise PipelineError(f"a lookup is a .csv, .json or .parquet file, not {path}")
     try:
         found = getattr(reader.options(**_STRICT.get(kind, {})), kind)(path)
         if missing := [name for name in _COLUMNS if name not in found.columns]:
@@ -44,6 +42,14 @@ def read_lookup(session: Any, path: str) -> Any:
     if twice:
         raise PipelineError(f"the lookup {path} gives {twice[0]['visitor']} two organisations")
     return rows
+
+
+def kind_of(path: str) -> str:
+    """Return csv, json or parquet; raises PipelineError."""
+    kind = path.rpartition(".")[2].lower()
+    if kind not in ("csv", "json", "parquet"):
+        raise PipelineError(f"a lookup is a .csv, .json or .parquet file, not {path}")
+    return kind
 
 
 def fingerprint(lookup: Any) -> str:

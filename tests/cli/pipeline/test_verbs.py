@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
 
 from kbroker import Broker
 from kbroker.cli.pipeline.options import interval, milliseconds
+from kbroker.pipeline.spark.session import SparkOptions
 from tests.cli.conftest import CommandLine
 
 VISITS = ("pipeline", "visits", "--topic", "t", "--lookup", "l.csv", "--to", "nowhere", "--checkpoint", "nowhere")
@@ -55,3 +58,40 @@ def test_what_is_not_there_is_told_before_spark_starts() -> None:
     with Broker() as broker:
         run = CommandLine(broker.bootstrap_servers)
         assert run.fails(*ARCHIVE, "--topics", "a") == f"no topic a at {broker.bootstrap_servers}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("verify", "--from", "nowhere"), "nowhere is no archive: it has no _manifest"),
+        (("optimize", "--at", "nowhere"), "nowhere is no archive: it has no _manifest"),
+        (("optimize", "--at", "file:/nowhere"), "file:/nowhere is no archive: it has no _manifest"),
+        (("optimize", "--at", "no*"), "cannot use no*: Spark would read * in a path as part of a pattern"),
+        (("replay", "--from", "nowhere", "--to-topic", "t"), "nowhere is no archive: it has no _manifest"),
+        (("recount", "--from", "nowhere", "--topic", "t", "--lookup", "l.csv"), "nowhere is no archive"),
+        (("recount", "--from", "there", "--topic", "t", "--lookup", "l.csv"), "there is no lookup l.csv"),
+        (("recount", "--from", "there", "--topic", "t", "--lookup", "l.txt"), "a lookup is a .csv, .json or .parquet"),
+        (
+            ("recount", "--from", "there", "--topic", "t", "--lookup", "there/known.csv", "--compare", "nowhere"),
+            "there is no table nowhere",
+        ),
+    ],
+)
+def test_paths_are_looked_at_before_spark_starts(
+    arguments: tuple[str, ...], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    (tmp_path / "there" / "_manifest").mkdir(parents=True)
+    (tmp_path / "there" / "known.csv").touch()
+    monkeypatch.setattr("shutil.which", lambda _name: None)  # no Java
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert CommandLine("127.0.0.1:1").fails("pipeline", *arguments).startswith(line)
+
+
+def test_paths_of_which_hadoop_decides_are_left_to_it() -> None:
+    assert SparkOptions().local_path("x") == Path("x")
+    assert SparkOptions().local_path("file:///x/y") == Path("/x/y")
+    assert SparkOptions().local_path("hdfs://box/x") is None
+    assert SparkOptions("spark://box:7077").local_path("x") is None
+    assert SparkOptions(conf={"spark.hadoop.fs.defaultFS": "hdfs://box"}).local_path("x") is None

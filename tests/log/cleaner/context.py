@@ -54,7 +54,7 @@ def cleaning(
 
 def swap(log: PartitionLog, group: CleanedGroup, now_ms: int = NOW) -> None:
     """Swap a group in, as the manager does."""
-    first = log.bases.index(group.bases[0])
+    first = log.segments.bases.index(group.bases[0])
     replace_segments(log, log.segments[first : first + len(group.bases)], now_ms)
 
 
@@ -99,7 +99,7 @@ def committed_view(log: PartitionLog) -> list[Record]:
         piece = log.read(offset, 1 << 12, upper, min_one=True)
         if piece.empty:
             break
-        coming = sorted(piece.aborted_transactions, key=lambda txn: txn[1])
+        coming = sorted(log.aborted_in(piece), key=lambda txn: txn[1])
         view = piece.view()
         for position, header in iter_batches(view):
             batch = view[position : position + header.size]

@@ -30,7 +30,7 @@ def holes(tmp_path: Path) -> list[int]:
     for _ in range(20):
         log.append_as_leader(batch(), 0, NOW)
     committed(log)
-    bases = list(log.bases)
+    bases = list(log.segments.bases)
     manager.close(now_ms=NOW)
     first = tmp_path / "topic-0" / f"{bases[0]:020d}.log"
     first.write_bytes(first.read_bytes()[-len(batch()) :])  # all but the last record superseded

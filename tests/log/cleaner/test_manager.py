@@ -55,7 +55,7 @@ class World:
 
     def until_clean(self, topic: str = "t") -> None:
         log = self.logs.logs[topic, 0]
-        self.until(lambda: self.logs.cleaner.cleaned_to(topic, 0) == log.active.base_offset and not self.busy)
+        self.until(lambda: self.logs.cleaner.cleaned_to(topic, 0) == log.segments.active.base_offset and not self.busy)
 
     @property
     def busy(self) -> bool:
@@ -91,7 +91,7 @@ def test_a_dirty_log_is_cleaned_and_that_is_remembered(world: World) -> None:
     world.until_clean()
     assert seen(log) == expected
     assert log.size < size / 3
-    end = log.active.base_offset
+    end = log.segments.active.base_offset
     text = (world.directory / "cleaner-offset-checkpoint").read_text()
     assert text == f"0\n1\nt 0 {end}\n"
     world.until(lambda: not world.pool.pids)  # an idle worker ends
@@ -166,7 +166,7 @@ def test_max_lag_closes_the_active_segment_in_time(world: World) -> None:
     log = world.log(config=LogConfig(cleanup_policy=("compact",), max_compaction_lag_ms=1000))
     put(log, (b"k", b"v"), timestamp=NOW)
     put(log, (b"k", b"v"), timestamp=NOW + 1001)
-    assert log.bases == [0, 1]
+    assert log.segments.bases == [0, 1]
 
 
 def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(world: World) -> None:
@@ -254,7 +254,7 @@ def test_a_truncation_below_what_is_clean_begins_anew(world: World) -> None:
     expected = fill(log, 100)
     world.until_clean()
     assert seen(log) == expected
-    clean = [record.key for _, record in contents(log) if record.offset < log.active.base_offset]
+    clean = [record.key for _, record in contents(log) if record.offset < log.segments.active.base_offset]
     assert len(clean) == len(set(clean))
 
 
@@ -263,12 +263,12 @@ def test_delete_records_while_it_is_cleaned(world: World) -> None:
     log = world.log(config=LogConfig(cleanup_policy=("compact", "delete"), segment_bytes=20_000, retention_ms=-1))
     expected = fill(log)
     world.until(lambda: world.busy)
-    log.advance_log_start(log.bases[2], world.now)
+    log.advance_log_start(log.segments.bases[2], world.now)
     world.pool.settings.io_max_bytes_per_second = float("inf")
     world.logs.cleaner.change_rate()
     world.until_clean()
     assert seen(log) == expected
-    assert log.log_start_offset == log.bases[0] > 0
+    assert log.log_start_offset == log.segments.bases[0] > 0
 
 
 def test_compact_and_delete_together(world: World) -> None:

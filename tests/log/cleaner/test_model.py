@@ -89,7 +89,7 @@ def run(directory: Path, history: Sequence[tuple]) -> None:  # type: ignore[type
             known = sequences(log)
             for snapshot in Path(log.directory).glob("*.snapshot"):
                 snapshot.unlink()
-            log.snapshots.offsets.clear()
+            log._snapshots.offsets.clear()
             view, everything = committed_view(log), contents(log)
             log = reopened(log, clean=False)
             assert (committed_view(log), contents(log)) == (view, everything)

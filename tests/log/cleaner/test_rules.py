@@ -207,13 +207,13 @@ def test_records_without_a_key_go(log: PartitionLog) -> None:
 def test_a_hole_larger_than_a_relative_offset_divides_groups(log: PartitionLog) -> None:
     put(log, (b"a", b"1"))
     put(log, (b"b", b"1"))
-    log.log_end_offset = log.producers.end_offset = 2**31 + 5  # as compaction of all between would leave it
+    log.log_end_offset = 2**31 + 5  # as compaction of all between would leave it
     for _ in range(3):
         put(log, (b"a", b"1"))
         log.roll(NOW)
     put(log, (b"c", b"1"))
     assert clean(log) == 2**31 + 8
-    assert log.bases == [0, 2**31 + 5, 2**31 + 8]
+    assert log.segments.bases == [0, 2**31 + 5, 2**31 + 8]
     assert offsets(log) == [1, 2**31 + 7, 2**31 + 8]
 
 

@@ -70,7 +70,7 @@ def filled(directory: Path) -> PartitionLog:
 
 
 def state_of(log: PartitionLog) -> tuple[object, ...]:
-    return contents(log), committed_view(log), log.log_end_offset, log.bases
+    return contents(log), committed_view(log), log.log_end_offset, log.segments.bases
 
 
 def test_s10_a_crash_after_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

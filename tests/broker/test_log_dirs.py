@@ -27,7 +27,7 @@ from kbroker.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.records import iter_batches
-from tests.server.test_endings import create, delete, until
+from tests.broker.test_endings import create, delete, until
 
 TOPIC = "t"
 
@@ -203,14 +203,14 @@ def test_a_failing_directory_goes_offline_and_the_other_serves(dirs, monkeypatch
         create(client, TOPIC, partitions=2)
         ((lost,), (kept,)) = sorted(([i] for i in range(2)), key=lambda i: home_of(client, *i) == [dirs[0]])
         assert produce(client, lost).error_code == produce(client, kept).error_code == 0
-        write = Segment._write
+        append = Segment.append
 
         def failing(segment, *rest):
-            if segment.directory.startswith(dirs[1]):
+            if segment.path().startswith(dirs[1]):
                 raise OSError(errno.EIO, "Input/output error")
-            write(segment, *rest)
+            append(segment, *rest)
 
-        monkeypatch.setattr(Segment, "_write", failing)
+        monkeypatch.setattr(Segment, "append", failing)
         assert produce(client, lost).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert produce(client, kept).error_code == 0
         assert read(client, lost) == ErrorCode.KAFKA_STORAGE_ERROR
@@ -261,7 +261,7 @@ def test_the_metadata_directory_must_not_fail(dirs, monkeypatch):
         def failing(*_rest):
             raise OSError(errno.EIO, "Input/output error")
 
-        monkeypatch.setattr(Segment, "_write", failing)
+        monkeypatch.setattr(Segment, "append", failing)
         assert produce(client, 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         until(broker.node.failed.done)
     assert not (Path(dirs[0]) / ".kafka_cleanshutdown").exists()
@@ -305,9 +305,9 @@ def test_a_topic_deleted_in_the_moment_of_a_failure_can_come_back(dirs):
         def fail_and_delete():
             node.logs.managers[1].report(OSError(errno.EIO, "broken"))
             node.controller.delete_topics([TOPIC])
-            node._loop.call_soon(done.set)
+            node.failed.get_loop().call_soon(done.set)
 
-        node._loop.call_soon_threadsafe(fail_and_delete)
+        node.failed.get_loop().call_soon_threadsafe(fail_and_delete)
         assert done.wait(60)
         create(client, TOPIC, partitions=2)
         assert [produce(client, index).error_code for index in (0, 1)] == [ErrorCode.NONE] * 2

@@ -1,24 +1,22 @@
-"""Changing configs while the broker runs: the arithmetic of a change and whether the outcome is allowed.
+"""Whether the configs of a topic, a group or a running broker may be what a client asks for.
 
-Owns the four operations of IncrementalAlterConfigs and the validation of topic, group and broker configs, with Kafka's
-messages. Never stores anything: every function returns the new configs (text by key) or raises InvalidConfig.
+Owns unknown names, what a resource's keys demand of each other, and which keys of a broker may change while it runs,
+with Kafka's messages. Never parses (values.py) and never stores: what is wrong raises InvalidConfig.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from enum import IntEnum
+from collections.abc import Mapping
 from typing import Final
 
-from kbroker.config.model import ConfigKey, ConfigType, InvalidConfig, Mode, Value
-from kbroker.config.overrides import check_cordoned, per_ip_overrides
+from kbroker.config.between_keys import check_rules
+from kbroker.config.limits import invalid
+from kbroker.config.model import ConfigKey, InvalidConfig, Mode, Value
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import BROKER, GROUP, TOPIC, broker_key, listener_base
-from kbroker.config.values import parse, parse_all, to_text
+from kbroker.config.values import parse, parse_all
 from kbroker.protocol.errors import ErrorCode
 
-MAX_VALUE_CHARS: Final = 32_767
-# Pairs of (lower, upper) group keys, and for each the broker keys that bound it.
 _GROUP_KINDS: Final = ("consumer", "share", "streams")
 _THREAD_KEYS: Final = (
     "num.io.threads",
@@ -27,55 +25,6 @@ _THREAD_KEYS: Final = (
     "background.threads",
 )
 _CLUSTER_LEVEL_LISTENER_KEYS: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")
-
-
-class Op(IntEnum):
-    """What IncrementalAlterConfigs does to one key."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-def apply_ops(
-    keys: Mapping[str, ConfigKey], current: Mapping[str, str], ops: Iterable[tuple[str, Op, str | None]]
-) -> dict[str, str]:
-    """Return `current` after `ops` of (key, operation, text); appending to an unset list starts at its default."""
-    configs = dict(current)
-    for name, op, text in ops:
-        if op is Op.DELETE or text is None:
-            configs.pop(name, None)
-            continue
-        if op is Op.SET:
-            configs[name] = text
-            continue
-        key = keys.get(name)
-        if key is None or key.type is not ConfigType.LIST:
-            raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
-        old = current.get(name, to_text(key.default) or "")
-        items = [item for item in old.split(",") if item]
-        for item in _java_split(text):
-            if op is Op.APPEND and item not in items:
-                items.append(item)
-            elif op is Op.SUBTRACT and item in items:
-                items.remove(item)
-        configs[name] = ",".join(items)
-    for name, text in configs.items():
-        if len(text) > MAX_VALUE_CHARS and current.get(name) != text:
-            raise InvalidConfig(
-                "The configuration value cannot be added because it exceeds the maximum value size of "
-                f"{MAX_VALUE_CHARS} bytes."
-            )
-    return configs
-
-
-def _java_split(text: str) -> list[str]:
-    """Split at commas as Java's String.split does: empty strings at the end fall away."""
-    items = text.split(",")
-    while len(items) > 1 and not items[-1]:
-        items.pop()
-    return items
 
 
 def validate_topic(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str, Value]:
@@ -137,21 +86,6 @@ def _group_bounds(configs: Mapping[str, str]) -> list[tuple[str, str | None, str
     return bounds
 
 
-def apply_broker_ops(current: Mapping[str, str], ops: Iterable[tuple[str, Op, str | None]]) -> dict[str, str]:
-    """Return a broker's dynamic configs after `ops`; the wording differs from that of the other resources."""
-    ops = list(ops)
-    for name, op, _ in ops:
-        if op not in (Op.APPEND, Op.SUBTRACT):
-            continue
-        key = BROKER.get(name)
-        if key is None:
-            raise InvalidConfig(f"Unknown config name: {name}")
-        if key.type is not ConfigType.LIST:
-            verb = "append" if op is Op.APPEND else "subtract"
-            raise InvalidConfig(f"Config value {verb} is not allowed for config key: {name}")
-    return apply_ops(BROKER, current, ops)
-
-
 def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
     """Check dynamic broker configs, those of one broker (`per_broker`) or the cluster-wide defaults.
 
@@ -177,23 +111,18 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         for configured, key in keys.items():
             if key is not None and key.name == name:
                 parse(key, configs[configured])
-    if "log.retention.ms" in configs and int(configs["log.retention.ms"]) == 0:
-        raise InvalidConfig(
-            "requirement failed: log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
-        )
-    if "max.connections.per.ip.overrides" in configs:
-        per_ip_overrides(configs["max.connections.per.ip.overrides"])
-    if "cordoned.log.dirs" in configs:
-        value = parse(BROKER["cordoned.log.dirs"], configs["cordoned.log.dirs"])
-        check_cordoned(value if isinstance(value, tuple) else (), config.log_dirs)
     if not per_broker:
         _refuse(
             [name for name, key in keys.items() if key is not None and _only_per_broker(name, key)],
             "Cannot update these configs at default cluster level, broker id must be specified",
         )
+    after = config.with_dynamic(configs, per_broker=per_broker)
+    check_rules(after)
     for name in _THREAD_KEYS:
-        if name in configs:
-            _check_thread_count(name, int(configs[name]), config.get_int(name))
+        _check_thread_count(name, after.get_int(name), config.get_int(name))
+    _check_cleaner_threads(after.get_int("log.cleaner.threads"), config.get_int("log.cleaner.threads"))
+    _check_local_retention(after, config, "ms")
+    _check_local_retention(after, config, "bytes")
 
 
 def _only_per_broker(name: str, key: ConfigKey) -> bool:
@@ -216,6 +145,38 @@ def _check_thread_count(name: str, new: int, old: int) -> None:
         problem = f"{failed}, value should not be greater than double the current value {old}"
     else:
         return
+    raise _not_reconfigurable(problem)
+
+
+def _check_cleaner_threads(new: int, old: int) -> None:
+    """As _check_thread_count, in LogCleaner's words."""
+    if new < old // 2:
+        raise _not_reconfigurable(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
+    if new > old * 2:
+        raise _not_reconfigurable(
+            f"Log cleaner threads cannot be increased to more than double the current value {old}"
+        )
+
+
+def _check_local_retention(after: BrokerConfig, before: BrokerConfig, unit: str) -> None:
+    """Refuse to keep more beside a remote copy than is kept at all; -2 is as much as that."""
+    local_name, name = f"log.local.retention.{unit}", f"log.retention.{unit}"
+
+    def both(config: BrokerConfig) -> tuple[int, Value]:
+        return config.get_int(local_name), config.topic_defaults()[f"retention.{unit}"]
+
+    local, kept = both(after)
+    if (local, kept) == both(before) or not isinstance(kept, int) or kept == -1 or local == -2:
+        return
+    if local == -1:
+        raise _not_reconfigurable(invalid(local_name, local, f"Value must not be -1 as {name} value is set as {kept}."))
+    if local > kept:
+        text = f"Value must not be more than {name} property value: {kept}"
+        raise _not_reconfigurable(invalid(local_name, local, text))
+
+
+def _not_reconfigurable(problem: str | InvalidConfig) -> InvalidConfig:
     # Kafka passes the failure on as if it were a value; clients see this sentence.
-    cause = f"org.apache.kafka.common.config.ConfigException: {problem}"
-    raise InvalidConfig(f"Invalid value {cause} for configuration Invalid dynamic configuration")
+    text = problem.text if isinstance(problem, InvalidConfig) else problem
+    cause = f"org.apache.kafka.common.config.ConfigException: {text}"
+    return InvalidConfig(f"Invalid value {cause} for configuration Invalid dynamic configuration")

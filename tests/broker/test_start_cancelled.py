@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.broker import BrokerNode
+from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.recovery_progress import RecoveryStopped
@@ -27,7 +27,7 @@ def test_cancelling_a_start_ends_its_reading(tmp_path: Path, monkeypatch: pytest
 
     async def run() -> None:
         config = BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "data")})
-        starting = asyncio.ensure_future(BrokerNode(config).start())
+        starting = asyncio.ensure_future(BrokerNode.start(config))
         assert await asyncio.to_thread(reading.wait, 60)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -12,7 +12,7 @@ import pytest
 
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
-from kbroker.broker import BrokerNode
+from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
 from kbroker.handlers.registry import RequestContext
 from kbroker.network.dispatch import Dispatcher
@@ -40,8 +40,7 @@ def frame(request, version):
 
 async def calls_per_request(directory, frames):
     """Return the Python-level calls per frame, once everything is compiled and warm."""
-    node = BrokerNode(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": directory}))
-    await node.start()
+    node = await BrokerNode.start(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": directory}))
     try:
         node.controller.auto_create("hot")
         context = RequestContext(node.services, "/127.0.0.1", "PLAINTEXT", ("", 0))

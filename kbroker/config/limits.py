@@ -1,4 +1,4 @@
-"""The limits that keys put on values, with the messages that Kafka sends when they are broken.
+"""The limits that keys put on single values, with the messages that Kafka sends when they are broken.
 
 Owns the validators. Never parses text; a validator gets the typed value.
 """

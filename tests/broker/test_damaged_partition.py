@@ -6,8 +6,7 @@ import errno
 
 import pytest
 
-from kbroker.handlers import list_offsets, offset_for_leader_epoch
-from kbroker.log import timestamp_search as offset_queries
+from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -44,16 +43,16 @@ def failing_for_the_first(error, inner):
 )
 @pytest.mark.parametrize("timestamp", [EARLIEST, 0])
 def test_list_offsets_answers_for_the_others(client, monkeypatch, error, code, timestamp):
-    for module, name in ((offset_queries, "offset_for_timestamp"), (list_offsets, "proven_epochs")):
-        monkeypatch.setattr(module, name, failing_for_the_first(error, getattr(module, name)))
+    for name in ("offset_for_timestamp", "proven_epochs"):
+        monkeypatch.setattr(PartitionLog, name, failing_for_the_first(error, getattr(PartitionLog, name)))
     partitions = [ListOffsetsPartition(index, timestamp=timestamp) for index in range(2)]
     answer = client.ask(ListOffsetsRequest(topics=[ListOffsetsTopic("read-in-part", partitions)]), 5)
     assert [p.error_code for p in answer.topics[0].partitions] == [code, 0]
 
 
 def test_offset_for_leader_epoch_answers_for_the_others(client, monkeypatch):
-    inner = offset_for_leader_epoch.proven_epochs
-    monkeypatch.setattr(offset_for_leader_epoch, "proven_epochs", failing_for_the_first(UNREADABLE, inner))
+    inner = PartitionLog.proven_epochs
+    monkeypatch.setattr(PartitionLog, "proven_epochs", failing_for_the_first(UNREADABLE, inner))
     partitions = [OffsetForLeaderPartition(index, leader_epoch=0) for index in range(2)]
     request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[OffsetForLeaderTopic("read-in-part", partitions)])
     answer = client.ask(request, 4)

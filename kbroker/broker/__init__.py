@@ -1,0 +1,1 @@
+"""One broker, put together: node.py is the composition root, the others stand between its parts."""

@@ -1,0 +1,81 @@
+"""The four operations of IncrementalAlterConfigs on the configs of a resource.
+
+Owns their arithmetic, with Kafka's messages. Never looks at a value (validation.py does) and never stores one: what
+comes out are the new configs, text by key, or InvalidConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Final
+
+from kbroker.config.model import ConfigKey, ConfigType, InvalidConfig
+from kbroker.config.table import BROKER
+from kbroker.config.values import to_text
+
+MAX_VALUE_CHARS: Final = 32_767
+
+
+class Op(IntEnum):
+    """What IncrementalAlterConfigs does to one key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def apply_ops(
+    keys: Mapping[str, ConfigKey], current: Mapping[str, str], ops: Iterable[tuple[str, Op, str | None]]
+) -> dict[str, str]:
+    """Return `current` after `ops` of (key, operation, text); appending to an unset list starts at its default."""
+    configs = dict(current)
+    for name, op, text in ops:
+        if op is Op.DELETE or text is None:
+            configs.pop(name, None)
+            continue
+        if op is Op.SET:
+            configs[name] = text
+            continue
+        key = keys.get(name)
+        if key is None or key.type is not ConfigType.LIST:
+            raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
+        old = current.get(name, to_text(key.default) or "")
+        items = [item for item in old.split(",") if item]
+        for item in _java_split(text):
+            if op is Op.APPEND and item not in items:
+                items.append(item)
+            elif op is Op.SUBTRACT and item in items:
+                items.remove(item)
+        configs[name] = ",".join(items)
+    for name, text in configs.items():
+        if len(text) > MAX_VALUE_CHARS and current.get(name) != text:
+            raise InvalidConfig(
+                "The configuration value cannot be added because it exceeds the maximum value size of "
+                f"{MAX_VALUE_CHARS} bytes."
+            )
+    return configs
+
+
+def _java_split(text: str) -> list[str]:
+    """Split at commas as Java's String.split does: empty strings at the end fall away."""
+    items = text.split(",")
+    while len(items) > 1 and not items[-1]:
+        items.pop()
+    return items
+
+
+def apply_broker_ops(current: Mapping[str, str], ops: Iterable[tuple[str, Op, str | None]]) -> dict[str, str]:
+    """Return a broker's dynamic configs after `ops`; the wording differs from that of the other resources."""
+    ops = list(ops)
+    for name, op, _ in ops:
+        if op not in (Op.APPEND, Op.SUBTRACT):
+            continue
+        key = BROKER.get(name)
+        if key is None:
+            raise InvalidConfig(f"Unknown config name: {name}")
+        if key.type is not ConfigType.LIST:
+            verb = "append" if op is Op.APPEND else "subtract"
+            raise InvalidConfig(f"Config value {verb} is not allowed for config key: {name}")
+    return apply_ops(BROKER, current, ops)

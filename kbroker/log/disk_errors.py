@@ -1,0 +1,51 @@
+"""What an error of the disk means: for one log here, for its directory in directories/log_directory.py.
+
+Owns which errors pass of themselves (a full disk, no descriptors left) and which end the use of a directory, and why a
+log takes no more appends.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from typing import Final
+
+_PASSING: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EINTR}
+)
+_COMPLAIN_EVERY_MS: Final = 10_000
+
+logger = logging.getLogger(__name__)
+
+
+def passes(error: OSError) -> bool:
+    """Whether an error is of the machine or the process, and over once there is room again."""
+    return error.errno in _PASSING
+
+
+class DiskTrouble:
+    """What failed reads, writes and flushes have done to one log."""
+
+    __slots__ = ("_complained_ms", "_name", "refusal", "report")
+
+    def __init__(self, name: str, report: Callable[[OSError], None]) -> None:
+        """`report` hears of every failure, and decides what it means for the other logs of the directory."""
+        self._name = name
+        self._complained_ms = -_COMPLAIN_EVERY_MS
+        self.report = report
+        self.refusal: str | None = None
+        """Why no more is appended, as what is on disk can no longer be known; None while all is well."""
+
+    def refuse(self, reason: str) -> None:
+        """Let nothing be appended any more."""
+        self.refusal = reason
+
+    def append_failed(self, error: OSError, now_ms: int) -> None:
+        """Hear of an append that failed; clients try again many times a second, so not each is worth a line."""
+        if getattr(error, "unrepaired", False):
+            self.refuse(f"the file could not be cut back after: {error}")
+        if now_ms - self._complained_ms >= _COMPLAIN_EVERY_MS:
+            self._complained_ms = now_ms
+            logger.error("%s: append failed: %s", self._name, error)
+        self.report(error)

@@ -1,0 +1,97 @@
+"""What of a segment's file, as a start found it, has been seen to be true.
+
+Owns that knowledge for one segment, and how it shrinks when the file does. Never reads the file: header_chain.py holds
+its batches against each other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+_MOST_SPANS: Final = 256
+
+
+class Link(NamedTuple):
+    """What is known where a batch ends: the next offset, or None, and the leader epoch."""
+
+    offset: int | None
+    epoch: int
+
+
+class Spans:
+    """Proven stretches of one file, apart from each other and in order; positions in bytes."""
+
+    __slots__ = ("_ends", "_links", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._links: list[Link] = []
+
+    def around(self, position: int) -> tuple[int, Link] | None:
+        """Return where the stretch that `position` lies in, or ends, ends, and what is known there."""
+        slot = bisect_right(self._starts, position) - 1
+        if slot < 0 or self._ends[slot] < position:
+            return None
+        return self._ends[slot], self._links[slot]
+
+    def add(self, start: int, end: int, link: Link) -> None:
+        """Note that `start` to `end` is proven. Of too many stretches the first half is forgotten."""
+        first = bisect_right(self._starts, start)
+        if first and self._ends[first - 1] >= start:
+            first -= 1
+            start = self._starts[first]
+        last = first
+        while last < len(self._starts) and self._starts[last] <= end:
+            if self._ends[last] > end:
+                end, link = self._ends[last], self._links[last]
+            last += 1
+        self._starts[first:last], self._ends[first:last], self._links[first:last] = [start], [end], [link]
+        if len(self._starts) > _MOST_SPANS:
+            for kept in (self._starts, self._ends, self._links):
+                del kept[: _MOST_SPANS // 2]
+
+
+class FoundFile:
+    """The part of a log file that this process did not write; sizes in bytes."""
+
+    __slots__ = ("_spans", "end_proven", "unchecked", "unproven")
+
+    def __init__(self, size: int = 0) -> None:
+        self.unchecked = size
+        """Up to here nobody has looked at the CRCs."""
+        self._not_proven_up_to(size)
+
+    def _not_proven_up_to(self, size: int) -> None:
+        self.unproven = size
+        """Up to here the headers have not all been held against each other."""
+        self.end_proven = False
+        """Whether the last batch has been."""
+        self._spans: Spans | None = None
+
+    def cut(self, size: int) -> None:
+        """Follow a truncation."""
+        self.unchecked = min(self.unchecked, size)
+        self._not_proven_up_to(min(self.unproven, size))
+
+    def recovered(self, size: int) -> None:
+        """Note that recovery has looked at all CRCs of a file of `size` bytes."""
+        self.unchecked = 0
+        self._not_proven_up_to(size)
+
+    def proven_around(self, position: int) -> tuple[int, Link] | None:
+        """Return where the proven stretch around `position` ends, and what is known there."""
+        return self._spans.around(position) if self._spans is not None else None
+
+    def prove(self, start: int, end: int, link: Link) -> None:
+        """Note that the batches from `start` to `end` hang together, and what is known at the end."""
+        spans = self._spans = self._spans or Spans()
+        spans.add(start, end, link)
+        whole = spans.around(0)
+        if whole is not None and whole[0] >= self.unproven:
+            self.unproven, self._spans = 0, None
+
+    def prove_end(self) -> None:
+        """Note that the last batch ends where it has to."""
+        self.end_proven = True
