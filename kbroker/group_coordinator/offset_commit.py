@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kbroker.coordination.outcome import InTransaction, Outcome
-from kbroker.group_coordinator.classic.group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup
 from kbroker.group_coordinator.classic.rebalance import schedule_session
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
-from kbroker.group_coordinator.groups import Groups
-from kbroker.group_coordinator.offset_records import offset_commit
+from kbroker.group_coordinator.groups.classic_group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.records.offsets import offset_commit
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_records import OffsetCommitValue

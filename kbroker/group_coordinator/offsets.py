@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kbroker.coordination.outcome import CoordinatorRecord, Outcome
-from kbroker.group_coordinator.classic.group import CONSUMER, DEAD, EMPTY, ClassicGroup
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
-from kbroker.group_coordinator.groups import Groups
-from kbroker.group_coordinator.offset_records import offset_tombstone
+from kbroker.group_coordinator.groups.classic_group import CONSUMER, DEAD, EMPTY, ClassicGroup
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.records.offsets import offset_tombstone
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.messages.offset_delete import (

@@ -8,8 +8,8 @@ from typing import Any
 from kbroker.cluster_state import BrokerEndpoint, PartitionState, TopicState
 from kbroker.coordination.outcome import Outcome
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
 from kbroker.group_coordinator.consumer.heartbeat import validate
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_group_heartbeat import (

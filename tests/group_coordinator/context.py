@@ -7,10 +7,10 @@ from typing import Any, Self
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination.outcome import CoordinatorRecord
-from kbroker.group_coordinator.classic.group import ClassicGroup
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
+from kbroker.group_coordinator.groups.classic_group import ClassicGroup
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode

@@ -8,8 +8,8 @@ import pytest
 
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer import target
-from kbroker.group_coordinator.consumer.group import ConsumerGroupState, SubscriptionCounts, is_homogeneous
-from kbroker.group_coordinator.consumer.member import UNRELEASED, UNREVOKED
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroupState, SubscriptionCounts, is_homogeneous
+from kbroker.group_coordinator.groups.consumer_member import UNRELEASED, UNREVOKED
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import EAGER, Consumer, ConsumerContext, assigned, converge
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.group_coordinator.classic.group import PREPARING
+from kbroker.group_coordinator.groups.classic_group import PREPARING
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, converge
 from tests.group_coordinator.test_consumer_migration import classic, context, subscription

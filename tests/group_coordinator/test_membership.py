@@ -7,9 +7,9 @@ import re
 import pytest
 
 from kbroker.coordination.outcome import Cancel, Schedule
-from kbroker.group_coordinator.classic.group import COMPLETING, EMPTY, PREPARING, STABLE, VALID_FROM, GroupState
-from kbroker.group_coordinator.classic.group_record import group_value_reader
 from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
+from kbroker.group_coordinator.groups.classic_group import COMPLETING, EMPTY, PREPARING, STABLE, VALID_FROM, GroupState
+from kbroker.group_coordinator.records.classic_group import group_value_reader
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.context import Context, subscription
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from kbroker.group_coordinator.classic.group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.groups.classic_group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from kbroker.protocol.errors import ErrorCode
 from tests.coordination.still import Asked
 from tests.group_coordinator.context import Context

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.group_coordinator import offset_expiration, offset_records
-from kbroker.group_coordinator.classic.group import CONSUMER
+from kbroker.group_coordinator import offset_expiration
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.groups import Group
+from kbroker.group_coordinator.groups.classic_group import CONSUMER
+from kbroker.group_coordinator.groups.store import Group
 from kbroker.group_coordinator.offset_expiration import Expiration
+from kbroker.group_coordinator.records import offsets as offset_records
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.messages.offset_delete import (

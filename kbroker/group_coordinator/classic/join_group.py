@@ -11,17 +11,6 @@ import logging
 
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
-from kbroker.group_coordinator.classic.group import (
-    COMPLETING,
-    DEAD,
-    EMPTY,
-    PREPARING,
-    STABLE,
-    ClassicGroup,
-    Member,
-    Protocols,
-)
-from kbroker.group_coordinator.classic.group_record import empty_group_metadata, group_metadata
 from kbroker.group_coordinator.classic.rebalance import (
     Rebalances,
     answer_join,
@@ -33,7 +22,18 @@ from kbroker.group_coordinator.classic.rebalance import (
     schedule_session,
 )
 from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
-from kbroker.group_coordinator.groups import Groups
+from kbroker.group_coordinator.groups.classic_group import (
+    COMPLETING,
+    DEAD,
+    EMPTY,
+    PREPARING,
+    STABLE,
+    ClassicGroup,
+    Member,
+    Protocols,
+)
+from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.records.classic_group import empty_group_metadata, group_metadata
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from kbroker.protocol.messages.sync_group import SyncGroupResponse

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 
 from kbroker.coordination.outcome import Cancel, Outcome
-from kbroker.group_coordinator.classic.group import COMPLETING, DEAD, PREPARING, STABLE, ClassicGroup, Member
 from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_join, answer_sync, schedule_session
+from kbroker.group_coordinator.groups.classic_group import COMPLETING, DEAD, PREPARING, STABLE, ClassicGroup, Member
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.messages.join_group import JoinGroupResponse

@@ -9,9 +9,17 @@ import logging
 
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.outcome import Cancel, Outcome, Parked
-from kbroker.group_coordinator.classic.group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup, Member
-from kbroker.group_coordinator.classic.group_record import group_metadata
 from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_sync, persist
+from kbroker.group_coordinator.groups.classic_group import (
+    COMPLETING,
+    DEAD,
+    EMPTY,
+    PREPARING,
+    STABLE,
+    ClassicGroup,
+    Member,
+)
+from kbroker.group_coordinator.records.classic_group import group_metadata
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
