@@ -262,7 +262,7 @@ class GroupShard:
         results = []
         for group_id in group_ids:
             group = self.groups.get(group_id)
-            if group is None or group.state is DEAD:
+            if group is None:
                 code = ErrorCode.GROUP_ID_NOT_FOUND
             elif not group.is_empty:
                 code = ErrorCode.NON_EMPTY_GROUP

@@ -104,8 +104,6 @@ class JoinGroups:
         if not self._accepts(group, member_id):
             group.remove(member_id)
             join.fail(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
-        elif group.state is DEAD:
-            join.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id)
         elif not group.supports(request.protocol_type, [name for name, _ in join.protocols]):
             join.fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
         elif not member_id:
@@ -136,7 +134,7 @@ class JoinGroups:
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
         """Tell whether there is room. During the join phase only those who are already here count (KAFKA-9844)."""
-        if group.state in (EMPTY, DEAD):
+        if group.state is EMPTY:
             return True
         member = group.members.get(member_id)
         if group.state is PREPARING:

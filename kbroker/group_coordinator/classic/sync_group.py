@@ -12,7 +12,6 @@ from kbroker.coordination.outcome import Cancel, Outcome, Parked
 from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_sync, persist
 from kbroker.group_coordinator.groups.classic_group import (
     COMPLETING,
-    DEAD,
     EMPTY,
     PREPARING,
     STABLE,
@@ -55,8 +54,6 @@ class SyncGroups:
     def _validate_sync(self, group: ClassicGroup | None, request: SyncGroupRequest) -> tuple[ErrorCode, Member | None]:
         if group is None or group.state is EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID, None
-        if group.state is DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
         try:
             member = group.validate_member(request.member_id, request.group_instance_id)
         except ApiError as err:

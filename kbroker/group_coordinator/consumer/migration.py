@@ -19,7 +19,7 @@ from kbroker.group_coordinator.consumer.consumer_protocol import (
     write_assignment,
 )
 from kbroker.group_coordinator.consumer.sessions import Sessions, forget_timers
-from kbroker.group_coordinator.groups.classic_group import DEAD, EMPTY, STABLE, ClassicGroup, Member
+from kbroker.group_coordinator.groups.classic_group import EMPTY, STABLE, ClassicGroup, Member
 from kbroker.group_coordinator.groups.consumer_group import CONSUMER, NOTHING, ConsumerGroup
 from kbroker.group_coordinator.groups.consumer_member import ClassicSide, ConsumerMember
 from kbroker.group_coordinator.groups.store import Groups
@@ -70,7 +70,7 @@ class Migration:
             out.records.append(group_tombstone(group_id))
             self._leave_behind(group, out)
             return ConsumerGroup(group_id)
-        if not create or group.state is DEAD:
+        if not create:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return self._upgrade(group, out)
 

@@ -7,7 +7,6 @@ about a group is decided elsewhere in this package, on values.
     Assigning    The group's epoch is ahead of the target's: the next heartbeat that may computes a target.
     Reconciling  Members are on their way to the target.
     Stable       Every member has what the target gives it.
-    Dead         Gone.
 
 A group's state follows from its members and epochs, so there are no transitions to check.
 
@@ -39,7 +38,6 @@ class ConsumerGroupState(Enum):
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
     STABLE = "Stable"
-    DEAD = "Dead"
 
 
 @dataclass(frozen=True, slots=True)
