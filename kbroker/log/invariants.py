@@ -140,5 +140,6 @@ def _check_segment(segment: Segment) -> None:
     assert size == segment.size, f"{segment.path()} has {size} bytes, not {segment.size}"
     if segment.indexes.is_open:
         offsets, times = segment.indexes.open()
-        assert offsets.looks_sane(segment.size), f"{segment.path()}: the offset index is not in order"
-        assert times.looks_sane(), f"{segment.path()}: the time index is not in order"
+        assert offsets.in_order(), f"{segment.path()}: the offset index is not in order"
+        assert offsets.last is None or offsets.last[1] < segment.size, f"{segment.path()}: the offset index is too long"
+        assert times.in_order(), f"{segment.path()}: the time index is not in order"

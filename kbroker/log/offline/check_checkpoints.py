@@ -6,37 +6,25 @@ ValueError with a text that says what is wrong; a file that is absent is empty.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Final
 
 from crc32c import crc32c
 
+from kbroker.log.checkpoints import entries_in
 from kbroker.log.directories.meta_properties import check_properties, parse_lines
 from kbroker.log.files import offset_of, read_at
 from kbroker.log.offline.findings import CHUNK, Finding, OpenFile, read_text
+from kbroker.log.producers.producer_snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEAD
 from kbroker.protocol.wire import parse_uuid
 
-SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
-SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _LONG_MAX: Final = 2**63 - 1
 
 
 def _lines(path: str) -> list[str]:
     """Return the entries of a checkpoint of version 0."""
     text = read_text(path)
-    if text is None:
-        return []
-    lines = text.split("\n")
-    if lines[0] != "0":
-        raise ValueError(f"version {lines[0][:20]!r} is not 0")
-    if lines[-1] == "":
-        lines.pop()
-    if len(lines) < 2 or not lines[1].isascii() or not lines[1].isdigit():
-        raise ValueError("the second line is no number of entries")
-    if len(lines) - 2 != int(lines[1][:20]):
-        raise ValueError(f"{len(lines) - 2} entries where {lines[1][:20]} are announced")
-    return lines[2:]
+    return [] if text is None else entries_in(text)
 
 
 def _number(text: str, line: str) -> int:

@@ -11,16 +11,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Final
 
 from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
 from kbroker.log.offline.findings import Finding, OpenFile
-from kbroker.log.segment.transaction_index import AbortedTxn
+from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET, OFFSET_ENTRY, TIME_ENTRY
+from kbroker.log.segment.transaction_index import TXN_ENTRY, AbortedTxn
 from kbroker.protocol.records import BatchHeader
 
-OFFSET_ENTRY: Final = struct.Struct(">II")
-TIME_ENTRY: Final = struct.Struct(">qI")
-TXN_ENTRY: Final = struct.Struct(">hqqqq")
 _Entry = tuple[int, int, int]  # position in the index file, and the two columns, offsets made absolute
 
 
@@ -63,7 +60,7 @@ def _offset_entries(file: OpenFile, base: int) -> Iterator[_Entry]:
     last = (-1, -1)
     for place, fields in used_entries(file, OFFSET_ENTRY):
         relative, position = fields
-        if relative <= last[0] or position <= last[1] or relative > 0x7FFFFFFF:
+        if relative <= last[0] or position <= last[1] or relative > MAX_RELATIVE_OFFSET:
             raise Untrue(place, f"offset {base + relative}, position {position} is not beyond the entry before")
         last = (relative, position)
         yield place, base + relative, position
@@ -73,7 +70,7 @@ def _time_entries(file: OpenFile, base: int) -> Iterator[_Entry]:
     last = (-1, -1)
     for place, fields in used_entries(file, TIME_ENTRY):
         timestamp, relative = fields
-        if timestamp <= last[0] or relative < last[1] or relative > 0x7FFFFFFF:
+        if timestamp <= last[0] or relative < last[1] or relative > MAX_RELATIVE_OFFSET:
             raise Untrue(place, f"timestamp {timestamp}, offset {base + relative} is not beyond the entry before")
         last = (timestamp, relative)
         yield place, base + relative, timestamp

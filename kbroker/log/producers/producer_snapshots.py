@@ -24,8 +24,8 @@ from kbroker.protocol.records import BatchHeader
 RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62
 """Producer ids below this may have been handed out by a broker; others a client made up, which nobody checks."""
-_HEAD: Final = struct.Struct(">hIi")
-_ENTRY: Final = struct.Struct(">qhiqiqiq")
+SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
+SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _VERSION: Final = 1
 
 
@@ -106,11 +106,11 @@ class ProducerEntry:
 
 def encode_snapshot(entries: Collection[ProducerEntry]) -> bytes:
     """Return a snapshot file's content."""
-    parts = [_HEAD.pack(_VERSION, 0, len(entries))]
+    parts = [SNAPSHOT_HEAD.pack(_VERSION, 0, len(entries))]
     for entry in entries:
         last = entry.batches[-1] if entry.batches else ProducedBatch(-1, -1, 0, -1)
         parts.append(
-            _ENTRY.pack(
+            SNAPSHOT_ENTRY.pack(
                 entry.producer_id,
                 entry.producer_epoch,
                 last.last_sequence,
@@ -128,15 +128,15 @@ def encode_snapshot(entries: Collection[ProducerEntry]) -> bytes:
 
 def decode_snapshot(content: bytes) -> list[ProducerEntry]:
     """Read a snapshot file's content; raises ValueError where it is not one."""
-    if len(content) < _HEAD.size:
+    if len(content) < SNAPSHOT_HEAD.size:
         raise ValueError("producer snapshot is cut off")
-    version, crc, count = _HEAD.unpack_from(content)
+    version, crc, count = SNAPSHOT_HEAD.unpack_from(content)
     if version != _VERSION or crc != crc32c(memoryview(content)[6:]) or count < 0:
         raise ValueError("producer snapshot has a wrong version or checksum")
-    if len(content) != _HEAD.size + count * _ENTRY.size:
+    if len(content) != SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size:
         raise ValueError("producer snapshot has a wrong length")
     entries = []
-    for fields in _ENTRY.iter_unpack(content[_HEAD.size :]):
+    for fields in SNAPSHOT_ENTRY.iter_unpack(content[SNAPSHOT_HEAD.size :]):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first_offset = fields
         entry = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, txn_first_offset)
         if offset >= 0:

@@ -204,14 +204,14 @@ class Segment:
     def offset_beyond(self, position: int) -> int:
         """Return an offset that lies behind everything before `position`, as near as the index knows."""
         index = self._offset_index()
-        slot = index.entries.last_at_most(position, 1) + 1
-        return self.base_offset + (index.entries.get(slot)[0] if slot < index.entries.count else MAX_RELATIVE_OFFSET)
+        slot = index.last_at_most(position, 1) + 1
+        return self.base_offset + (index.get(slot)[0] if slot < index.count else MAX_RELATIVE_OFFSET)
 
     def boundary_before(self, position: int) -> int:
         """Return the position of a batch at or before `position`, as near as the index knows."""
         offsets = self._offset_index()
-        slot = offsets.entries.last_at_most(position, 1)
-        return offsets.entries.get(slot)[1] if slot >= 0 else 0
+        slot = offsets.last_at_most(position, 1)
+        return offsets.get(slot)[1] if slot >= 0 else 0
 
     def place_by_time(self, timestamp: int, start_offset: int) -> int | None:
         """Return the beginning of a batch from which on to look for `timestamp` at or after `start_offset`.

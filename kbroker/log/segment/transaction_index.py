@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from kbroker.log.files import TXN_INDEX_SUFFIX, offset_name, read_optional, write_all
 
-_ENTRY: Final = struct.Struct(">hqqqq")
+TXN_ENTRY: Final = struct.Struct(">hqqqq")
 
 
 class AbortedTxn(NamedTuple):
@@ -31,7 +31,7 @@ class AbortedTxn(NamedTuple):
 
 def encode_aborted(entries: Iterable[AbortedTxn]) -> bytes:
     """Return the content of an index file."""
-    return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
+    return b"".join(TXN_ENTRY.pack(0, *entry) for entry in entries)
 
 
 class TxnIndex:
@@ -65,12 +65,12 @@ class TxnIndex:
 
     def _read(self) -> list[AbortedTxn]:
         data = read_optional(self._path)
-        if data is None or len(data) % _ENTRY.size:
+        if data is None or len(data) % TXN_ENTRY.size:
             self.missing = True
             return []
         entries = []
         previous = self._base - 1
-        for version, *fields in _ENTRY.iter_unpack(data):
+        for version, *fields in TXN_ENTRY.iter_unpack(data):
             entry = AbortedTxn(*fields)
             if version != 0 or entry.last_offset <= previous or entry.first_offset > entry.last_offset:
                 self.missing = True
@@ -87,11 +87,11 @@ class TxnIndex:
     def append(self, entry: AbortedTxn) -> None:
         """Write an entry; nothing is changed if that raises OSError."""
         entries = self.entries
-        size = len(entries) * _ENTRY.size
+        size = len(entries) * TXN_ENTRY.size
         fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
-                write_all(fd, _ENTRY.pack(0, *entry), size)
+                write_all(fd, TXN_ENTRY.pack(0, *entry), size)
             except OSError:
                 os.ftruncate(fd, size)
                 raise
@@ -103,7 +103,7 @@ class TxnIndex:
         """Drop transactions whose marker is at or beyond `offset`."""
         kept = [entry for entry in self.entries if entry.last_offset < offset]
         if len(kept) != len(self.entries):
-            os.truncate(self._path, len(kept) * _ENTRY.size)
+            os.truncate(self._path, len(kept) * TXN_ENTRY.size)
             self._entries = kept
 
     def reset(self) -> None:
