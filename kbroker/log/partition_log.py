@@ -391,7 +391,6 @@ class PartitionLog:
         return self._aborted().overlapping(start_offset, end_offset)
 
     def aborted_before(self, offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that begin below `offset`."""
         return self._aborted().begun_before(offset)
 
     def _aborted(self) -> AbortedTransactions:
@@ -504,11 +503,9 @@ class PartitionLog:
             self._snapshots.remove(segment.base_offset)
 
     def purge_deleted(self, now_ms: int) -> int:
-        """Remove the files of deleted segments that are due; returns how many."""
         return self.segments.purge(self.config, now_ms)
 
     def active_producers(self) -> list[ProducerEntry]:
-        """Return the producers that the log knows."""
         return list(self.producers.entries.values())
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
@@ -524,7 +521,6 @@ class PartitionLog:
         return FlushTask(handles, paths, self.segments.take_directory(), self.log_end_offset, self.truncations)
 
     def end_flush(self, task: FlushTask, now_ms: int) -> None:
-        """Take a finished flush into account."""
         self.last_flush_ms = now_ms
         if task.error is not None:
             # After a failed fsync the kernel may have dropped the pages: a second one would succeed and prove nothing.
@@ -551,7 +547,6 @@ class PartitionLog:
         self.segments.release_idle(force=force)
 
     def move(self, directory: str) -> None:
-        """Follow the directory, which was renamed."""
         self.directory = directory
         self.leader_epochs.move(directory)
         self._snapshots.move(directory)

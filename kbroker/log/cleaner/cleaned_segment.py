@@ -106,7 +106,6 @@ class CleanedSegment:
         self._parts.clear()
 
     def discard(self) -> None:
-        """Remove the files."""
         self.close()
         for suffix in SEGMENT_SUFFIXES:
             with contextlib.suppress(FileNotFoundError):

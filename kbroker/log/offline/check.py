@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kbroker.log import checkpoints
-from kbroker.log.batch_scan import scan_headers
+from kbroker.log.batch_scan import end_of_file
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.partition_dirs import partition_of
 from kbroker.log.files import (
@@ -33,7 +33,7 @@ from kbroker.log.offline.check_checkpoints import (
     parse_properties,
     parse_topic_id,
 )
-from kbroker.log.offline.findings import Checked, Finding, OpenFile, Progress
+from kbroker.log.offline.findings import Checked, Finding, Progress, read_bounded
 from kbroker.log.producers.producer_snapshots import ProducerEntry, decode_snapshot
 
 _OFFSET_CHECKPOINTS = (
@@ -45,7 +45,6 @@ _OFFSET_CHECKPOINTS = (
 _OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, meta_properties.META_PROPERTIES)
 _OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
 _OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
-_LARGEST_SNAPSHOT = 1 << 26
 
 Key = tuple[str, int]
 
@@ -64,7 +63,6 @@ class DataDir:
     topic_ids: dict[str, bytes] = field(default_factory=dict)
 
     def offset(self, checkpoint: str, key: Key) -> int | None:
-        """Return what a checkpoint says of a partition."""
         return self.offsets.get(checkpoint, {}).get(key)
 
 
@@ -211,11 +209,7 @@ def _first_producers(path: str, base: int) -> list[ProducerEntry] | None:
     if base == 0:
         return []
     try:
-        file = offset_name(path, base, SNAPSHOT_SUFFIX)
-        if os.path.getsize(file) > _LARGEST_SNAPSHOT:
-            return None
-        with open(file, "rb") as content:
-            return decode_snapshot(content.read())
+        return decode_snapshot(read_bounded(offset_name(path, base, SNAPSHOT_SUFFIX)) or b"")
     except (OSError, ValueError):
         return None
 
@@ -225,17 +219,9 @@ def _first_recovered(path: str, key: Key, bases: list[int], state: DataDir) -> i
     if state.clean:
         return len(bases)
     point = state.offset(checkpoints.RECOVERY_POINTS, key) or 0
-    if point > bases[-1] and point > _header_end(path, bases[-1]):
+    if point > bases[-1] and point > end_of_file(offset_name(path, bases[-1], LOG_SUFFIX), bases[-1]):
         point = 0  # whatever wrote that did not know this log
     return max(bisect_right(bases, point) - 1, 0)
-
-
-def _header_end(path: str, base: int) -> int:
-    end = base
-    with OpenFile(offset_name(path, base, LOG_SUFFIX)) as file:
-        for _, header in scan_headers(file.fd, 0, file.size):
-            end = header.last_offset + 1
-    return end
 
 
 def _offsets_in_order(path: str, key: Key, log_start: int, end: int, state: DataDir) -> Iterator[Finding]:

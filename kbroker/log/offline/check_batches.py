@@ -50,7 +50,6 @@ class Window:
         return self._chunk[offset : offset + size]
 
     def crc(self, position: int, end: int) -> int:
-        """Return the CRC-32C of the bytes from `position` to `end`."""
         value = 0
         while position < end:
             part = self.read(position, min(CHUNK, end - position))

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from crc32c import crc32c
-
 from kbroker.log.checkpoints import entries_in
 from kbroker.log.directories.meta_properties import check_properties, parse_lines
-from kbroker.log.files import offset_of, read_at
-from kbroker.log.offline.findings import CHUNK, Finding, OpenFile, read_text
-from kbroker.log.producers.producer_snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEAD
+from kbroker.log.files import offset_of
+from kbroker.log.offline.findings import Finding, read_bounded, read_text
+from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.protocol.wire import parse_uuid
 
 _LONG_MAX: Final = 2**63 - 1
@@ -97,34 +95,14 @@ def check_snapshot(path: str, log_end_offset: int, *, recovery: bool) -> Iterato
     if offset > log_end_offset:
         yield Finding(path, None, f"is of an offset behind the log's end {log_end_offset}", recovery)
         return
-    with OpenFile(path) as file:
-        head = read_at(file.fd, SNAPSHOT_HEAD.size, 0)
-        if len(head) < SNAPSHOT_HEAD.size:
-            yield Finding(path, None, "is cut off", recovery)
-            return
-        version, crc, count = SNAPSHOT_HEAD.unpack(head)
-        if version != 1:
-            yield Finding(path, 0, f"version {version} is not 1", recovery)
-            return
-        if _crc(file, 6) != crc:
-            yield Finding(path, 2, f"the CRC is {_crc(file, 6):#010x}, the file says {crc:#010x}", recovery)
-            return
-        if file.size != SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size:
-            yield Finding(path, 6, f"{file.size} bytes do not hold {count} entries", recovery)
-            return
-        for position, fields in file.entries(SNAPSHOT_ENTRY, SNAPSHOT_HEAD.size):
-            latest = max(fields[3], fields[7])  # the last offset, and where the open transaction began
-            if latest >= offset:
-                what = f"producer {fields[0]} has offset {latest}, which is not below the snapshot's"
-                yield Finding(path, position, what, recovery)
-
-
-def _crc(file: OpenFile, position: int) -> int:
-    value = 0
-    while position < file.size:
-        chunk = read_at(file.fd, min(CHUNK, file.size - position), position)
-        if not chunk:
-            break
-        value = crc32c(chunk, value)
-        position += len(chunk)
-    return value
+    try:
+        producers = decode_snapshot(read_bounded(path) or b"")
+    except ValueError as error:
+        yield Finding(path, None, str(error), recovery)
+        return
+    for producer in producers:
+        last = producer.batches[-1].last_offset if producer.batches else -1
+        latest = max(last, producer.current_txn_first_offset)
+        if latest >= offset:
+            what = f"producer {producer.producer_id} has offset {latest}, which is not below the snapshot's"
+            yield Finding(path, None, what, recovery)

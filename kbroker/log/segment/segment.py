@@ -101,7 +101,6 @@ class Segment:
 
     @property
     def handle(self) -> FileHandle:
-        """The open log file."""
         self._used = True
         handle = self._handle
         if handle is None:
@@ -144,7 +143,6 @@ class Segment:
             del self._tail_positions[: _TAIL_LENGTH // 2 + 1]
 
     def should_roll(self, size: int, last_offset: int, timestamp: int, now_ms: int, limit: int, age_ms: int) -> bool:
-        """Whether a batch of `size` bytes has to go to a new segment."""
         if self.size > limit - size or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if self.size == 0:
@@ -340,7 +338,6 @@ class Segment:
         self._used = False
 
     def move(self, directory: str) -> None:
-        """Follow the partition's directory to a new name."""
         self._directory = directory
         self.indexes.move(directory)
         self.txns.move(directory)

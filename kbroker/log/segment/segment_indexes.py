@@ -140,7 +140,6 @@ class SegmentIndexes:
             self._open = None
 
     def move(self, directory: str) -> None:
-        """Follow the partition's directory to a new name."""
         self._directory = directory
 
 

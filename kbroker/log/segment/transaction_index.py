@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.log.files import TXN_INDEX_SUFFIX, offset_name, read_optional, write_all
@@ -34,6 +34,16 @@ def encode_aborted(entries: Iterable[AbortedTxn]) -> bytes:
     return b"".join(TXN_ENTRY.pack(0, *entry) for entry in entries)
 
 
+def decode_aborted(fields: Sequence[int], previous: int) -> AbortedTxn:
+    """Return an entry, which must lie behind the offset of the one before it; raises ValueError."""
+    version, entry = fields[0], AbortedTxn(*fields[1:])
+    if version != 0:
+        raise ValueError(f"version {version}")
+    if entry.last_offset <= previous or entry.first_offset > entry.last_offset:
+        raise ValueError(f"offsets {entry.first_offset} to {entry.last_offset} are not in order")
+    return entry
+
+
 class TxnIndex:
     """Aborted transactions whose markers lie in one segment, in the order of their markers."""
 
@@ -49,7 +59,6 @@ class TxnIndex:
         """Whether the entries are known to be those of the log."""
 
     def move(self, directory: str) -> None:
-        """Follow the partition's directory to a new name."""
         self._path = offset_name(directory, self._base, TXN_INDEX_SUFFIX)
 
     @property
@@ -70,13 +79,13 @@ class TxnIndex:
             return []
         entries = []
         previous = self._base - 1
-        for version, *fields in TXN_ENTRY.iter_unpack(data):
-            entry = AbortedTxn(*fields)
-            if version != 0 or entry.last_offset <= previous or entry.first_offset > entry.last_offset:
-                self.missing = True
-                return []
-            previous = entry.last_offset
-            entries.append(entry)
+        try:
+            for fields in TXN_ENTRY.iter_unpack(data):
+                entries.append(decode_aborted(fields, previous))
+                previous = entries[-1].last_offset
+        except ValueError:
+            self.missing = True
+            return []
         return entries
 
     def create(self) -> None:
@@ -107,7 +116,6 @@ class TxnIndex:
             self._entries = kept
 
     def reset(self) -> None:
-        """Drop everything."""
         self._entries = []
         self.missing, self.proven = False, True
         os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
