@@ -47,8 +47,9 @@ from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.log.segments import LogExtent
 from kbroker.log.timestamp_search import TimestampSearch
+from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, parse_header, read_marker
+from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, parse_header
 
 _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack

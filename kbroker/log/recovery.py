@@ -33,8 +33,9 @@ from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.log.segments import Segments
+from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.records import BatchHeader, compute_crc, read_marker
+from kbroker.protocol.records import BatchHeader, compute_crc
 
 _BEYOND_ALL = 2**63
 _RECALLED_BYTES = 1 << 20

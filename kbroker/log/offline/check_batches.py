@@ -21,8 +21,9 @@ from kbroker.log.offline.findings import CHUNK, Checked, Finding, OpenFile, Prog
 from kbroker.log.producers.producer_snapshots import ProducerEntry
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.transaction_index import AbortedTxn
+from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header, read_marker
+from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header
 
 _LARGEST_MARKER: Final = 1 << 16
 _MOST_TRANSACTIONS: Final = 1 << 20
