@@ -44,7 +44,7 @@ from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.log.producers.producer_snapshots import CREDIBLE_IDS
 from kbroker.network.dispatch import Dispatcher
-from kbroker.network.server import Server, bind, server_limits
+from kbroker.network.server import Server, bind, own_host_name, server_limits
 from kbroker.replicas import Replicas, topic_settings
 from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
@@ -200,7 +200,7 @@ class BrokerNode:
         for listener, sock in zip(config.listeners.bind, bound, strict=True):
             port = await self.server.listen(listener.name, sock)
             advertised = config.listeners.advertised.get(listener.name)
-            host = advertised.host if advertised else listener.host or "127.0.0.1"
+            host = advertised.host if advertised else listener.host or own_host_name()
             self.addresses.append(Address(host, advertised.port if advertised and advertised.port else port))
         first = self.addresses[0]
         rack = config.get_optional_str("broker.rack")

@@ -5,12 +5,15 @@ Owns these rules, at a start and for what changes while the broker runs. Never l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from kbroker.config.model import ALL_DIRS, ConfigError, InvalidConfig, Value
 from kbroker.config.values import per_ip_overrides
 
+# As Kafka's Utils.validHostPattern.
+_HOST: Final = re.compile(r"([0-9a-zA-Z\-%._:]*)")
 _BOUNDED: Final = ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms")
 
 
@@ -29,25 +32,98 @@ class Values(Protocol):
     def topic_defaults(self) -> dict[str, Value]: ...
 
 
-def check_start(config: Values) -> None:
+class Rule(NamedTuple):
+    """What must hold, and Kafka's text where it does not; `{key}` stands for the value of a key."""
+
+    text: str
+    holds: Callable[[Values], bool]
+
+
+RULES: Final = (
+    Rule(
+        "log.roll.ms must be greater than or equal to 1",
+        lambda values: _number(values.topic_defaults()["segment.ms"]) >= 1,
+    ),
+    Rule(
+        "log.roll.jitter.ms must be greater than or equal to 0",
+        lambda values: _number(values.topic_defaults()["segment.jitter.ms"]) >= 0,
+    ),
+    Rule(
+        "log.retention.ms must be unlimited (-1) or, greater than or equal to 1",
+        lambda values: _number(values.topic_defaults()["retention.ms"]) != 0,
+    ),
+    Rule(
+        "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
+        lambda values: (
+            values.get_int("log.cleaner.dedupe.buffer.size") // values.get_int("log.cleaner.threads") > 1 << 20
+        ),
+    ),
+    Rule(
+        "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket "
+        "timeouts",
+        lambda values: values.get_int("replica.fetch.wait.max.ms") <= values.get_int("replica.socket.timeout.ms"),
+    ),
+    Rule(
+        "replica.fetch.wait.max.ms should always be less than or equal to replica.lag.time.max.ms to prevent frequent "
+        "changes in ISR",
+        lambda values: values.get_int("replica.fetch.wait.max.ms") <= values.get_int("replica.lag.time.max.ms"),
+    ),
+    Rule(
+        "queued.max.request.bytes must be larger or equal to socket.request.max.bytes",
+        lambda values: not 0 < values.get_int("queued.max.request.bytes") < values.get_int("socket.request.max.bytes"),
+    ),
+    Rule(
+        "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set.",
+        lambda values: values.get_int("max.connections.per.ip") != 0 or bool(_overrides(values)),
+    ),
+    Rule(
+        "connection.failed.authentication.delay.ms={connection.failed.authentication.delay.ms} should always be less "
+        "than connections.max.idle.ms={connections.max.idle.ms} to prevent failed authentication responses from timing "
+        "out",
+        lambda values: (
+            not 0
+            <= values.get_int("connections.max.idle.ms")
+            <= values.get_int("connection.failed.authentication.delay.ms")
+        ),
+    ),
+)
+"""In the order in which Kafka's KafkaConfig.validateValues checks them."""
+
+
+def check_rules(values: Values) -> None:
+    """Check a broker's whole configuration, at a start or as a change would leave it; raises InvalidConfig."""
+    overrides = _overrides(values)
+    if values.get_int("log.cleaner.threads") == 0:
+        raise InvalidConfig("/ by zero")
+    for rule in RULES:
+        if not rule.holds(values):
+            text = re.sub(r"\{([a-z.]+)\}", lambda name: str(values.get_int(name[1])), rule.text)
+            raise InvalidConfig(f"requirement failed: {text}")
+    wrong = [host for host in overrides if _HOST.fullmatch(host) is None]
+    if wrong:
+        raise InvalidConfig(f"max.connections.per.ip.overrides contains invalid addresses : {','.join(wrong)}")
+    check_cordoned(values.get_list("cordoned.log.dirs"), values.log_dirs)
+
+
+def check_start(values: Values) -> None:
     """Check the configuration of a broker that starts; raises ConfigError."""
-    defaults = config.topic_defaults()
-    if _number(defaults["segment.ms"]) < 1:
-        raise ConfigError("log.roll.ms must be at least 1")
-    if _number(defaults["segment.jitter.ms"]) < 0:
-        raise ConfigError("log.roll.jitter.ms must be at least 0")
-    if _number(defaults["retention.ms"]) == 0:
-        raise ConfigError("log.retention.ms must be at least 1, or -1 to keep everything")
+    try:
+        if values.get_int("log.cleaner.threads") < 1:
+            raise InvalidConfig("log.cleaner.threads must be at least 1")
+        check_rules(values)
+    except InvalidConfig as error:
+        raise ConfigError(error.text.removeprefix("requirement failed: ")) from None
+    defaults = values.topic_defaults()
     if _number(defaults["min.compaction.lag.ms"]) > _number(defaults["max.compaction.lag.ms"]):
         raise ConfigError(
             "log.cleaner.min.compaction.lag.ms must not be greater than log.cleaner.max.compaction.lag.ms"
         )
-    _check_consumer_groups(config)
-    try:
-        check_cordoned(config.get_list("cordoned.log.dirs"), config.log_dirs)
-        per_ip_overrides(config.get_str("max.connections.per.ip.overrides"))
-    except InvalidConfig as error:
-        raise ConfigError(error.text) from None
+    for kind in ("consumer", "share"):
+        _check_groups(values, kind)
+
+
+def _overrides(values: Values) -> dict[str, int]:
+    return per_ip_overrides(values.get_str("max.connections.per.ip.overrides"))
 
 
 def _number(value: Value) -> float:
@@ -55,17 +131,17 @@ def _number(value: Value) -> float:
     return value
 
 
-def _check_consumer_groups(config: Values) -> None:
+def _check_groups(values: Values, kind: str) -> None:
     """As Kafka's GroupCoordinatorConfig."""
-    number = config.get_int
+    number = values.get_int
     for name in _BOUNDED:
-        key, low, high = f"group.consumer.{name}", f"group.consumer.min.{name}", f"group.consumer.max.{name}"
+        key, low, high = f"group.{kind}.{name}", f"group.{kind}.min.{name}", f"group.{kind}.max.{name}"
         for greater, lesser in ((high, low), (key, low)):
             if number(greater) < number(lesser):
                 raise ConfigError(f"{greater} must be greater than or equal to {lesser}")
         if number(key) > number(high):
             raise ConfigError(f"{key} must be less than or equal to {high}")
-    heartbeat, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
+    heartbeat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
     if number(heartbeat) >= number(session):
         raise ConfigError(f"{heartbeat} must be less than {session}")
 

@@ -35,9 +35,13 @@ def describe_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Des
     values = parse_all(TOPIC, {name: text for name, text in configs.items() if name in TOPIC}, config.topic_defaults())
     described = []
     for name, key in TOPIC.items():
-        if key.internal and name not in configs:
-            continue
         synonyms = config.synonyms(key.synonyms[0].name) if key.synonyms else []
+        if (
+            key.internal
+            and name not in configs
+            and not any(source < ConfigSource.DEFAULT_CONFIG for *_, source in synonyms)
+        ):
+            continue
         described.append(_own(key, values[name], name in configs, ConfigSource.DYNAMIC_TOPIC_CONFIG, synonyms))
     return described
 

@@ -23,8 +23,9 @@ upper case, `.` as `_`, `_` as `__`, `-` as `___`), and `--set key=value`. An un
 similar key if there is one, an error under `--strict`; a bad value stops the start with one line.
 
 **Effect** says whether a value changes what this version does. Where it says "accepted", the value is checked and
-described, so that existing files and tools work, and changes nothing yet. **Dynamic** says how a key can change while
-the broker runs: for one broker only (`per-broker`), also for the whole cluster (`cluster-wide`), or not at all.
+described, so that existing files and tools work, and changes nothing yet. "refused" is a key of security, which this
+version does not have: a broker does not start with any value but the default. **Dynamic** says how a key can change
+while the broker runs: for one broker only (`per-broker`), also for the whole cluster (`cluster-wide`), or not at all.
 """
 
 
@@ -55,7 +56,7 @@ def _table(keys: Iterable[ConfigKey], last: str, describe_last: Callable[[Config
     for key in keys:
         default = "" if key.default is None else f"`{to_text(key.default)}`" if to_text(key.default) else "empty"
         allowed = f"`{key.validator.text}`" if key.validator is not None and key.validator.text else ""
-        effect = "yes" if key.effect else "accepted"
+        effect = "yes" if key.effect else "refused" if key.refused else "accepted"
         cells = [f"`{key.name}`", key.type.name.lower(), default, allowed, effect, describe_last(key), key.doc]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -88,7 +88,10 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One declared key. `effect` is False where a value is accepted and shown but changes nothing yet."""
+    """One declared key. `effect` is False where a value is accepted and shown but changes nothing yet.
+
+    `refused`: it is about security, and changes nothing either, so a broker starts with its default only.
+    """
 
     name: str
     type: ConfigType
@@ -99,6 +102,7 @@ class ConfigKey:
     effect: bool = True
     internal: bool = False
     synonyms: tuple[Synonym, ...] = ()
+    refused: bool = False
 
     @property
     def sensitive(self) -> bool:

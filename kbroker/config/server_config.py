@@ -7,6 +7,7 @@ one (describe.py).
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,8 +17,8 @@ from kbroker.config import listeners as listener_rules
 from kbroker.config.between_keys import check_start
 from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
 from kbroker.config.sources import parse_properties, settings_from_environment
-from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms
-from kbroker.config.values import parse, to_text
+from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms, listener_base
+from kbroker.config.values import parse, parse_text, to_text
 
 # Keys of older Kafka versions that many files still carry: no typing mistakes, so no guess at a nearer name.
 _GONE: Final = frozenset(
@@ -41,6 +42,9 @@ _GONE: Final = frozenset(
 )
 # Defaults that clients are not told: what only a dynamic change sets, and what has no default in Kafka.
 _NOT_TOLD: Final = DYNAMIC_ONLY | {"node.id"}
+# What Kafka's authorizers and security read, and KafkaConfig does not know.
+_OF_AUTHORIZERS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+_SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 _GONE_PREFIXES: Final = ("zookeeper.", "password.encoder.")
 
 
@@ -61,6 +65,7 @@ class BrokerConfig:
         self._values: dict[str, Value] = {}
         self._check_names(strict)
         self._recompute()
+        self._refuse_security()
         check_start(self)
         self.listeners = self._resolve_listeners()
 
@@ -213,6 +218,13 @@ class BrokerConfig:
         self._recompute()
         return frozenset(name for name, value in self._values.items() if before.get(name) != value)
 
+    def with_dynamic(self, configs: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
+        """Return this configuration as it would be with other dynamic configs of this broker, or of all."""
+        changed = copy.copy(self)
+        changed.warnings = []
+        changed.set_dynamic(*((self.dynamic_default, configs) if per_broker else (configs, self.dynamic_broker)))
+        return changed
+
     def _recompute(self) -> None:
         values = {name: key.default for name, key in BROKER.items()}
         for name, text in self.static.items():
@@ -252,6 +264,21 @@ class BrokerConfig:
         if complaints and strict:
             raise ConfigError("; ".join(complaints))
         self.warnings += complaints
+
+    def _refuse_security(self) -> None:
+        """Refuse what promises security, rather than to serve without it. A default that is given does no harm."""
+        promised = []
+        for name, text in sorted(self.static.items()):
+            key = broker_key(name)
+            base = listener_base(name) or name
+            promises = key.refused if key else base in _OF_AUTHORIZERS or base.startswith(_SECURITY_PREFIXES)
+            if promises and (key is None or parse_text(name, key.type, text) != key.default):
+                promised.append(name)
+        if promised:
+            raise ConfigError(
+                f"{', '.join(promised)}: this version has no TLS, SASL or authorization, so every client may do "
+                "everything; to serve like that, leave this out"
+            )
 
     def _check_node_id(self) -> None:
         """Give the two names of this broker's number the same value; clients see both as set."""

@@ -62,6 +62,7 @@ def _key(line: str, *, of_broker: bool) -> ConfigKey:
         effect.startswith("yes"),
         effect.endswith("internal"),
         tuple(synonyms),
+        effect.startswith("refused"),
     )
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kbroker.config.between_keys import check_cordoned
+from kbroker.config.between_keys import check_rules
+from kbroker.config.limits import invalid
 from kbroker.config.model import ConfigKey, InvalidConfig, Mode, Value
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import BROKER, GROUP, TOPIC, broker_key, listener_base
-from kbroker.config.values import parse, parse_all, per_ip_overrides
+from kbroker.config.values import parse, parse_all
 from kbroker.protocol.errors import ErrorCode
 
 _GROUP_KINDS: Final = ("consumer", "share", "streams")
@@ -110,23 +111,18 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         for configured, key in keys.items():
             if key is not None and key.name == name:
                 parse(key, configs[configured])
-    if "log.retention.ms" in configs and int(configs["log.retention.ms"]) == 0:
-        raise InvalidConfig(
-            "requirement failed: log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
-        )
-    if "max.connections.per.ip.overrides" in configs:
-        per_ip_overrides(configs["max.connections.per.ip.overrides"])
-    if "cordoned.log.dirs" in configs:
-        value = parse(BROKER["cordoned.log.dirs"], configs["cordoned.log.dirs"])
-        check_cordoned(value if isinstance(value, tuple) else (), config.log_dirs)
     if not per_broker:
         _refuse(
             [name for name, key in keys.items() if key is not None and _only_per_broker(name, key)],
             "Cannot update these configs at default cluster level, broker id must be specified",
         )
+    after = config.with_dynamic(configs, per_broker=per_broker)
+    check_rules(after)
     for name in _THREAD_KEYS:
-        if name in configs:
-            _check_thread_count(name, int(configs[name]), config.get_int(name))
+        _check_thread_count(name, after.get_int(name), config.get_int(name))
+    _check_cleaner_threads(after.get_int("log.cleaner.threads"), config.get_int("log.cleaner.threads"))
+    _check_local_retention(after, config, "ms")
+    _check_local_retention(after, config, "bytes")
 
 
 def _only_per_broker(name: str, key: ConfigKey) -> bool:
@@ -149,6 +145,38 @@ def _check_thread_count(name: str, new: int, old: int) -> None:
         problem = f"{failed}, value should not be greater than double the current value {old}"
     else:
         return
+    raise _not_reconfigurable(problem)
+
+
+def _check_cleaner_threads(new: int, old: int) -> None:
+    """As _check_thread_count, in LogCleaner's words."""
+    if new < old // 2:
+        raise _not_reconfigurable(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
+    if new > old * 2:
+        raise _not_reconfigurable(
+            f"Log cleaner threads cannot be increased to more than double the current value {old}"
+        )
+
+
+def _check_local_retention(after: BrokerConfig, before: BrokerConfig, unit: str) -> None:
+    """Refuse to keep more beside a remote copy than is kept at all; -2 is as much as that."""
+    local_name, name = f"log.local.retention.{unit}", f"log.retention.{unit}"
+
+    def both(config: BrokerConfig) -> tuple[int, Value]:
+        return config.get_int(local_name), config.topic_defaults()[f"retention.{unit}"]
+
+    local, kept = both(after)
+    if (local, kept) == both(before) or not isinstance(kept, int) or kept == -1 or local == -2:
+        return
+    if local == -1:
+        raise _not_reconfigurable(invalid(local_name, local, f"Value must not be -1 as {name} value is set as {kept}."))
+    if local > kept:
+        text = f"Value must not be more than {name} property value: {kept}"
+        raise _not_reconfigurable(invalid(local_name, local, text))
+
+
+def _not_reconfigurable(problem: str | InvalidConfig) -> InvalidConfig:
     # Kafka passes the failure on as if it were a value; clients see this sentence.
-    cause = f"org.apache.kafka.common.config.ConfigException: {problem}"
-    raise InvalidConfig(f"Invalid value {cause} for configuration Invalid dynamic configuration")
+    text = problem.text if isinstance(problem, InvalidConfig) else problem
+    cause = f"org.apache.kafka.common.config.ConfigException: {text}"
+    return InvalidConfig(f"Invalid value {cause} for configuration Invalid dynamic configuration")

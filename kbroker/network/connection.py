@@ -97,7 +97,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         name = transport.get_extra_info("peername")
-        self.peer = f"{name[0]}:{name[1]}" if name else "?"
+        # A listener of both families has IPv4's addresses in IPv6's form.
+        self.peer = f"{name[0].removeprefix('::ffff:')}:{name[1]}" if name else "?"
         self._context = self._owner.opened(self)
         if self._context is None:
             transport.abort()

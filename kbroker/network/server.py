@@ -6,15 +6,18 @@ Owns accept, connection limits, the idle sweep and the orderly end. Never reads 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.values import per_ip_overrides
 from kbroker.handlers.registry import RequestContext
 from kbroker.handlers.services import Services
+from kbroker.network.address_in_use import process_on
 from kbroker.network.connection import RECEIVE_BYTES, Connection
 from kbroker.network.dispatch import Dispatcher
 
@@ -149,9 +152,11 @@ class Server:
 
 
 def bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
-    """Take an address, without accepting anything yet; port 0 takes a free one. Raises OSError when it is in use."""
-    family, _, _, _, address = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    """Take an address, without accepting anything yet. Raises OSError when it is in use.
+
+    Port 0 takes a free one; no host takes every address, of IPv4 and IPv6, as in Java.
+    """
+    sock, address = _socket_for(host, port)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
@@ -167,5 +172,29 @@ def bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
     return sock
 
 
+def _socket_for(host: str, port: int) -> tuple[socket.socket, Any]:
+    if not host and socket.has_dualstack_ipv6():
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        return sock, ("::", port)
+    family, _, _, _, address = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]
+    return socket.socket(family, socket.SOCK_STREAM), address
+
+
+def own_host_name() -> str:
+    """Return what clients are told of a listener without a host: the name of this machine, as Kafka tells it."""
+    name = socket.getfqdn()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        log.warning(
+            "this machine's name %s has no address, so clients are told 127.0.0.1; advertised.listeners says another",
+            name,
+        )
+        return "127.0.0.1"
+    return name
+
+
 def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
-    return OSError(f"cannot listen on {host}:{port}: {error.strerror}")
+    holder = process_on(port) if error.errno == errno.EADDRINUSE else None
+    return OSError(f"cannot listen on {host}:{port}: {error.strerror}{f', by {holder}' if holder else ''}")

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from pathlib import Path
+
 import pytest
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
+from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Broker
+from kbroker.broker import node
+from kbroker.network import server
+from kbroker.network.address_in_use import process_on
+from kbroker.protocol.messages.metadata import MetadataRequest
 
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
@@ -48,3 +57,45 @@ def test_an_advertised_address_that_is_not_here(running):
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{ports(running)[2]}", "log_level": 0})
     (broker,) = [b for b in admin.list_topics(timeout=10).brokers.values() if b.id == 1]
     assert (broker.host, broker.port) == ("broker.example", 9999)
+
+
+def test_a_listener_without_a_host_serves_both_families_and_tells_the_machines_name(monkeypatch):
+    monkeypatch.setattr(node, "own_host_name", lambda: "localhost")
+    with Broker({"listeners": "PLAINTEXT://:0"}) as broker:
+        assert broker.bootstrap_servers.startswith("localhost:")
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+        for host in ["127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() else [])]:
+            with WireClient(f"{host}:{port}") as client:
+                (told,) = client.ask(MetadataRequest(topics=[]), 12).brokers
+                assert (told.host, told.port) == ("localhost", port)
+
+
+def test_a_client_of_ipv4_is_known_by_its_own_address():
+    with Broker({"listeners": "PLAINTEXT://:0", "max.connections.per.ip.overrides": "127.0.0.1:1"}) as broker:
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+        with WireClient(f"127.0.0.1:{port}") as first, WireClient(f"127.0.0.1:{port}") as second:
+            first.ask(MetadataRequest(topics=[]), 12)
+            assert second.ask(MetadataRequest(topics=[]), 12) == CLOSED
+
+
+def test_a_machine_whose_name_has_no_address_is_told_as_loopback(monkeypatch, caplog):
+    monkeypatch.setattr(socket, "getfqdn", lambda: "no-such-host.invalid")
+
+    def unknown(*_args, **_kw):
+        raise OSError
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert server.own_host_name() == "127.0.0.1"
+    assert "advertised.listeners" in caplog.text
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="nothing tells who listens")
+def test_an_address_in_use_names_the_process_that_has_it():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match="cannot listen") as refused:
+            Broker({"listeners": f"PLAINTEXT://127.0.0.1:{port}"}).start()
+    text = str(refused.value)
+    assert text.startswith(f"cannot listen on 127.0.0.1:{port}: Address already in use, by process {os.getpid()} (")
+    assert "\n" not in text
+    assert process_on(port) is None

@@ -17,6 +17,7 @@ from kbroker.config.model import ConfigError, ConfigSource
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.sources import parse_properties, settings_from_environment
 from kbroker.config.table import BROKER, GROUP, TOPIC
+from kbroker.config.values import to_text
 
 
 def test_properties_file_syntax() -> None:
@@ -225,10 +226,11 @@ def test_created_topic_is_described_as_it_was_asked_for() -> None:
 
 
 def test_describe_broker_hides_secrets_and_what_it_does_not_know() -> None:
-    config = BrokerConfig({"ssl.keystore.password": "secret", "my.own": "secret", "message.max.bytes": "5"})
-    config.set_dynamic({"message.max.bytes": "6"}, {})
+    secret = "listener.name.plaintext.ssl.keystore.password"
+    config = BrokerConfig({"my.own": "secret", "message.max.bytes": "5"})
+    config.set_dynamic({"message.max.bytes": "6"}, {secret: "secret"})
     entries = {entry.name: entry for entry in describe_broker(config)}
-    for name in ("ssl.keystore.password", "my.own"):
+    for name in (secret, "my.own"):
         assert entries[name].value is None
         assert entries[name].sensitive
         assert all(text is None for _, text, _ in entries[name].synonyms)
@@ -269,3 +271,52 @@ def test_describe_group_takes_the_brokers_defaults() -> None:
 def test_settings_of_consumer_groups_that_do_not_go_together(settings: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BrokerConfig(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+        ("super.users", "User:admin"),
+        ("allow.everyone.if.no.acl.found", "false"),
+        ("sasl.enabled.mechanisms", "PLAIN"),
+        ("sasl.of.a.later.version", "x"),
+        ("ssl.keystore.location", "/etc/key.jks"),
+        ("ssl.client.auth", "required"),
+        ("security.inter.broker.protocol", "SASL_SSL"),
+        ("early.start.listeners", "PLAINTEXT"),
+        ("listener.name.plaintext.ssl.client.auth", "required"),
+        ("listener.name.plaintext.plain.sasl.jaas.config", "secret"),
+        ("listener.name.plaintext.sasl.enabled.mechanisms", "PLAIN"),
+    ],
+)
+def test_a_setting_that_promises_security_refuses_the_start(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=r"has no TLS, SASL or authorization") as refused:
+        BrokerConfig({name: value})
+    assert str(refused.value).startswith(f"{name}: ")
+    assert value not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_all_that_promises_security_is_named_also_from_the_environment() -> None:
+    environment = {"KAFKA_AUTHORIZER_CLASS_NAME": "x", "KAFKA_SUPER_USERS": "User:a", "KAFKA_SSL_CLIENT_AUTH": "none"}
+    with pytest.raises(ConfigError, match=r"^authorizer\.class\.name, super\.users: "):
+        BrokerConfig.load(environment=environment)
+
+
+def test_the_defaults_of_security_may_be_given() -> None:
+    refused = {name: to_text(key.default) for name, key in BROKER.items() if key.refused and key.default is not None}
+    assert "ssl.client.auth" in refused
+    assert "security.inter.broker.protocol" in refused
+    assert BrokerConfig({name: text for name, text in refused.items() if text is not None}).warnings == []
+
+
+def test_a_key_of_our_own_is_told_only_where_it_is_set() -> None:
+    def told(settings: dict[str, str], configs: dict[str, str]) -> list[object]:
+        config = BrokerConfig(settings)
+        entries = [*describe_topic(config, configs), *describe_created_topic(config, configs), *describe_broker(config)]
+        return [entry.value for entry in entries if entry.name == "record.validation"]
+
+    assert told({}, {}) == []
+    assert told({}, {"record.validation": "full"}) == ["full", "full"]
+    assert told({"record.validation": "full"}, {}) == ["full", "full", "full"]
