@@ -28,11 +28,11 @@ from kbroker.log.files import (
 from kbroker.log.offline.check_batches import PartitionWalk
 from kbroker.log.offline.check_checkpoints import (
     check_snapshot,
-    parse_epochs,
     parse_offsets,
     parse_properties,
     parse_topic_id,
 )
+from kbroker.log.offline.check_leader_epochs import EpochCheck
 from kbroker.log.offline.findings import Checked, Finding, Progress, read_bounded
 from kbroker.log.producers.producer_snapshots import ProducerEntry, decode_snapshot
 
@@ -145,21 +145,16 @@ def _partition(path: str, key: Key, state: DataDir, progress: Progress, checked:
     checked.files += sum(name.endswith(_OF_A_SEGMENT) or name in _OF_A_PARTITION for name in names)
     yield from _leftovers(path, names, state.clean)
     yield from _topic_id(path, key, state)
-    epochs: list[tuple[int, int]] = []
-    try:
-        epochs = parse_epochs(os.path.join(path, checkpoints.LEADER_EPOCHS))
-    except ValueError as error:
-        yield Finding(os.path.join(path, checkpoints.LEADER_EPOCHS), None, str(error))
+    epochs = EpochCheck(path)
+    yield from epochs.read()
     bases = sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := offset_of(name)) is not None)
     if not bases:
         yield Finding(path, None, "holds no segment", not state.clean)
         return
     log_start = max(state.offset(checkpoints.LOG_STARTS, key) or 0, bases[0])
-    # Deleting records takes epochs away at once; where the log starts is written down some time later.
-    epochs_from = log_start if state.clean or not epochs else max(log_start, epochs[0][1])
-    walk = PartitionWalk(path, bases[0], epochs, epochs_from, _first_producers(path, bases[0]), progress, checked)
+    epochs.begin(log_start, clean=state.clean)
+    walk = PartitionWalk(path, bases[0], epochs, _first_producers(path, bases[0]), progress, checked)
     first_recovered = _first_recovered(path, key, bases, state)
-    end: int | None = None
     for index, base in enumerate(bases):
         recovers = index >= first_recovered
         next_base = bases[index + 1] if index + 1 < len(bases) else None
@@ -169,16 +164,12 @@ def _partition(path: str, key: Key, state: DataDir, progress: Progress, checked:
         if not whole and recovers:
             for later in bases[index + 1 :]:
                 yield Finding(offset_name(path, later, LOG_SUFFIX), None, "recovery will remove the segment", True)
-            end = walk.next_offset
             break
-    else:
-        end = walk.next_offset
+    end = walk.next_offset
     for name in sorted(names):
         if name.endswith(SNAPSHOT_SUFFIX) and offset_of(name) is not None:
             yield from check_snapshot(os.path.join(path, name), end, recovery=first_recovered < len(bases))
-    if epochs and epochs[-1][1] > end:
-        what = f"epoch {epochs[-1][0]} begins with offset {epochs[-1][1]}, behind the log's end {end}"
-        yield Finding(os.path.join(path, checkpoints.LEADER_EPOCHS), None, what, not state.clean)
+    yield from epochs.end(end, clean=state.clean)
     yield from _offsets_in_order(path, key, log_start, end, state)
 
 

@@ -19,13 +19,14 @@ from kbroker.protocol.wire import parse_uuid
 _LONG_MAX: Final = 2**63 - 1
 
 
-def _lines(path: str) -> list[str]:
+def checkpoint_lines(path: str) -> list[str]:
     """Return the entries of a checkpoint of version 0."""
     text = read_text(path)
     return [] if text is None else entries_in(text)
 
 
-def _number(text: str, line: str) -> int:
+def number(text: str, line: str) -> int:
+    """Return a number of a checkpoint's line; raises ValueError."""
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _LONG_MAX):
         raise ValueError(f"broken entry {line[:300]!r}")
     return int(text)
@@ -34,28 +35,14 @@ def _number(text: str, line: str) -> int:
 def parse_offsets(path: str) -> dict[tuple[str, int], int]:
     """Read a checkpoint of `topic partition offset` lines."""
     found: dict[tuple[str, int], int] = {}
-    for line in _lines(path):
+    for line in checkpoint_lines(path):
         parts = line.split(" ")
         if len(parts) != 3 or not parts[0]:
             raise ValueError(f"broken entry {line[:300]!r}")
-        key = parts[0], _number(parts[1], line)
+        key = parts[0], number(parts[1], line)
         if key in found:
             raise ValueError(f"two entries for {key[0]}-{key[1]}")
-        found[key] = _number(parts[2], line)
-    return found
-
-
-def parse_epochs(path: str) -> list[tuple[int, int]]:
-    """Read a leader-epoch-checkpoint; epochs and offsets must rise."""
-    found: list[tuple[int, int]] = []
-    for line in _lines(path):
-        parts = line.split(" ")
-        if len(parts) != 2:
-            raise ValueError(f"broken entry {line[:300]!r}")
-        entry = _number(parts[0], line), _number(parts[1], line)
-        if found and (entry[0] <= found[-1][0] or entry[1] <= found[-1][1]):
-            raise ValueError(f"epoch {entry[0]} at offset {entry[1]} is not beyond {found[-1][0]} at {found[-1][1]}")
-        found.append(entry)
+        found[key] = number(parts[2], line)
     return found
 
 
