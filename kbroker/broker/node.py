@@ -152,6 +152,7 @@ class BrokerNode:
             store = EmbeddedStore(logs.directory)
             parts.callback(store.close)
             controller = Controller(store, logs.cluster_id, topic_defaults(config))
+            controller.begin_cluster(config.get_int("min.insync.replicas"))
             take_configs(config, controller.state)
             configure_dirs(logs, config)
             await _load(logs, controller, config, clock)

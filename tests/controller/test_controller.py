@@ -111,3 +111,18 @@ def test_an_internal_topic_is_created_as_it_needs_to_be(directory):
     topic = controller.state.topics["__consumer_offsets"]
     assert len(topic.partitions) == 4
     assert dict(topic.configs) == {"cleanup.policy": "compact"}
+
+
+def test_only_a_new_cluster_begins_with_a_config(tmp_path):
+    controller = controller_in(str(tmp_path / "new"))
+    controller.begin_cluster(2)
+    assert controller.state.broker_configs == {"": {"min.insync.replicas": "2"}}
+    controller.set_configs("brokers", "", {})
+    again = controller_in(str(tmp_path / "new"))
+    again.begin_cluster(2)
+    assert again.state.broker_configs == {"": {"min.insync.replicas": "2"}}, "nothing else is stored yet"
+    again.auto_create("t")
+    again.set_configs("brokers", "", {})
+    last = controller_in(str(tmp_path / "new"))
+    last.begin_cluster(2)
+    assert last.state.broker_configs == {}

@@ -45,6 +45,8 @@ def describe_configs(wire: Wire) -> None:
         ask("another broker", BROKER, "7")
         ask("a broker that is no number", BROKER, "x")
         ask("cluster-wide", BROKER, "")
+        ask("what a new cluster has", BROKER, "1", ["min.insync.replicas"], include_synonyms=True)
+        ask("what a topic has of it", TOPIC, plain, ["min.insync.replicas"], include_synonyms=True)
         ask("a group", GROUP, "any-group")
         ask("no group", GROUP, "")
         ask("no logger", LOGGER, "")
