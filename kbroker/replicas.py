@@ -32,6 +32,8 @@ _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Whose partitions a coordinator loads as soon as the change is published."""
 AT_ONCE = 200
 """Partitions hosted in one go: some 50 ms on a slow disk."""
+_RETRY_MS = 1000
+"""Pause before partitions are tried again for which there was no descriptor, or no room on the disk."""
 
 
 class Waiter(Protocol):
@@ -150,6 +152,9 @@ class Replicas:
         self._clock = clock
         self._defer = defer
         self._later: dict[str, TopicState] = {}
+        self._refused: dict[str, TopicState] = {}  # topics with partitions that the disk did not take
+        self._refused_keys: set[tuple[str, int]] = set()
+        self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
@@ -214,6 +219,7 @@ class Replicas:
                     continue
                 left = max(left - fresh, 0)
                 self._later.pop(name, None)
+                self._refused.pop(name, None)
                 self._host(topic, range(len(topic.partitions)))
         if deleted:
             self.on_topics_deleted(deleted)
@@ -231,10 +237,20 @@ class Replicas:
         missing = [i for i in range(len(topic.partitions)) if (name, i) not in self._partitions]
         self._host(topic, missing[:AT_ONCE])
         refused = bool(missing) and all((name, i) not in self._partitions for i in missing[:AT_ONCE])
-        if len(missing) <= AT_ONCE or refused:  # what the disk does not take is tried again at the topic's next change
+        if len(missing) <= AT_ONCE or refused:  # what the disk does not take is tried again by `tick`
             del self._later[name]
             self._host(topic, [i for i in range(len(topic.partitions)) if (name, i) in self._partitions])
         self._defer(self._catch_up)
+
+    def tick(self) -> None:
+        """Try again to host what the cluster has and the disk did not take."""
+        now_ms = self._clock.monotonic_ms()
+        if self._refused and now_ms >= self._retry_ms:
+            self._retry_ms = now_ms + _RETRY_MS
+            if not self._later:
+                self._defer(self._catch_up)
+            self._later.update(self._refused)
+            self._refused.clear()
 
     def close(self) -> None:
         """Stop leading; whoever waits is told."""
@@ -263,9 +279,9 @@ class Replicas:
                         topic.name, index, UUID(bytes=topic.topic_id), config, self._clock.now_ms()
                     )
                 except OSError as error:
-                    # The cluster has it all the same: it is tried again at the topic's next change or the next start.
-                    log.error("%s-%d cannot be hosted: %s", topic.name, index, error)
+                    self._refuse(topic, index, error)
                     continue
+                self._refused_keys.discard((topic.name, index))
                 partition = Partition(topic.name, topic.topic_id, index, partition_log)
                 self._partitions[topic.name, index] = partition
                 created = True
@@ -285,6 +301,13 @@ class Replicas:
         if created:
             self.logs.sync()
 
+    def _refuse(self, topic: TopicState, index: int, error: OSError) -> None:
+        """Note that a partition cannot be hosted now. The cluster has it all the same."""
+        self._refused[topic.name] = topic
+        if (topic.name, index) not in self._refused_keys:
+            self._refused_keys.add((topic.name, index))
+            log.error("%s-%d cannot be hosted and is tried again: %s", topic.name, index, error)
+
     def _begin_epoch(self, partition: Partition) -> None:
         try:
             partition.log.leader_epochs.assign(partition.leader_epoch, partition.log.log_end_offset)
@@ -296,8 +319,10 @@ class Replicas:
     def _drop(self, topics: list[TopicState]) -> None:
         for topic in topics:
             self._later.pop(topic.name, None)
+            self._refused.pop(topic.name, None)
         keys = [(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
         self._offline.difference_update(keys)
+        self._refused_keys.difference_update(keys)
         gone = [partition for key in keys if (partition := self._partitions.pop(key, None)) is not None]
         for partition in gone:
             partition.leading = False

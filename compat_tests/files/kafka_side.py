@@ -15,13 +15,14 @@ from typing import Any, Final
 from compat_tests.harness.zookeeper import ZooKeeper
 from kbroker.controller.embedded import EmbeddedStore
 from kbroker.log import checkpoints
+from kbroker.log.directories import meta_properties
 
 _CHECKPOINTS: Final = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS)
 
 
 def publish(data: Path, zookeeper: ZooKeeper) -> None:
     """Write what kbroker's journal knows into ZooKeeper, where it has the same paths."""
-    known = checkpoints.read_properties(str(data / checkpoints.META_PROPERTIES)) or {}
+    known = meta_properties.read_properties(str(data / meta_properties.META_PROPERTIES)) or {}
     values: dict[str, dict[str, Any]] = {"/cluster/id": {"version": "1", "id": known["cluster.id"]}}
     store = EmbeddedStore(str(data))
     try:
@@ -42,11 +43,11 @@ def _collect(store: EmbeddedStore, path: str, values: dict[str, dict[str, Any]])
 
 def sign_for_zookeeper(data: Path) -> None:
     """Give the directory the meta.properties that a broker on ZooKeeper takes: version 0 only."""
-    path = str(data / checkpoints.META_PROPERTIES)
-    known = checkpoints.read_properties(path) or {}
+    path = str(data / meta_properties.META_PROPERTIES)
+    known = meta_properties.read_properties(path) or {}
     properties = {"version": "0", "broker.id": known["node.id"]}
     properties |= {key: known[key] for key in ("cluster.id", "directory.id")}
-    checkpoints.write_properties(path, properties)
+    meta_properties.write_properties(path, properties)
 
 
 def put_in_place(source: Path, target: Path, topics: Iterable[str]) -> None:

@@ -37,6 +37,7 @@ from kbroker.controller.adopt import adopt
 from kbroker.log import checkpoints
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.batch_scan import scan_headers
+from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
@@ -239,7 +240,7 @@ def test_kafkas_files_open_in_kbroker(of_kafka: tuple[str, Written], tmp_path: P
     for topic, (_, _, epochs) in written.asked.items():
         assert adopted[topic].partitions[0].leader_epoch == len(epochs)
     assert contents(broker.data_dir, ".log") == contents(written.data, ".log")
-    signed = checkpoints.read_properties(str(broker.data_dir / checkpoints.META_PROPERTIES)) or {}
+    signed = meta_properties.read_properties(str(broker.data_dir / meta_properties.META_PROPERTIES)) or {}
     assert signed["version"] == ("0" if version == "3.9.1" else "1")
     report.count_files(f"Apache Kafka {version} -> kbroker", *records_in(written.data, TOPICS), count)
 

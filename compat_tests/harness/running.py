@@ -18,7 +18,7 @@ from compat_tests.harness.scenarios import Scenario, ScenarioThread
 
 REFERENCE: Final = "apache"
 TIMEOUT_S: Final = 90
-_PATIENCE: Final[Mapping[str, int]] = {"pipeline": 2, "cluster": 10}
+_PATIENCE: Final[Mapping[str, int]] = {"pipeline": 4, "cluster": 10}
 """Clients whose scenarios may take so many times as long: each runs several jobs on both sides, in one Spark."""
 
 

@@ -5,39 +5,29 @@ The short form of what `python -m tests.crash.pipeline` does for long and at ran
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from compat_tests.harness.scenarios import Scenarios
 from compat_tests.pipeline.jobs import Jobs, jobs
+from compat_tests.pipeline.processes import ended, start_verb
 from compat_tests.pipeline.scenarios import put_events, sums
 from compat_tests.pipeline.topics import BASE_MS, create, put, records, values
 from compat_tests.pipeline.visit_model import lookup_text, some_events
-from compat_tests.spark.session import connector_jars
 from kbroker.failpoints import VARIABLE
 from kbroker.pipeline.visits.rules import VisitRules
 
 scenarios = Scenarios("pipeline")
-PATIENCE_S = 100
 
 
 def killed(job: Jobs, failpoint: str, *arguments: str) -> None:
     """Run a verb until it passes a failpoint, where it is killed; the JVM of its driver goes with it."""
-    command = [sys.executable, "-m", "kbroker", "pipeline", *arguments, "--bootstrap", job.bootstrap]
-    command += ["--master", "local[2]", "--jars", ",".join(connector_jars()), "--conf", "spark.driver.memory=600m"]
-    environment = {**os.environ, VARIABLE: failpoint}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-    ) as process:
-        try:
-            said, _ = process.communicate(timeout=PATIENCE_S)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL, said
+    verb = start_verb(
+        *arguments, "--bootstrap", job.bootstrap, stderr=subprocess.PIPE, environment={VARIABLE: failpoint}
+    )
+    status, said = ended(verb)
+    assert status == -signal.SIGKILL, said
 
 
 @scenarios.add

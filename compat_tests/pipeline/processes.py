@@ -14,13 +14,35 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
 from compat_tests.pipeline.cluster import BRIEF_JVM
+from compat_tests.spark.session import connector_jars
 
 WAIT_S: Final = 300
 _ROOT: Final = Path(__file__).parents[2]
+
+
+def start_verb(*arguments: str, stderr: Any, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a verb of `kbroker pipeline` in a process group of its own, as a shell does, with Spark on this machine."""
+    command = [sys.executable, "-m", "kbroker", "pipeline", *arguments, "--master", "local[2]"]
+    command += ["--jars", ",".join(connector_jars()), "--conf", "spark.driver.memory=700m"]
+    environment = {**os.environ, **environment}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment, start_new_session=True
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Wait for a verb's end; returns its status, and what it said on standard error."""
+    try:
+        _, errors = process.communicate(timeout=WAIT_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, errors
 
 
 class Driver:

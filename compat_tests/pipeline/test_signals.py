@@ -18,35 +18,17 @@ from pathlib import Path
 import pytest
 
 from compat_tests.harness.brokers import BrokerProcess
+from compat_tests.pipeline.processes import WAIT_S, ended, start_verb
 from compat_tests.pipeline.topics import create, put
 from compat_tests.spark.session import connector_jars
 
 pytestmark = pytest.mark.spark
-PATIENCE_S = 100
 
 
 def job(bootstrap: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a verb in a process group of its own, as a shell does; scratch folders go below `folder`."""
-    command = [sys.executable, "-m", "kbroker", "pipeline", *arguments, "--bootstrap", bootstrap]
-    command += ["--master", "local[2]", "--jars", ",".join(connector_jars()), "--conf", "spark.driver.memory=600m"]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(folder / "tmp")},
-        start_new_session=True,
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Return the status and what was said on standard error."""
-    try:
-        _, errors = process.communicate(timeout=PATIENCE_S)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    return process.returncode, errors
+    """Start a verb whose scratch folders go below `folder`."""
+    place = ("--bootstrap", bootstrap)
+    return start_verb(*arguments, *place, stderr=subprocess.PIPE, environment={"TMPDIR": str(folder / "tmp")})
 
 
 def first_step(process: subprocess.Popen[str]) -> int:
@@ -80,7 +62,7 @@ def test_a_job_ends_at_a_signal(brokers: dict[str, BrokerProcess], tmp_path: Pat
 
 def await_that(done: Callable[[], object], what: str) -> None:
     """Wait until something is so."""
-    give_up = time.monotonic() + PATIENCE_S
+    give_up = time.monotonic() + WAIT_S
     while not done():
         assert time.monotonic() < give_up, what
         time.sleep(0.05)
@@ -153,9 +135,7 @@ def test_no_folder_is_left_when_spark_cannot_start(tmp_path: Path) -> None:
         optimize = ["optimize", "--at", str(tmp_path), "--master", "yarn:nonsense"]
         command = [sys.executable, "-m", "kbroker", "pipeline", *optimize, "--jars", connector_jars()[0]]
         environment = {**os.environ, "TMPDIR": f"{scratch}/tmp"}
-        found = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=False
-        )
+        found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=WAIT_S, check=False)
         assert found.returncode == 1
         assert len(found.stderr.splitlines()) == 1
         assert [name for name in os.listdir(f"{scratch}/tmp") if name.startswith("kbroker-")] == []

@@ -104,6 +104,7 @@ class BrokerNode:
             MarkerWriter(self._leader_of, lambda node: self.markers if node == self.node_id else None),
             loop.call_soon,
         )
+        dispatcher = Dispatcher()
         self.services = Services(
             node_id=self.node_id,
             config=config,
@@ -116,8 +117,9 @@ class BrokerNode:
             fetch_max_bytes=config.get_int("fetch.max.bytes"),
             transactions=self.transactions,
             markers=self.markers,
+            on_levels_changed=dispatcher.forget_entries,
         )
-        self.server = Server(self.services, Dispatcher(), server_limits(config))
+        self.server = Server(self.services, dispatcher, server_limits(config))
         self._follower = ClusterFollower(
             config,
             controller,
@@ -239,6 +241,7 @@ def _log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: Worker
             log_start_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
             high_watermark_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+            producer_id_check_interval_ms=config.get_int("producer.id.expiration.check.interval.ms"),
             cleaner_pool=cleaner_pool,
         )
         for directory in directories

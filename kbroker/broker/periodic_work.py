@@ -63,6 +63,7 @@ class PeriodicWork:
         try:
             self._logs.tick(self._clock.now_ms())
             self._cleaner_pool.tick(self._clock.now_ms())
+            self._replicas.tick()
             self._groups.tick()
             self._transactions.tick()
             self._look_for_hanging()

@@ -25,7 +25,7 @@ from kbroker.config.listeners import Endpoint, parse_endpoint
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.sources import parse_properties, settings_from_environment
-from kbroker.log.checkpoints import META_PROPERTIES, read_properties
+from kbroker.log.directories.meta_properties import META_PROPERTIES, read_properties
 
 MOUNTED: Final = "/mnt/shared/config/server.properties"
 DATA_DIR: Final = "/var/lib/kbroker/data"

@@ -19,6 +19,7 @@ from kbroker.cluster_state import TopicState
 from kbroker.log.directories.dir_lock import in_use, is_locked
 from kbroker.log.offline.check import audit, data_dir_of, log_bytes, partitions_of
 from kbroker.log.offline.dump import dump as dump_file
+from kbroker.log.offline.dump import dump_order
 from kbroker.log.offline.findings import Checked, Finding, Progress
 from kbroker.log.offline.repair import repair as repair_directory
 from kbroker.protocol.wire import uuid_text
@@ -90,17 +91,18 @@ def _count(number: int, one: str, several: str = "") -> str:
 
 
 @command.command("dump")
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE...")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True), metavar="FILE|DIRECTORY...")
 @click.option("--deep-iteration", is_flag=True, help="Also each record of a .log file.")
 @click.option("--print-data-log", is_flag=True, help="Also the records' keys and values.")
-def dump(files: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> None:
+def dump(paths: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> None:
     """Print .log, .index, .timeindex, .txnindex, .snapshot files as Kafka's kafka-dump-log does.
 
+    Of a partition's DIRECTORY all files are printed, segment by segment.
     Checkpoints and the metadata journal (__metadata.journal, __metadata.snapshot) are printed entry by entry.
     """
     from kbroker.controller.journal_dump import FILES, dump_journal
 
-    for path in files:
+    for path in (file for each in paths for file in (dump_order(each) if os.path.isdir(each) else [each])):
         if os.path.basename(path) in FILES:
             lines = dump_journal(path)
         else:

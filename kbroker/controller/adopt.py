@@ -22,6 +22,7 @@ from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.embedded import EmbeddedStore
 from kbroker.log import checkpoints
 from kbroker.log.batch_scan import scan_headers
+from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import lock_directory
 from kbroker.log.files import LOG_SUFFIX, offset_name, offset_of
 from kbroker.log.offline.check import partitions_of
@@ -71,10 +72,10 @@ def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[Topi
 
 def _identity(directory: str) -> tuple[int, str]:
     """Return the node and the cluster that a directory belongs to."""
-    path = os.path.join(directory, checkpoints.META_PROPERTIES)
-    known = checkpoints.read_properties(path)
+    path = os.path.join(directory, meta_properties.META_PROPERTIES)
+    known = meta_properties.read_properties(path)
     if known is None:
-        raise AdoptError(f"{directory} has no {checkpoints.META_PROPERTIES}: it is not a broker's data directory")
+        raise AdoptError(f"{directory} has no {meta_properties.META_PROPERTIES}: it is not a broker's data directory")
     node = known.get("node.id", known.get("broker.id", ""))
     if known.get("version") not in ("0", "1") or not node.isdigit():
         raise AdoptError(f"{path} does not say which node it belongs to")

@@ -7,7 +7,7 @@ Stored, on Apache Kafka 3.9's paths:
 
     /brokers/topics/<t>                      {"version": 3, "topic_id": "...", "partitions": {"0": [1]}}
     /brokers/topics/<t>/partitions/<p>/state {"version": 1, "leader": 1, "leader_epoch": 0, "isr": [1], ...}
-    /config/{topics,brokers,groups}/<name>   {"version": 1, "config": {...}}
+    /config/{topics,brokers,groups}/<name>   {"version": 1, "config": {...}}; "/" and "%" in a name are %2F and %25
     /feature                                 {"version": 2, "status": 1, "features": {"group.version": 1, ...}}
     /kbroker/producer_ids                    {"next": 0}
 """
@@ -34,6 +34,7 @@ CONFIG = "/config"
 FEATURES = "/feature"
 PRODUCER_IDS = "/kbroker/producer_ids"
 DEFAULT_ENTITY = "<default>"
+_RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +255,12 @@ class Controller:
 
     def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default) or group."""
-        path = f"{CONFIG}/{kind}/{name or DEFAULT_ENTITY}"
-        self._store.write([Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)])
+        path = f"{CONFIG}/{kind}/{_segment(name) if name else DEFAULT_ENTITY}"
+        changes: list[Change] = [Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)]
+        plain = f"{CONFIG}/{kind}/{name}"
+        if plain != path and _name(name) == name and self._store.get(plain) is not None:
+            changes.insert(0, Delete(plain))  # as it was stored before names were encoded
+        self._store.write(changes)
         # Without the values: those of brokers may be secrets.
         log.info("configs of %s %s: %s are set", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
         state = self.state
@@ -340,12 +345,25 @@ def _topic_changes(topic: TopicState, known: int) -> list[Change]:
     return changes
 
 
+def _segment(name: str) -> str:
+    """Return how a name stands in a path: group ids may be anything but empty."""
+    return _RESERVED.get(name) or name.replace("%", "%25").replace("/", "%2F")
+
+
+def _name(segment: str) -> str:
+    """Return the name that a segment stands for: itself, where it was stored before names were encoded."""
+    plain = {encoded: name for name, encoded in _RESERVED.items()}.get(segment)
+    name = plain or segment.replace("%2F", "/").replace("%25", "%")
+    return name if _segment(name) == segment else segment
+
+
 def _configs(store: MetadataStore, kind: str) -> dict[str, dict[str, str]]:
     found = {}
-    for name in store.children(f"{CONFIG}/{kind}"):
-        node = store.get(f"{CONFIG}/{kind}/{name}")
+    for segment in store.children(f"{CONFIG}/{kind}"):
+        node = store.get(f"{CONFIG}/{kind}/{segment}")
         if node is not None:
-            found["" if name == DEFAULT_ENTITY else name] = dict(node.value["config"])
+            is_default = segment == DEFAULT_ENTITY and kind == "brokers"
+            found["" if is_default else _name(segment)] = dict(node.value["config"])
     return found
 
 

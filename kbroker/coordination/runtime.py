@@ -158,6 +158,7 @@ class Runtime(Generic[S]):
 
     def shards(self) -> Iterator[tuple[int, S | None]]:
         """Yield the partitions coordinated here with their shards: None for one that is still loading."""
+        self._run_due()
         for partition, state in self._partitions.items():
             if not state.failed:
                 yield partition, state.shard if state.active else None
@@ -175,7 +176,13 @@ class Runtime(Generic[S]):
         """Return the leader epoch in which a partition is coordinated here; raises ApiError as `shard` does."""
         return self._active(partition).epoch
 
+    def _run_due(self) -> None:
+        """Let timers go off that are due, for TURN_MS at most: whoever asks now is not to see what should be over."""
+        if self._timers.first <= self._clock.monotonic_ms():
+            self._timers.run()
+
     def _active(self, partition: int) -> _Partition[S]:
+        self._run_due()
         state = self._partitions.get(partition)
         if state is not None and state.active:
             return state

@@ -39,7 +39,8 @@ class Timers:
         self._heap: list[tuple[float, int, Key]] = []
         self._order = itertools.count()
         self._handle: asyncio.TimerHandle | None = None
-        self._armed_for = float("inf")
+        self.first = float("inf")
+        """No key goes off before this time of the monotonic clock."""
         self._running = False
 
     def schedule(self, key: Key, delay_ms: float) -> None:
@@ -49,7 +50,7 @@ class Timers:
         if self._queued.get(key, float("inf")) > deadline:
             self._queued[key] = deadline
             heapq.heappush(self._heap, (deadline, next(self._order), key))
-            if deadline < self._armed_for and not self._running:
+            if deadline < self.first and not self._running:
                 self._arm()
 
     def cancel(self, key: Key) -> None:
@@ -120,23 +121,21 @@ class Timers:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-        self._armed_for = float("inf")
+        self.first = float("inf")
 
     def _arm(self) -> None:
         """Ask the loop to call `run` at the first deadline. Without a loop, somebody calls `run` by hand."""
         self._disarm()
         if not self._heap:
             return
+        self.first = self._heap[0][0]
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return
-        deadline = self._heap[0][0]
-        self._armed_for = deadline
-        delay = max(0.0, deadline - self._clock.monotonic_ms()) / 1000
+        delay = max(0.0, self.first - self._clock.monotonic_ms()) / 1000
         self._handle = loop.call_later(delay, self._on_handle)
 
     def _on_handle(self) -> None:
         self._handle = None
-        self._armed_for = float("inf")
         self.run()

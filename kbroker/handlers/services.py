@@ -5,6 +5,7 @@ Owns nothing but the bundle.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kbroker.clock import Clock
@@ -33,3 +34,5 @@ class Services:
     fetch_max_bytes: int
     transactions: TransactionCoordinator
     markers: Target
+    on_levels_changed: Callable[[], None] = lambda: None
+    """Called when the level of a logger was altered."""

@@ -1,24 +1,26 @@
 """The small text files of a log directory and of a partition.
 
-Owns their formats. Never decides what is written or when. A file that cannot be read counts as absent, as in Kafka:
-what it holds only saves work, or is found again by recovery.
+Owns their formats, and the order of writes to a file: whatever is asked for last is what stays. Never decides what is
+written or when. A file that cannot be read counts as absent, as in Kafka: what it holds only saves work, or is found
+again by recovery.
 
     *-offset-checkpoint       0 / count / `topic partition offset` per line
     leader-epoch-checkpoint   0 / count / `epoch start_offset` per line
     partition.metadata        version: 0 / topic_id: <base64 UUID>
-    meta.properties           version=1, node.id, cluster.id, directory.id
     .kafka_cleanshutdown      {"version":0,"brokerEpoch":n}
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
+import threading
 import uuid
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor, Future
 
 from kbroker.log.files import read_optional, write_atomically
+from kbroker.protocol.wire import parse_uuid, uuid_text
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -26,8 +28,9 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
-META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+Offsets = Mapping[tuple[str, int], int]
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +71,13 @@ def read_offsets(path: str) -> dict[tuple[str, int], int]:
     return offsets
 
 
-def is_whole(path: str, offsets: Mapping[tuple[str, int], int]) -> bool:
+def is_whole(path: str, offsets: Offsets) -> bool:
     """Tell whether `offsets`, read from the file, is all that the file ever said; an absent file says nothing."""
     content = read_optional(path)
     return content is None or content.split(b"\n")[:2] == [b"0", b"%d" % len(offsets)]
 
 
-def write_offsets(path: str, offsets: Mapping[tuple[str, int], int], *, sync: bool = True) -> None:
+def write_offsets(path: str, offsets: Offsets, *, sync: bool = True) -> None:
     """Write the offset of each (topic, partition)."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     _write_lines(path, lines, sync=sync)
@@ -94,16 +97,6 @@ def write_epochs(path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = T
     _write_lines(path, [f"{epoch} {start}" for epoch, start in epochs], sync=sync)
 
 
-def encode_uuid(value: uuid.UUID) -> str:
-    """Return Kafka's text form of a UUID: base64url without padding."""
-    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
-
-
-def decode_uuid(text: str) -> uuid.UUID:
-    """Read Kafka's text form of a UUID; raises ValueError."""
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
-
-
 def read_topic_id(directory: str) -> uuid.UUID | None:
     """Read a partition's topic id; None where the file is absent or broken."""
     content = read_optional(f"{directory}/{PARTITION_METADATA}")
@@ -111,7 +104,7 @@ def read_topic_id(directory: str) -> uuid.UUID | None:
         return None
     try:
         fields = dict(line.split(": ", 1) for line in content.decode().splitlines() if line)
-        return decode_uuid(fields["topic_id"])
+        return uuid.UUID(bytes=parse_uuid(fields["topic_id"]))
     except (ValueError, KeyError) as error:
         logger.warning("%s/%s cannot be read: %s", directory, PARTITION_METADATA, error)
         return None
@@ -119,27 +112,49 @@ def read_topic_id(directory: str) -> uuid.UUID | None:
 
 def write_topic_id(directory: str, topic_id: uuid.UUID) -> None:
     """Write a partition's topic id. It is not forced to disk: the cluster's metadata know it, and write it again."""
-    text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
+    text = f"version: 0\ntopic_id: {uuid_text(topic_id.bytes)}"
     write_atomically(f"{directory}/{PARTITION_METADATA}", text.encode(), sync=False)
-
-
-def read_properties(path: str) -> dict[str, str] | None:
-    """Read a Java properties file of simple lines; None where it is absent."""
-    content = read_optional(path)
-    if content is None:
-        return None
-    lines = (line.strip() for line in content.decode(errors="replace").splitlines())
-    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def write_properties(path: str, properties: Mapping[str, str]) -> None:
-    """Write a Java properties file."""
-    lines = ["#", *(f"{key}={value}" for key, value in properties.items()), ""]
-    write_atomically(path, "\n".join(lines).encode())
 
 
 def write_clean_shutdown(directory: str, broker_epoch: int) -> None:
     """Leave the mark that everything in the directory has been flushed."""
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(f"{directory}/{CLEAN_SHUTDOWN}", content.encode())
+
+
+class CheckpointFile:
+    """One `*-offset-checkpoint` file, written at once or by a thread.
+
+    An fsync of even a small file may wait for everything that clients have written meanwhile, so that the periodic
+    checkpoints are no work for the event loop.
+    """
+
+    __slots__ = ("_asked", "_lock", "_pending", "_written", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._asked = 0
+        self._written = 0
+        self._pending: Future[None] | None = None
+
+    def write(self, offsets: Offsets, *, sync: bool = True) -> None:
+        """Write now, after a write that is under way; raises OSError. Without `sync` it holds over a crash only."""
+        self._asked += 1
+        self._put(self._asked, offsets, sync=sync)
+
+    def write_by(self, pool: Executor, offsets: Offsets) -> None:
+        """Have it written by a thread, unless the last such write is not done yet; raises the OSError of that one."""
+        if self._pending is not None:
+            if not self._pending.done():
+                return
+            done, self._pending = self._pending, None
+            done.result()
+        self._asked += 1
+        self._pending = pool.submit(self._put, self._asked, offsets)
+
+    def _put(self, number: int, offsets: Offsets, *, sync: bool = True) -> None:
+        with self._lock:
+            if number > self._written:
+                write_offsets(self.path, offsets, sync=sync)
+                self._written = number

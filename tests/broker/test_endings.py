@@ -180,7 +180,7 @@ def test_a_client_that_never_takes_its_answer_is_idle_some_day():
 
 
 def test_a_long_poll_is_not_idle():
-    settings = {"connections.max.idle.ms": "100", "connection.failed.authentication.delay.ms": "0"}
+    settings = {"connections.max.idle.ms": "100", "connection.failed.authentication.delay.ms": "10"}
     with Broker(settings) as broker, WireClient(broker.bootstrap_servers) as client:
         create(client, "t")
         answer = client.ask(fetch("t", wait_ms=600), 11)

@@ -10,6 +10,7 @@ import pytest
 
 from kbroker import Broker
 from kbroker.log import checkpoints
+from kbroker.log.directories import meta_properties
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from tests.cli.conftest import CommandLine
@@ -43,7 +44,7 @@ def test_a_directory_without_a_fault_says_what_was_checked(offline: CommandLine,
     inside = {f"{0:020}.log", f"{0:020}.index", f"{0:020}.timeindex", f"{40:020}.snapshot"}
     inside |= {f"{0:020}.txnindex", checkpoints.LEADER_EPOCHS}
     beside = {checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS}
-    beside |= {checkpoints.META_PROPERTIES}
+    beside |= {meta_properties.META_PROPERTIES}
     assert {path.name for path in (data / "orders-0").iterdir()} == inside
     assert {path.name for path in data.iterdir() if path.is_file()} - {".lock", checkpoints.CLEAN_SHUTDOWN} == beside
     said = "checked 1 partition, %d files, 20 batches, 40 records: all is well\n"
@@ -137,6 +138,20 @@ def test_dump_prints_every_kind_of_file(offline: CommandLine, data: Path, log_fi
     assert said[1:] == ["topic: orders partition: 0 offset: 40"]
     said = offline.ok("log", "dump", str(data / "orders-0" / checkpoints.LEADER_EPOCHS)).lines
     assert said[1:] == ["epoch: 0 startOffset: 0"]
+
+
+def test_dump_prints_the_files_of_a_partition_in_order(offline: CommandLine, data: Path) -> None:
+    checkpoints.write_topic_id(str(data / "orders-0"), UUID(int=7 << 64))
+    partition = data / "orders-0"
+    names = [f"{0:020}{suffix}" for suffix in (".log", ".index", ".timeindex", ".txnindex")]
+    names += [f"{40:020}.snapshot", checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA]
+    (partition / "notes.txt").write_text("not ours")
+    for directory in (str(partition), f"{partition}/"):
+        lines = offline.ok("log", "dump", directory, "--deep-iteration").lines
+        assert [line for line in lines if line.startswith("Dumping")] == [f"Dumping {partition}/{n}" for n in names]
+        assert sum(line.startswith("| offset: ") for line in lines) == 40
+    assert "no directory of a partition" in offline.fails("log", "dump", str(data))
+    assert "neither a data directory nor one of a partition" in offline.fails("log", "dump", str(data.parent))
 
 
 def test_dump_prints_the_metadata_journal(offline: CommandLine, tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from kbroker.controller.adopt import AdoptError, adopt
 from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.embedded import JOURNAL, EmbeddedStore
 from kbroker.log import checkpoints
+from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError, lock_directory
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
+from kbroker.protocol.wire import uuid_text
 from tests.log.builders import NOW, batch
 
 IDS = {"orders": uuid.UUID(int=7 << 64), "__consumer_offsets": uuid.UUID(int=8 << 64)}
@@ -33,7 +35,7 @@ def directory(tmp_path: Path) -> Path:
         for epoch in (0, 4 + partition):
             log.append_as_leader(batch(2), epoch, NOW)
     logs.close()
-    (data / checkpoints.META_PROPERTIES).write_text(f"#\nversion=0\nbroker.id=3\ncluster.id={CLUSTER}\n")
+    (data / meta_properties.META_PROPERTIES).write_text(f"#\nversion=0\nbroker.id=3\ncluster.id={CLUSTER}\n")
     return data
 
 
@@ -82,7 +84,7 @@ def test_what_is_not_certain_is_refused(directory: Path) -> None:
     assert "retention.ms" in refused(directory, {"orders": {"retention.ms": "x"}})
     metadata = directory / "orders-1" / checkpoints.PARTITION_METADATA
     text = metadata.read_text()
-    metadata.write_text(text.replace(checkpoints.encode_uuid(IDS["orders"]), checkpoints.encode_uuid(uuid.UUID(int=9))))
+    metadata.write_text(text.replace(uuid_text(IDS["orders"].bytes), uuid_text(uuid.UUID(int=9).bytes)))
     assert "different topic ids" in refused(directory)
     metadata.write_text("version: 0\n")
     assert "partition.metadata" in refused(directory)
@@ -91,9 +93,9 @@ def test_what_is_not_certain_is_refused(directory: Path) -> None:
     metadata.write_text(text)
     (directory / "orders-0").rename(directory / "orders-2")
     assert "orders-0 is not in" in refused(directory)
-    (directory / checkpoints.META_PROPERTIES).write_text("version=0\nbroker.id=3\n")
+    (directory / meta_properties.META_PROPERTIES).write_text("version=0\nbroker.id=3\n")
     assert "no cluster.id" in refused(directory)
-    (directory / checkpoints.META_PROPERTIES).unlink()
+    (directory / meta_properties.META_PROPERTIES).unlink()
     assert "no meta.properties" in refused(directory)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from kbroker.cluster_state import BrokerEndpoint
 from kbroker.controller.controller import Controller, InternalTopic, TopicDefaults
 from kbroker.controller.decide import topic_name_fault
 from kbroker.controller.embedded import EmbeddedStore
+from kbroker.controller.store import Put
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 DEFAULTS = TopicDefaults(3, 1, {"__consumer_offsets": InternalTopic(4, 1, {"cleanup.policy": "compact"})})
@@ -120,9 +125,63 @@ def test_only_a_new_cluster_begins_with_a_config(tmp_path):
     controller.set_configs("brokers", "", {})
     again = controller_in(str(tmp_path / "new"))
     again.begin_cluster(2)
-    assert again.state.broker_configs == {"": {"min.insync.replicas": "2"}}, "nothing else is stored yet"
-    again.auto_create("t")
-    again.set_configs("brokers", "", {})
-    last = controller_in(str(tmp_path / "new"))
-    last.begin_cluster(2)
-    assert last.state.broker_configs == {}
+    assert again.state.broker_configs == {}
+
+
+HOSTILE = [
+    "a/b",
+    "/",
+    "//",
+    "a//b",
+    "../x",
+    ".",
+    "..",
+    "<default>",
+    "%2F",
+    "%",
+    "%25",
+    "%2E",
+    "a%2fb",
+    "\0",
+    "é/ü",
+    "\ud800",
+    " ",
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.text(min_size=1) | st.sampled_from(HOSTILE), min_size=1, max_size=8))
+@example(set(HOSTILE))
+def test_configs_of_groups_of_any_name_survive_a_restart(names):
+    with tempfile.TemporaryDirectory() as directory:
+        controller = controller_in(directory)
+        for number, name in enumerate(sorted(names)):
+            controller.set_configs("groups", name, {"consumer.session.timeout.ms": str(number)})
+        controller.set_configs("brokers", "", {"log.retention.ms": "1"})
+        before = controller.state
+        assert before.group_configs.keys() == names
+        controller._store.close()
+        controller = controller_in(directory)
+        assert controller.state.group_configs == before.group_configs
+        assert controller.state.broker_configs == {"": {"log.retention.ms": "1"}}
+        gone = min(names)
+        controller.set_configs("groups", gone, {})
+        controller._store.close()
+        controller = controller_in(directory)
+        assert controller.state.group_configs.keys() == names - {gone}
+        controller._store.close()
+
+
+@pytest.mark.parametrize("name", ["g", "a%b", "100%", "<default>", ".", "a b"])
+def test_configs_of_groups_that_were_stored_as_they_are_named_are_still_read(directory, name):
+    store = EmbeddedStore(directory)
+    store.write([Put(f"/config/groups/{name}", {"version": 1, "config": {"consumer.session.timeout.ms": "1"}})])
+    controller = Controller(store, "cluster", DEFAULTS)
+    assert controller.state.group_configs == {name: {"consumer.session.timeout.ms": "1"}}
+    controller.set_configs("groups", name, {"consumer.session.timeout.ms": "2"})
+    store.close()
+    controller = controller_in(directory)
+    assert controller.state.group_configs == {name: {"consumer.session.timeout.ms": "2"}}
+    controller.set_configs("groups", name, {})
+    controller._store.close()
+    assert controller_in(directory).state.group_configs == {}

@@ -170,3 +170,41 @@ def test_random_timers_go_off_once_and_in_order() -> None:
         deadlines = [deadline for _, deadline in fired[before:]]
         assert deadlines == sorted(deadlines)
         assert all(deadline > clock.ms for deadline in expected.values())
+
+
+def test_what_is_due_goes_off_before_a_request_is_decided() -> None:
+    """However late the loop is with its timers: a session that is over does not keep a group from being deleted."""
+    world = World()
+    shard = world.lead()
+    for key in ("a", "b"):
+        world.runtime.run(0, lambda _s, _n, key=key: Outcome(timers=[Schedule(key, 50)]), failed)
+    world.clock.ms += 49
+    assert world.read() == 0
+    world.clock.ms += 1
+    assert world.read() == 2
+    assert [key for key, _ in shard.events[1:]] == ["a", "b"]
+    world.runtime.run(0, lambda _s, _n: Outcome(timers=[Schedule("a", 10)]), failed)
+    world.clock.ms += 10
+    assert [len(held.seen) for _, held in world.runtime.shards() if held] == [3]
+    world.runtime.run(0, lambda _s, _n: Outcome(timers=[Schedule("a", 10)]), failed)
+    world.clock.ms += 10
+    assert world.write(b"c") == "done"
+    assert [key for _, _, key, _ in shard.seen][-2:] == [b"timer", b"c"]
+    world.runtime.close()
+
+
+def test_a_request_waits_no_longer_for_what_is_due_than_a_turn() -> None:
+    world = World()
+    shard = world.lead()
+    for key in range(4 * TURN_MS):
+        world.runtime.run(0, lambda _s, _n, key=key: Outcome(timers=[Schedule(key, 10)]), failed)
+    on_timer = shard.on_timer
+
+    def slow(key: Any, now_ms: int) -> Outcome:
+        world.clock.ms += 1
+        return on_timer(key, now_ms)
+
+    shard.on_timer = slow  # type: ignore[method-assign]
+    world.clock.ms += 10
+    assert [world.read() for _ in range(5)] == [TURN_MS, 2 * TURN_MS, 3 * TURN_MS, 4 * TURN_MS, 4 * TURN_MS]
+    world.runtime.close()

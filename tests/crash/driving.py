@@ -9,20 +9,18 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Producer
 
 from compat_tests.harness.brokers import KBroker, free_port
-from compat_tests.spark.session import connector_jars
+from compat_tests.pipeline.processes import start_verb
 from kbroker.failpoints import VARIABLE
+from tests.crash.long_form import say
 
 PATIENCE_S = 300.0
 
@@ -77,13 +75,8 @@ class Driver:
     """A verb of `kbroker pipeline` in a process group of its own."""
 
     def __init__(self, folder: Path, *arguments: str, failpoint: str = "") -> None:
-        command = [sys.executable, "-m", "kbroker", "pipeline", *arguments]
-        command += ["--master", "local[2]", "--jars", ",".join(connector_jars()), "--conf", "spark.driver.memory=700m"]
-        environment = {**os.environ, VARIABLE: failpoint}
         self._errors = open(folder / "driver.log", "w+")  # noqa: SIM115 - closed by `end`
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment, start_new_session=True
-        )
+        self._process = start_verb(*arguments, stderr=self._errors, environment={VARIABLE: failpoint})
         self.lines: list[str] = []
         self.said = ""
         self._begun = threading.Event()
@@ -128,12 +121,11 @@ class Driver:
 class Kills:
     """Ends drivers and a broker again and again; `counts` says how often and where."""
 
-    def __init__(self, folder: Path, seed: int, say: Callable[[str], Any] = print) -> None:
+    def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
         self.rng = random.Random(seed)
         self.broker = Broker(folder / "broker")
         self.counts = Counter[str]()
-        self._say = say
 
     def drivers(self, verb: tuple[str, ...], steps: tuple[str, ...], kills: int) -> None:
         """Kill a verb's driver: at a failpoint, at a moment, at the next failpoint, and so on."""
@@ -154,7 +146,7 @@ class Kills:
                 self.counts["ended before its failpoint"] += 1
             else:
                 self.counts[f"{verb[0]} killed at {step or 'a moment'}"] += 1
-            self._say(f"  {verb[0]}: driver {number + 1} of {kills} ended, {step or 'at a moment'}")
+            say(f"  {verb[0]}: driver {number + 1} of {kills} ended, {step or 'at a moment'}")
 
     def brokers(self, verb: tuple[str, ...], kills: int) -> None:
         """Kill the broker under a verb's driver, which may go on."""
@@ -169,7 +161,7 @@ class Kills:
             self.counts[f"broker killed under {verb[0]}"] += 1
             time.sleep(self.rng.random())
             self.broker.start()
-            self._say(f"  {verb[0]}: broker {number + 1} of {kills} ended")
+            say(f"  {verb[0]}: broker {number + 1} of {kills} ended")
         self._end(driver)
 
     def finish(self, verb: tuple[str, ...], *, clients: bool = True) -> Driver:
@@ -192,4 +184,4 @@ class Kills:
             self.counts["drivers that gave up"] += 1
             assert driver.said.startswith("kbroker: "), driver.said
             assert len(driver.said.strip().splitlines()) == 1, driver.said
-            self._say(f"  {driver.said.strip()}")
+            say(f"  {driver.said.strip()}")

@@ -9,13 +9,8 @@ Run as a module for the long form: `python -m tests.crash.pipeline --kills 20 --
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
-import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
 import duckdb
 from confluent_kafka import Producer
@@ -24,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from kbroker.pipeline.replay.replay import HEADER
 from tests.crash.driving import Feed, Kills
+from tests.crash.long_form import long_form
 
 PARTITIONS = 3
 TOPIC, COPY = "source", "copy"
@@ -42,14 +38,15 @@ def numbered(producer: Producer, number: int) -> None:
 class Pipeline:
     """The whole run over one folder."""
 
-    def __init__(self, folder: Path, seed: int, say: Any = print) -> None:
+    def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
-        self._kills = Kills(folder, seed, say)
+        self._kills = Kills(folder, seed)
         self.broker = self._kills.broker
         self.counts = self._kills.counts
         self.records = 0
 
-    def run(self, driver_kills: int, broker_kills: int) -> None:
+    def run(self, kills: int) -> None:
+        """Kill drivers so often, and as often the broker, in each direction."""
         self.broker.start()
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap, "log_level": 0})
         for future in admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS)]).values():
@@ -60,16 +57,16 @@ class Pipeline:
         archive = ("archive", "--topics", TOPIC, "--to", self._at("archive"), "--checkpoint", self._at("checkpoint"))
         stream = (*archive, "--every", "1s", "--batch-records", str(BATCH))
         try:
-            self._kills.drivers(stream, ARCHIVE_STEPS, driver_kills)
-            self._kills.brokers(stream, broker_kills)
+            self._kills.drivers(stream, ARCHIVE_STEPS, kills)
+            self._kills.brokers(stream, kills)
         finally:
             feed.stop()
         self._finish(archive)
         self._verify("archive", feed.written)
         replay = ("replay", "--from", self._at("archive"), "--to-topic", COPY, "--exactly-once")
-        replay += ("--slice-records", str(max(feed.written // (4 * (driver_kills + broker_kills) + 4), 200)))
-        self._kills.drivers(replay, REPLAY_STEPS, driver_kills)
-        self._kills.brokers(replay, broker_kills)
+        replay += ("--slice-records", str(max(feed.written // (4 * (2 * kills) + 4), 200)))
+        self._kills.drivers(replay, REPLAY_STEPS, kills)
+        self._kills.brokers(replay, kills)
         self._finish(replay)
         again = ("archive", "--topics", COPY, "--to", self._at("again"), "--checkpoint", self._at("other"))
         self._finish(again)
@@ -117,21 +114,5 @@ class Pipeline:
         return f"{self.records:,} records, " + ", ".join(f"{n} {name}" for name, n in sorted(self.counts.items()))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    args = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="kbroker-pipeline-"))
-    print(f"seed {args.seed}, {args.kills} kills each, data in {folder}", flush=True)
-    work = Pipeline(folder, args.seed, lambda text: print(text, flush=True))
-    try:
-        work.run(args.kills, args.kills)
-    finally:
-        work.broker.kill()
-    print(f"each once: {work.summary()}")
-    shutil.rmtree(folder)
-
-
 if __name__ == "__main__":
-    main()
+    long_form(__doc__, 20, Pipeline, "each once")

@@ -13,10 +13,7 @@ partitions between two log directories, creates and deletes topics. So at each e
 
 from __future__ import annotations
 
-import argparse
 import random
-import shutil
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -53,6 +50,7 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from kbroker.protocol.records import build_batch, parse_header, read_records
+from tests.crash.long_form import long_form, say
 
 PARTITIONS = 3
 KEYS = 50
@@ -118,7 +116,7 @@ class Torture:
 
     # -- one life of the broker
 
-    def run(self, kills: int, say: Any = None) -> None:
+    def run(self, kills: int) -> None:
         """Let the broker live and die so often, then check everything once more."""
         self.broker.start()
         self._attach()
@@ -126,7 +124,7 @@ class Torture:
         for number in range(kills):
             self._live_and_die()
             self._come_back(number)
-            if say is not None and number % 50 == 49:
+            if number % 50 == 49:
                 say(f"{number + 1} lives: {self.summary()}")
         self._detach()
         self.broker.kill()  # a failpoint may be armed, and would end it wherever it likes
@@ -412,22 +410,5 @@ class _TwoDirs(KBroker):
         return {**super()._environment(), VARIABLE: f"{self.armed}:{self.count}" if self.armed else ""}
 
 
-def main() -> None:
-    """Run the long form; ends with the counts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    args = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="kbroker-torture-"))
-    print(f"seed {args.seed}, {args.kills} kills, data in {directory}", flush=True)
-    torture = Torture(directory, args.seed)
-    try:
-        torture.run(args.kills, lambda text: print(text, flush=True))
-    finally:
-        torture.broker.kill()
-    print(f"nothing lost: {torture.summary()}")
-    shutil.rmtree(directory)
-
-
 if __name__ == "__main__":
-    main()
+    long_form(__doc__, 1000, Torture, "nothing lost")

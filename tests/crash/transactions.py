@@ -11,11 +11,8 @@ Run as a module for the long form: `python -m tests.crash.transactions --kills 2
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
-import shutil
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -26,6 +23,7 @@ from kbroker.failpoints import NAMES, VARIABLE
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.txn.shard import Identity
+from tests.crash.long_form import long_form, say
 from tests.txn.raw import PATIENCE_S, Raw, until
 
 PARTITIONS = 3
@@ -149,14 +147,14 @@ class Transactions:
         kills = ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items()))
         return f"{sum(w.number for w in self.workers)} transactions, {committed} committed; {kills}"
 
-    def run(self, kills: int, say: Any = None) -> None:
+    def run(self, kills: int) -> None:
         """Let the broker live and die so often, and look at everything after each end."""
         self.broker.start()
         self._create_topics()
         for number in range(kills):
             self._live_and_die()
             self._come_back()
-            if say is not None and number % 20 == 19:
+            if number % 20 == 19:
                 say(f"{number + 1} lives: {self.summary()}")
         self.broker.kill()
         self.broker.armed = ""
@@ -251,22 +249,5 @@ class Transactions:
         assert position == max(worker.committed, default=-1), f"{worker.name}: offsets are torn from their records"
 
 
-def main() -> None:
-    """Run the long form; ends with the counts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    args = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="kbroker-transactions-"))
-    print(f"seed {args.seed}, {args.kills} kills, data in {directory}", flush=True)
-    work = Transactions(directory, args.seed)
-    try:
-        work.run(args.kills, lambda text: print(text, flush=True))
-    finally:
-        work.broker.kill()
-    print(f"nothing torn: {work.summary()}")
-    shutil.rmtree(directory)
-
-
 if __name__ == "__main__":
-    main()
+    long_form(__doc__, 200, Transactions, "nothing torn")

@@ -10,11 +10,8 @@ Run as a module for the long form: `python -m tests.crash.visits --kills 20 --se
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
-import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 from compat_tests.pipeline.visit_model import Record, counted, event_of, event_stream, lookup_text
 from kbroker.pipeline.visits.rules import DAY_MS, VisitRules
 from tests.crash.driving import PATIENCE_S, Feed, Kills
+from tests.crash.long_form import long_form
 
 PARTITIONS = 3
 TOPIC = "events"
@@ -41,16 +39,17 @@ Counts = dict[tuple[str, str], tuple[int, int, int]]
 class CountedVisits:
     """The whole run over one folder."""
 
-    def __init__(self, folder: Path, seed: int, say: Any = print) -> None:
+    def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
-        self._kills = Kills(folder, seed, say)
+        self._kills = Kills(folder, seed)
         self.broker = self._kills.broker
         self.counts = self._kills.counts
         begin_ms = (int(time.time() * 1000) // DAY_MS - DAYS_BACK) * DAY_MS
         self._events = event_stream(seed, begin_ms, STEP_MS, PARTITIONS)
         self._records: list[Record] = []
 
-    def run(self, driver_kills: int, broker_kills: int) -> None:
+    def run(self, kills: int) -> None:
+        """Kill drivers so often, and as often the broker."""
         (self._folder / "lookup.csv").write_text(lookup_text())
         self.broker.start()
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap, "log_level": 0})
@@ -63,8 +62,8 @@ class CountedVisits:
         visits += ("--checkpoint", self._at("checkpoint"))
         stream = (*visits, "--every", "1s", "--batch-records", "2000")
         try:
-            self._kills.drivers(stream, STEPS, driver_kills)
-            self._kills.brokers(stream, broker_kills)
+            self._kills.drivers(stream, STEPS, kills)
+            self._kills.brokers(stream, kills)
         finally:
             feed.stop()
         said = self._kills.finish(visits).said
@@ -155,21 +154,5 @@ def consumed(bootstrap: str, topic: str) -> list[Message]:
     raise AssertionError(f"{topic} was not read to its end")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    args = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="kbroker-visits-"))
-    print(f"seed {args.seed}, {args.kills} kills each, data in {folder}", flush=True)
-    work = CountedVisits(folder, args.seed, lambda text: print(text, flush=True))
-    try:
-        work.run(args.kills, args.kills)
-    finally:
-        work.broker.kill()
-    print(f"all four counts are the same: {work.summary()}")
-    shutil.rmtree(folder)
-
-
 if __name__ == "__main__":
-    main()
+    long_form(__doc__, 20, CountedVisits, "all four counts are the same")

@@ -13,6 +13,7 @@ import pytest
 
 from kbroker.log import checkpoints
 from kbroker.log.append_info import COORDINATOR
+from kbroker.log.directories import meta_properties
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.offline.check import NoLogDir, audit, log_bytes, partitions_of
@@ -305,7 +306,7 @@ def topic_id_broken(directory: Path) -> Path:
 
 
 def properties_broken(directory: Path) -> Path:
-    path = directory / checkpoints.META_PROPERTIES
+    path = directory / meta_properties.META_PROPERTIES
     path.write_text("version=1\n")
     return path
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.log import checkpoints
-from kbroker.log.checkpoint_files import CheckpointFile
+from kbroker.log.checkpoints import CheckpointFile
 
 
 class Later(Executor):

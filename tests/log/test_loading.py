@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.directories import log_directory as log_manager
-from kbroker.log.directories import partition_dirs as loading
+from kbroker.log.directories import log_directory, recovery_progress
 from kbroker.log.directories.log_directory import LogDirectory
-from kbroker.log.directories.partition_dirs import entries_of, run_all
-from kbroker.log.directories.recovery_progress import RecoveryStopped
+from kbroker.log.directories.partition_dirs import entries_of
+from kbroker.log.directories.recovery_progress import RecoveryStopped, run_all
 from kbroker.log.log_config import LogConfig
 from tests.log.builders import NOW, batch, offsets_of, read_all
 
@@ -75,7 +74,7 @@ def test_the_first_failure_is_raised_and_ends_what_has_not_begun(monkeypatch: py
             raise OSError(f"number {number}")
         assert cancelled.wait(60)
 
-    monkeypatch.setattr(loading, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(recovery_progress, "ThreadPoolExecutor", Pool)
     with pytest.raises(OSError, match="number 0"):
         list(run_all([(n, lambda n=n: task(n)) for n in range(1000)], threads))
     assert len(begun) <= threads + 1
@@ -83,7 +82,7 @@ def test_the_first_failure_is_raised_and_ends_what_has_not_begun(monkeypatch: py
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_a_recovery_by_threads_is_a_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    monkeypatch.setattr(log_manager, "WORTH_THREADS", 0)
+    monkeypatch.setattr(log_directory, "WORTH_THREADS", 0)
     logs = LogDirectory(str(tmp_path), node_id=1, cluster_id="c" * 22)
     logs.load(lambda _topic: LogConfig(segment_bytes=2000), NOW)
     for number in range(PARTITIONS):

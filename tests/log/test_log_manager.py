@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from kbroker.log import checkpoints
+from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError, is_locked
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
+from kbroker.protocol.wire import parse_uuid
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all
 
 TOPIC_ID = uuid.UUID(int=0x1234)
@@ -53,10 +55,10 @@ def test_a_directory_and_its_files(tmp_path: Path) -> None:
     committed(log)
     logs.close()
     data = tmp_path / "data"
-    properties = checkpoints.read_properties(str(data / "meta.properties"))
+    properties = meta_properties.read_properties(str(data / "meta.properties"))
     assert properties is not None
     assert (properties["version"], properties["node.id"], properties["cluster.id"]) == ("1", "1", "cluster")
-    assert checkpoints.decode_uuid(properties["directory.id"])
+    assert parse_uuid(properties["directory.id"])
     assert json.loads((data / MARK).read_text()) == {"version": 0, "brokerEpoch": -1}
     assert (data / checkpoints.RECOVERY_POINTS).read_text() == "0\n1\ntopic-with-dash 3 20\n"
     assert (data / checkpoints.HIGH_WATERMARKS).read_text() == "0\n1\ntopic-with-dash 3 20\n"
@@ -175,12 +177,45 @@ def test_s14_directories_of_older_kafka(tmp_path: Path) -> None:
     assert logs.cluster_id == "abc"
     logs.close()
     # A broker on ZooKeeper refuses any other version.
-    kept = checkpoints.read_properties(str(tmp_path / "meta.properties")) or {}
+    kept = meta_properties.read_properties(str(tmp_path / "meta.properties")) or {}
     assert kept.pop("directory.id")
     assert kept == {"version": "0", "broker.id": "1", "cluster.id": "abc"}
     (tmp_path / "meta.properties").write_text("version=7\nnode.id=1\ncluster.id=abc\n")
-    with pytest.raises(LogDirError, match="version 7"):
+    with pytest.raises(LogDirError, match="version '7'"):
         loaded(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0\0\0",
+        b"node.id=1\ncluster.id=abc\n",
+        b"version=1\ncluster.id=abc\n",
+        b"version=1\nnode.id=one\ncluster.id=abc\n",
+        b"version=1\nnode.id=1\n",
+        b"version=1\nnode.id=1\ncluster.id=abc\ndirectory.id=abc\n",
+        None,
+    ],
+)
+def test_s14_a_damaged_or_lost_identity_is_not_replaced(tmp_path: Path, content: bytes | None) -> None:
+    """One line names the file and the repair, which works; nothing is changed before."""
+    logs = loaded(tmp_path)
+    logs.get_or_create("t", 0, None, LogConfig())
+    logs.close()
+    path = tmp_path / "meta.properties"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(LogDirError) as caught:
+        loaded(tmp_path)
+    said = str(caught.value)
+    assert str(path) in said
+    assert "\n" not in said
+    assert "write the lines version=1, node.id=1 and cluster.id=" in said
+    assert path.exists() == (content is not None)
+    path.write_text("version=1\nnode.id=1\ncluster.id=abc\n")
+    again = loaded(tmp_path, cluster_id="abc")
+    assert ("t", 0) in again.logs
+    again.close()
 
 
 @pytest.mark.parametrize(

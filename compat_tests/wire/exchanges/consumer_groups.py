@@ -213,6 +213,8 @@ def consumer_group_migration(wire: Wire) -> None:
     wire.ask("classic heartbeat of a consumer", HeartbeatRequest(group, 2, "a"), 4, old)
     wire.ask("another protocol joins", classic_join(group, topic, protocols=("roundrobin",)), 5, wire.client())
     wire.ask("another type joins", classic_join(group, topic, protocol_type="connect"), 5, wire.client())
+    other = classic_join(group, topic, member, protocols=("roundrobin",))
+    wire.ask("a known member joins with another protocol", other, 5, wire.client())
     again = wire.ask("classic joins again", classic_join(group, topic, member, [0, 1]), 5, old)
     wire.ask("classic syncs", sync(group, again.generation_id, member), 3, old)
     wire.ask("classic heartbeat to give up", HeartbeatRequest(group, again.generation_id, member), 4, old)

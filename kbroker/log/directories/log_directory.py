@@ -24,15 +24,23 @@ from typing import NamedTuple
 
 from kbroker.failpoints import passed
 from kbroker.log import checkpoints
-from kbroker.log.checkpoint_files import CheckpointFile, Offsets
+from kbroker.log.checkpoints import CheckpointFile, Offsets
 from kbroker.log.cleaner.manager import Cleaner
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.chores import Chores
 from kbroker.log.directories.dir_lock import lock_directory
 from kbroker.log.directories.flusher import Flusher
-from kbroker.log.directories.meta_properties import holds_other, take_identity
-from kbroker.log.directories.partition_dirs import DELETE_SUFFIX, FUTURE_SUFFIX, WORTH_THREADS, Key, entries_of, run_all
-from kbroker.log.directories.recovery_progress import RecoveryProgress, bytes_to_recover
+from kbroker.log.directories.meta_properties import take_identity
+from kbroker.log.directories.partition_dirs import (
+    DELETE_SUFFIX,
+    FUTURE_SUFFIX,
+    STRAY_SUFFIX,
+    Key,
+    entries_of,
+    holds_other,
+    new_name,
+)
+from kbroker.log.directories.recovery_progress import WORTH_THREADS, RecoveryProgress, bytes_to_recover, run_all
 from kbroker.log.disk_errors import passes
 from kbroker.log.files import read_optional, remove_quietly, sync_directory
 from kbroker.log.invariants import log_class
@@ -40,7 +48,6 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError
 
-_STRAY_SUFFIX = "-stray"
 _PURGE_SECONDS = 0.05
 
 logger = logging.getLogger(__name__)
@@ -272,6 +279,9 @@ class LogDirectory:
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
 
+    def _new_path(self, topic: str, partition: int, suffix: str) -> str:
+        return self._path(new_name(topic, partition, suffix))
+
     # -- partitions -------------------------------------------------------------------------------------------
 
     def get_or_create(
@@ -285,7 +295,7 @@ class LogDirectory:
         if log is None:
             path = f"{self.directory}/{topic}-{partition}"
             if topic_id is not None and holds_other(path, topic_id):
-                aside = self._renamed(topic, partition, _STRAY_SUFFIX)
+                aside = self._new_path(topic, partition, STRAY_SUFFIX)
                 os.rename(path, aside)
                 logger.warning("%s held data of another topic of that name, which is now in %s", path, aside)
             os.makedirs(path, exist_ok=True)
@@ -318,7 +328,7 @@ class LogDirectory:
                 continue
             was_cleaned |= self.cleaner.forget((topic, partition))
             log.close(clean=False)
-            path = self._renamed(topic, partition, DELETE_SUFFIX)
+            path = self._new_path(topic, partition, DELETE_SUFFIX)
             try:
                 os.rename(log.directory, path)
             except OSError as error:
@@ -336,7 +346,7 @@ class LogDirectory:
 
     def future_path(self, topic: str, partition: int) -> str:
         """Return a new name for the directory of a partition that is being moved here."""
-        return self._renamed(topic, partition, FUTURE_SUFFIX)
+        return self._new_path(topic, partition, FUTURE_SUFFIX)
 
     def take_over(self, log: PartitionLog) -> None:
         """Let a log that was built in a future directory of this directory become the partition's.
@@ -350,7 +360,7 @@ class LogDirectory:
             self.save_log_starts()  # first, or a crash would show deleted records again
             passed("move.copied")
             if os.path.exists(path):
-                os.rename(path, self._renamed(log.topic, log.partition, _STRAY_SUFFIX))
+                os.rename(path, self._new_path(log.topic, log.partition, STRAY_SUFFIX))
             os.rename(log.directory, path)
             passed("move.renamed")
             self._sync_or_rename_back(path, log.directory)
@@ -371,7 +381,7 @@ class LogDirectory:
         """Take a partition out of use and keep its files under another name; raises OSError."""
         log = self.logs.pop((topic, partition))
         log.close(clean=False)
-        os.rename(log.directory, self._renamed(topic, partition, _STRAY_SUFFIX))
+        os.rename(log.directory, self._new_path(topic, partition, STRAY_SUFFIX))
         sync_directory(self.directory)
         if self.cleaner.forget((topic, partition)):
             self.cleaner.save()
@@ -379,11 +389,6 @@ class LogDirectory:
     def discard(self, path: str, now_ms: int) -> None:
         """Have a directory removed, a future one that is not wanted any more, by `tick`."""
         self._doomed.append((now_ms, path))
-
-    def _renamed(self, topic: str, partition: int, suffix: str) -> str:
-        """Return where a partition's directory goes: Kafka's form, cut to what a file system takes."""
-        tail = f".{uuid.uuid4().hex}{suffix}"
-        return f"{self._path(f'{topic}-{partition}'[: 255 - len(tail)])}{tail}"
 
     def sizes(self) -> list[LogSize]:
         """Bytes of each partition."""

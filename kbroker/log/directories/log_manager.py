@@ -20,7 +20,8 @@ from kbroker.config.model import ALL_DIRS
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import Belongs, LogDirectory
 from kbroker.log.directories.moves import Move, SourceError
-from kbroker.log.directories.partition_dirs import Key, run_all
+from kbroker.log.directories.partition_dirs import Key
+from kbroker.log.directories.recovery_progress import run_all
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode

@@ -1,47 +1,95 @@
-"""Whose a log directory is, and whose a partition's directory in it.
+"""Whose a log directory is: `meta.properties`.
 
-Owns `meta.properties`: reading, checking and signing it. Never changes a directory that belongs to somebody else.
+Owns reading, checking and signing it. Never changes a directory that belongs to somebody else, and never writes a file
+anew that is damaged, or missing where there is data: the cluster's id would be another one.
+
+    version=1, node.id, cluster.id, directory.id     or, of a broker on ZooKeeper, version=0 and broker.id
 """
 
 from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Mapping
 
-from kbroker.log import checkpoints
 from kbroker.log.directories.dir_lock import LogDirError
-from kbroker.log.files import LOG_SUFFIX
+from kbroker.log.directories.partition_dirs import entries_of
+from kbroker.log.files import read_optional, write_atomically
+from kbroker.protocol.wire import parse_uuid, uuid_text
+
+META_PROPERTIES = "meta.properties"
 
 
-def holds_other(path: str, topic_id: uuid.UUID) -> bool:
-    """Whether a directory holds data that is not this topic's: another id is on it, or none although it has data."""
-    if not os.path.isdir(path):
-        return False
-    found = checkpoints.read_topic_id(path)
-    if found is not None:
-        return found != topic_id
-    return any(entry.name.endswith(LOG_SUFFIX) and entry.stat().st_size > 0 for entry in os.scandir(path))
+def read_properties(path: str) -> dict[str, str] | None:
+    """Read a Java properties file of simple lines; None where it is absent."""
+    content = read_optional(path)
+    if content is None:
+        return None
+    return parse_lines(content.decode(errors="replace"))
+
+
+def parse_lines(text: str) -> dict[str, str]:
+    """Read the lines of a Java properties file without escapes."""
+    lines = (line.strip() for line in text.splitlines())
+    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def check_properties(found: Mapping[str, str]) -> str:
+    """Return the node's id that a meta.properties tells; raises ValueError where it makes no sense."""
+    version = found.get("version")
+    if version is None:
+        raise ValueError("version is missing")
+    if version not in ("0", "1"):
+        raise ValueError(f"version {version!r} is neither 0 nor 1")
+    needed = "broker.id" if version == "0" else "node.id"
+    node = found.get("node.id", found.get(needed, ""))
+    if not (node.isascii() and node.isdigit()):
+        raise ValueError(f"{needed} is missing or no number")
+    if version == "1" and not found.get("cluster.id"):
+        raise ValueError("cluster.id is missing")
+    if "directory.id" in found:
+        parse_uuid(found["directory.id"])
+    return str(int(node))
+
+
+def write_properties(path: str, properties: Mapping[str, str]) -> None:
+    """Write a Java properties file."""
+    lines = ["#", *(f"{key}={value}" for key, value in properties.items()), ""]
+    write_atomically(path, "\n".join(lines).encode())
+
+
+def _is_fresh(directory: str) -> bool:
+    """Whether nothing in a directory shows that a broker has used it."""
+    used = any(name.startswith("__metadata.") or name.endswith("-offset-checkpoint") for name in os.listdir(directory))
+    return not used and not entries_of(directory).partitions
 
 
 def take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, str]:
-    """Check whose directory it is, and sign it where that has not been done; returns (cluster id, directory id)."""
-    path = f"{directory}/{checkpoints.META_PROPERTIES}"
-    found = checkpoints.read_properties(path)
+    """Check whose directory it is, and sign it where that has not been done; returns (cluster id, directory id).
+
+    Raises LogDirError, OSError.
+    """
+    path = f"{directory}/{META_PROPERTIES}"
+    repair = f"put it back, or write the lines version=1, node.id={node_id} and cluster.id=<the cluster's id> into it"
+    found = read_properties(path)
+    if found is None and not _is_fresh(directory):
+        raise LogDirError(f"{path} is missing, although the directory holds data: {repair}")
     known = found or {}
-    version = known.get("version", "0" if "broker.id" in known else "1")
-    if version not in ("0", "1"):
-        raise LogDirError(f"{path} has version {version}, which is not known")
-    node = known.get("node.id", known.get("broker.id", str(node_id)))
+    try:
+        node = check_properties(known) if found is not None else str(node_id)
+    except ValueError as error:
+        raise LogDirError(f"{path} is damaged ({error}): {repair}") from error
     if node != str(node_id):
         raise LogDirError(f"{path} belongs to node {node}, not to node {node_id}")
-    cluster = known.get("cluster.id") or cluster_id or checkpoints.encode_uuid(uuid.uuid4())
+    cluster = known.get("cluster.id") or cluster_id or uuid_text(uuid.uuid4().bytes)
     if cluster_id not in ("", cluster):
         raise LogDirError(f"{path} belongs to cluster {cluster}, not to cluster {cluster_id}")
-    directory_id = known.get("directory.id") or checkpoints.encode_uuid(uuid.uuid4())
+    directory_id = known.get("directory.id") or uuid_text(uuid.uuid4().bytes)
     # Kafka on ZooKeeper takes version 0 only, Kafka on KRaft version 1: a directory keeps the form it came with.
-    of_zookeeper = found is not None and version == "0" and "node.id" not in known
+    of_zookeeper = known.get("version") == "0" and "node.id" not in known
     named = {"version": "0", "broker.id": node} if of_zookeeper else {"version": "1", "node.id": node}
     properties = {**named, "cluster.id": cluster, "directory.id": directory_id}
     if properties != found:
-        checkpoints.write_properties(path, properties)
+        write_properties(path, properties)
     return cluster, directory_id

@@ -1,27 +1,24 @@
-"""Opening the partitions of a directory, several at a time where that helps.
+"""The partitions' directories in a log directory, by their names.
 
-Owns which entries of a log directory are partitions, and the threads that open them and whole directories. After an
-unclean stop most of the time goes into reading and into the CRC, which both leave the interpreter to other threads;
-after a clean stop it goes into neither, and one thread is faster. Never decides what becomes of a log.
+Owns which entries are partitions, which are moving, deleted or set aside, and whose a partition's directory is. Never
+looks into a log.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple, TypeVar
+import uuid
+from typing import Final, NamedTuple
 
-# Below this many bytes threads cost more than they give.
-WORTH_THREADS: Final = 32 << 20
+from kbroker.log import checkpoints
+from kbroker.log.files import LOG_SUFFIX
 
 DELETE_SUFFIX: Final = "-delete"
 FUTURE_SUFFIX: Final = "-future"
+STRAY_SUFFIX: Final = "-stray"
 
 Key = tuple[str, int]
-K = TypeVar("K")
-T = TypeVar("T")
 
 
 class Entries(NamedTuple):
@@ -59,17 +56,17 @@ def partition_of(name: str) -> Key | None:
     return None
 
 
-def run_all(tasks: Iterable[tuple[K, Callable[[], T]]], threads: int) -> Iterator[tuple[K, T]]:
-    """Run named tasks by `threads` threads and yield what they return, in the order of `tasks`.
+def holds_other(path: str, topic_id: uuid.UUID) -> bool:
+    """Whether a directory holds data that is not this topic's: another id is on it, or none although it has data."""
+    if not os.path.isdir(path):
+        return False
+    found = checkpoints.read_topic_id(path)
+    if found is not None:
+        return found != topic_id
+    return any(entry.name.endswith(LOG_SUFFIX) and entry.stat().st_size > 0 for entry in os.scandir(path))
 
-    Raises what the first of them raises that fails; those that have not begun then are left alone.
-    """
-    if threads < 2:
-        yield from ((name, task()) for name, task in tasks)
-        return
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="recovery")
-    try:
-        for name, coming in [(name, pool.submit(task)) for name, task in tasks]:
-            yield name, coming.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+
+def new_name(topic: str, partition: int, suffix: str) -> str:
+    """Return a name to move a partition's directory to: Kafka's form, cut to what a file system takes."""
+    tail = f".{uuid.uuid4().hex}{suffix}"
+    return f"{topic}-{partition}"[: 255 - len(tail)] + tail

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from kbroker.log import checkpoints
 from kbroker.log.batch_scan import scan_headers
+from kbroker.log.directories import meta_properties
 from kbroker.log.directories.partition_dirs import partition_of
 from kbroker.log.files import (
     CLEANED_SUFFIX,
@@ -41,7 +42,7 @@ _OFFSET_CHECKPOINTS = (
     checkpoints.HIGH_WATERMARKS,
     checkpoints.CLEANER_OFFSETS,
 )
-_OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, checkpoints.META_PROPERTIES)
+_OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, meta_properties.META_PROPERTIES)
 _OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
 _OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 _LARGEST_SNAPSHOT = 1 << 26
@@ -75,7 +76,7 @@ def partitions_of(directory: str) -> dict[str, Key]:
         key = partition_of(name)
         if key is not None and os.path.isdir(path):
             found[path] = key
-    if found or os.path.exists(os.path.join(directory, checkpoints.META_PROPERTIES)):
+    if found or os.path.exists(os.path.join(directory, meta_properties.META_PROPERTIES)):
         return found
     key = partition_of(os.path.basename(os.path.abspath(directory)))
     if key is None:
@@ -117,7 +118,7 @@ def audit(
     findings = list(_read_checkpoints(state))
     if above == directory:
         yield from findings
-        yield from parse_properties(os.path.join(above, checkpoints.META_PROPERTIES))
+        yield from parse_properties(os.path.join(above, meta_properties.META_PROPERTIES))
         yield from _strangers(state, set(partitions.values()))
         checked.files += sum(name in _OF_A_DIRECTORY for name in os.listdir(above))
     for path, key in partitions.items():

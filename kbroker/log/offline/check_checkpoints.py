@@ -12,6 +12,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from kbroker.log.directories.meta_properties import check_properties, parse_lines
 from kbroker.log.files import offset_of, read_at
 from kbroker.log.offline.findings import CHUNK, Finding, OpenFile, read_text
 from kbroker.protocol.wire import parse_uuid
@@ -96,15 +97,10 @@ def parse_properties(path: str) -> Iterator[Finding]:
     if text is None:
         yield Finding(path, None, "is missing")
         return
-    lines = [line.strip() for line in text.splitlines()]
-    fields = dict(line.partition("=")[::2] for line in lines if line and line[0] not in "#!")
-    version = fields.get("version")
-    if version not in ("0", "1"):
-        yield Finding(path, None, f"version {version!r} is neither 0 nor 1")
-        return
-    needed = "broker.id" if version == "0" else "node.id"
-    if not fields.get(needed, "").isdigit():
-        yield Finding(path, None, f"{needed} is missing or no number")
+    try:
+        check_properties(parse_lines(text))
+    except ValueError as error:
+        yield Finding(path, None, str(error))
 
 
 def check_snapshot(path: str, log_end_offset: int, *, recovery: bool) -> Iterator[Finding]:

@@ -12,15 +12,18 @@ from collections.abc import Iterator
 from typing import Final
 
 from kbroker.log import checkpoints
+from kbroker.log.directories import meta_properties
 from kbroker.log.files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     offset_of,
     read_at,
 )
+from kbroker.log.offline.check import NoLogDir, partitions_of
 from kbroker.log.offline.check_batches import Window
 from kbroker.log.offline.check_checkpoints import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, parse_epochs, parse_offsets
 from kbroker.log.offline.check_indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
@@ -42,11 +45,26 @@ _DELETE_HORIZON_BIT: Final = 0x40
 _MAX_BATCH: Final = 1 << 28
 """Bytes of a batch, packed or unpacked, whose records are still printed."""
 _AS_JAVA: Final = "kbroker.as-java"
+_SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 _ENDS: Final = {ABORT_MARKER: "ABORT", COMMIT_MARKER: "COMMIT"}
 
 
 class UnknownFile(Exception):  # noqa: N818 - the text says why, in one line
     """A file's name is that of no file of a log directory."""
+
+
+def dump_order(directory: str) -> list[str]:
+    """Return the files of a partition's directory that `dump` prints: segment by segment, then what stands beside them.
+
+    Raises NoLogDir for any other directory, OSError.
+    """
+    if list(partitions_of(directory)) != [directory]:
+        raise NoLogDir(f"{directory} is no directory of a partition; name one of those in it")
+    names = os.listdir(directory)
+    of_segments = [name for name in names if name.endswith(_SUFFIXES) and offset_of(name) is not None]
+    beside = [name for name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA) if name in names]
+    ordered = sorted(of_segments, key=lambda name: (offset_of(name), _SUFFIXES.index(os.path.splitext(name)[1])))
+    return [os.path.join(directory, name) for name in ordered + beside]
 
 
 def dump(path: str, *, deep: bool = False, contents: bool = False) -> Iterator[str]:
@@ -68,7 +86,7 @@ def dump(path: str, *, deep: bool = False, contents: bool = False) -> Iterator[s
     elif name == checkpoints.LEADER_EPOCHS:
         for epoch, start in parse_epochs(_existing(path)):
             yield f"epoch: {epoch} startOffset: {start}"
-    elif name in (checkpoints.PARTITION_METADATA, checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN):
+    elif name in (checkpoints.PARTITION_METADATA, meta_properties.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN):
         yield from (read_text(_existing(path)) or "").splitlines()
     elif (base := offset_of(name)) is None:
         raise UnknownFile(f"{path} is no file of a log directory")

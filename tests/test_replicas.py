@@ -1,0 +1,118 @@
+"""What a broker hosts of what the cluster has, without sockets or a clock of its own."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from kbroker.cluster_state import ClusterState, PartitionState, TopicState
+from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.directories.log_manager import LogManager
+from kbroker.log.log_config import LogConfig
+from kbroker.protocol.records import build_batch
+from kbroker.replicas import Replicas, TopicSettings
+
+NOW = 1_700_000_000_000
+COUNT = 300  # more than are hosted in one go
+SETTINGS = TopicSettings(LogConfig(), full_validation=False)
+
+
+class World:
+    """Replicas of node 1, whose clock and deferred work the test moves."""
+
+    def __init__(self, directory: Path) -> None:
+        self.waited_ms = 0.0
+        self.deferred: deque[Callable[[], None]] = deque()
+        self.logs = LogManager([LogDirectory(str(directory), node_id=1)], str(directory))
+        self.logs.open()
+        self.logs.load(lambda _topic: LogConfig(), NOW, lambda _topic, _partition, _id: True)
+        self.replicas = Replicas(1, self.logs, lambda _topic: SETTINGS, self, self.deferred.append)
+        self.state = ClusterState("cluster")
+
+    def now_ms(self) -> int:
+        return NOW
+
+    def monotonic_ms(self) -> float:
+        return self.waited_ms
+
+    def change(self, state: ClusterState) -> None:
+        old, self.state = self.state, state
+        self.replicas.apply(old, state)
+        self.run()
+
+    def run(self) -> None:
+        while self.deferred:
+            self.deferred.popleft()()
+
+    def wait(self, ms: int = 1000) -> None:
+        self.waited_ms += ms
+        self.replicas.tick()
+        self.run()
+
+    def hosted(self) -> int:
+        return sum(partition.leading for partition in self.replicas)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.logs.close()
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open no more files."""
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def topic(name: str, count: int) -> TopicState:
+    return TopicState(name, uuid4().bytes, (PartitionState((1,), (1,), 1, 0),) * count)
+
+
+@pytest.mark.parametrize("count", [1, COUNT])
+def test_what_found_no_descriptors_is_hosted_as_soon_as_there_are_some(
+    world: World, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with no_descriptors():
+        world.change(world.state.with_topic(topic("early", count)))
+        for _ in range(3):
+            world.wait()
+        assert world.hosted() == 0
+    assert caplog.text.count("early-0 cannot be hosted") == 1
+    world.wait(10)
+    assert world.hosted() == 0, "not tried with every tick"
+    world.wait()
+    assert world.hosted() == count
+    partition = world.replicas.leader("early", count - 1)
+    assert partition.append(build_batch([(NOW, b"k", b"v", ())]), -1, NOW).base_offset == 0
+
+
+def test_a_topic_that_was_deleted_meanwhile_stays_away(world: World) -> None:
+    with no_descriptors():
+        world.change(world.state.with_topic(topic("early", 2)))
+    world.change(world.state.without_topic("early"))
+    world.wait()
+    assert world.hosted() == 0
+
+
+def test_a_topic_that_changed_meanwhile_is_hosted_as_it_is(world: World) -> None:
+    with no_descriptors():
+        world.change(world.state.with_topic(topic("early", 1)))
+        world.change(world.state.with_topic(topic("early", 3)))
+    world.wait()
+    assert world.hosted() == 3
