@@ -75,6 +75,7 @@ def test_requests_with_debug(caplog):
 def test_requests_are_logged_from_the_moment_in_which_a_client_asks_for_it(caplog):
     name = "kbroker.network.dispatch"
     with caplog.at_level(logging.INFO, name), Broker() as broker:
+        caplog.handler.setLevel(logging.NOTSET)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.list_topics(timeout=20)
         with WireClient(broker.bootstrap_servers) as client:
