@@ -185,7 +185,8 @@ class Runtime(Generic[S]):
             self._timers.run()
 
     def _active(self, partition: int) -> _Partition[S]:
-        self._run_due()
+        if self._timers.first <= self._clock.monotonic_ms():  # as _run_due, without the call
+            self._timers.run()
         state = self._partitions.get(partition)
         if state is not None and state.active:
             return state
