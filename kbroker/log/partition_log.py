@@ -39,10 +39,11 @@ from kbroker.log.header_chain import proven_end
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
+from kbroker.log.producers.producer_rebuild import aborted_entry, rebuild_producers
 from kbroker.log.producers.producer_snapshots import ProducerEntry
 from kbroker.log.producers.producer_state import CompletedTxn
 from kbroker.log.producers.verification_guard import UNCHECKED
-from kbroker.log.recovery import aborted_entry, load_log, rebuild_producers
+from kbroker.log.recovery import load_log
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.log.segments import LogExtent
@@ -544,7 +545,6 @@ class PartitionLog:
                 raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
 
     def release_idle(self, *, force: bool = False) -> None:
-        """Close the files that nobody has used since the last call, or all; they are opened again when needed."""
         self.segments.release_idle(force=force)
 
     def move(self, directory: str) -> None:

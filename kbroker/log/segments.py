@@ -34,12 +34,13 @@ class LogExtent(NamedTuple):
 class Segments:
     """At least one segment, of which the last one is `active`; sizes in bytes, times in ms."""
 
-    __slots__ = ("_directory", "_directory_changed", "_doomed", "_idle_size", "active", "bases", "items", "were_none")
+    __slots__ = ("_directory", "_doomed", "_idle_size", "active", "bases", "directory_changed", "items", "were_none")
 
     def __init__(self, directory: str, config: LogConfig, now_ms: int) -> None:
         """Open what the directory holds, or begin at offset 0; raises OSError."""
         self._directory = directory
-        self._directory_changed = True
+        self.directory_changed = True
+        """Whether files came or changed their names since `take_directory`."""
         self._doomed: list[tuple[int, str]] = []
         self._idle_size = -1
         names = os.listdir(directory)
@@ -97,7 +98,7 @@ class Segments:
         self.items.append(segment)
         self.bases.append(base_offset)
         self.active = segment
-        self._directory_changed = True
+        self.directory_changed = True
         return segment
 
     def remove(self, segment: Segment, config: LogConfig, now_ms: int) -> None:
@@ -127,7 +128,7 @@ class Segments:
         self.items[index : index + len(old)] = [Segment.open(self._directory, base, config, now_ms)]
         self.bases[index : index + len(old)] = [base]
         self._doomed += [(now_ms + config.file_delete_delay_ms, path) for path in doomed]
-        self._directory_changed = True
+        self.directory_changed = True
 
     def purge(self, config: LogConfig, now_ms: int) -> int:
         """Remove the files of deleted segments that are due; returns how many."""
@@ -145,20 +146,15 @@ class Segments:
         """Return the open files that hold what lies at or beyond `offset`."""
         return [segment.handle for segment in self.items[self.index_at(offset) :]]
 
-    @property
-    def directory_changed(self) -> bool:
-        """Whether files came or changed their names since `take_directory`."""
-        return self._directory_changed
-
     def take_directory(self) -> str | None:
         """Return the directory, for a flush, if that is due."""
-        changed, self._directory_changed = self._directory_changed, False
+        changed, self.directory_changed = self.directory_changed, False
         return self._directory if changed else None
 
     def seal_active(self) -> None:
         """Bring the last segment's files into the form in which they rest; raises OSError."""
         self.active.seal()
-        self._directory_changed = True
+        self.directory_changed = True
 
     def release_idle(self, *, force: bool) -> None:
         """Close the files that nobody has used since the last call, or all; they are opened again when needed."""

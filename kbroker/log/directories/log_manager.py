@@ -227,23 +227,16 @@ class LogManager:
             raise failure
 
     def save_log_starts(self) -> None:
-        """Let what clients were told of deleted records survive a crash."""
         for manager in self.online:
             _attempt(manager, "the start offsets of logs could not be saved", manager.save_log_starts)
 
     def sync(self) -> None:
-        """Let partitions created since the last call survive a power loss."""
         for manager in self.online:
             _attempt(manager, "the directory could not be synced", manager.sync)
 
-    @property
-    def producer_id_expiration_ms(self) -> int:
-        return self.metadata.producer_id_expiration_ms
-
-    @producer_id_expiration_ms.setter
-    def producer_id_expiration_ms(self, value: int) -> None:
+    def set_producer_id_expiration(self, ms: int) -> None:
         for manager in self.managers:
-            manager.producer_id_expiration_ms = value
+            manager.producer_id_expiration_ms = ms
 
     # -- failures ---------------------------------------------------------------------------------------------
 
@@ -344,12 +337,10 @@ class LogManager:
         return any(manager.cleaner.busy for manager in self.online)
 
     def follow_cleaning(self, now_ms: int) -> None:
-        """Take over what has been compacted."""
         for manager in self.online:
             manager.cleaner.tick(now_ms)
 
     def change_cleaning_rate(self) -> None:
-        """Let a changed limit count for the jobs that are under way."""
         for manager in self.online:
             manager.cleaner.change_rate()
 
