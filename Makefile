@@ -1,6 +1,6 @@
 # Everything a developer runs. Each target makes the virtualenv that it needs; python3 must be 3.11 or newer.
 #
-#   make run      a broker on 127.0.0.1:9092 with its data in ./data
+#   make run      a broker on 127.0.0.1:9092 with its data in ./data; PORT=9192 takes another port
 #   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven
 #   make check    linters, types, import rules, freshness of generated pages
 #   make bench    the measured claims
@@ -16,11 +16,12 @@ $(error kbroker needs Python 3.11 or newer; "$(PYTHON)" is not that: use make PY
 endif
 BIN := .venv/bin
 PYTEST_ARGS ?=
+PORT ?= 9092
 
 .PHONY: run test check bench torture demo docs fmt clean
 
 run: .venv-run/.stamp
-	.venv-run/bin/kbroker start --listen 127.0.0.1:9092 --data-dir ./data --set group.initial.rebalance.delay.ms=0
+	.venv-run/bin/kbroker start --dev --listen 127.0.0.1:$(PORT) --data-dir ./data
 
 test: .venv/.stamp
 	$(BIN)/pytest $(PYTEST_ARGS)
@@ -56,6 +57,7 @@ fmt: .venv/.stamp
 
 # Base dependencies only: what a user gets.
 .venv-run/.stamp: pyproject.toml
+	@echo "making a virtual environment (once, some 40 s) ..."
 	$(PYTHON) -m venv .venv-run
 	.venv-run/bin/pip install --quiet --editable .
 	touch $@

@@ -8,19 +8,23 @@ print(broker.bootstrap_servers)
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "__version__"]
+__all__ = ["Broker", "Clock", "ConfigError", "ExternalBroker", "__version__"]
 
 if TYPE_CHECKING:
+    from kbroker.clock import Clock
+    from kbroker.config.model import ConfigError
     from kbroker.embed import Broker
+    from kbroker.pytest_plugin import ExternalBroker
+
+_WHERE = {"Broker": "embed", "Clock": "clock", "ConfigError": "config.model", "ExternalBroker": "pytest_plugin"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load the embedding API when it is first asked for, so that `import kbroker` costs nothing."""
-    if name == "Broker":
-        from kbroker.embed import Broker
-
-        return Broker
+    """Load what embedders use when it is first asked for, so that `import kbroker` costs nothing."""
+    if name in _WHERE:
+        return getattr(importlib.import_module(f"kbroker.{_WHERE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -43,7 +43,8 @@ class Broker:
     """An embedded broker.
 
     `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError or OSError as the command line
-    would report them. A broker starts once. The data lies in `data_dir`, or in the directories of `log.dirs`.
+    would report them. A key that is not known is a warning, under `strict` a ConfigError. A broker starts once. The
+    data lies in `data_dir`, or in the directories of `log.dirs`. With a `clock` of its own a test lets hours pass.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Broker:
         port: int = 0,
         data_dir: str | None = None,
         clock: Clock | None = None,
+        strict: bool = False,
     ) -> None:
         self._settings = {**TEST_DEFAULTS, **{k: str(v) for k, v in (config or {}).items()}}
         self._settings.setdefault("listeners", f"PLAINTEXT://{host}:{port}")
@@ -61,6 +63,7 @@ class Broker:
         self._private = data_dir is None and not self._own_dirs
         self._data_dir = data_dir
         self._clock = clock
+        self._strict = strict
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._node: BrokerNode | None = None
@@ -98,7 +101,7 @@ class Broker:
         if self._data_dir is not None:
             self._settings["log.dirs"] = self._data_dir
         try:
-            config = BrokerConfig(self._settings)
+            config = BrokerConfig(self._settings, strict=self._strict)
             for warning in config.warnings:
                 warnings.warn(warning, stacklevel=3)
         except BaseException:

@@ -21,8 +21,6 @@ from typing import Final, Self
 HERE: Final = Path(__file__).parent
 START_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 30
-# Eligible leader replicas make min.insync.replicas a dynamic config of the cluster from the start; kbroker has none.
-FORMAT: Final = ("--feature", "eligible.leader.replicas.version=0")
 CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
 
 # One broker, groups that form at once, few internal partitions: what makes tests fast, on both sides alike.
@@ -208,7 +206,7 @@ class ApacheKafka(BrokerProcess):
         }
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         if not (self.data_dir / "meta.properties").exists():
-            command = self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties), *FORMAT)
+            command = self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
             done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
             if done.returncode:
                 raise BrokerFailed(f"formatting Apache Kafka's storage failed:\n{done.stdout}{done.stderr}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compat_tests.pipeline.topics import create, put
 from compat_tests.spark.session import spark
 from kbroker.cli.client import Connection
 from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
@@ -116,6 +117,16 @@ def jobs(bootstrap: str) -> Iterator[Jobs]:
     """Yield jobs whose files are removed at the end."""
     with tempfile.TemporaryDirectory(prefix="pipeline-") as folder:
         yield Jobs(bootstrap, Path(folder))
+
+
+@contextmanager
+def archived(bootstrap: str, topic: str, number: int) -> Iterator[Jobs]:
+    """Yield jobs with a new topic of so many records in their archive "archive"."""
+    create(bootstrap, topic)
+    put(bootstrap, topic, 0, number)
+    with jobs(bootstrap) as job:
+        job.archive(topic, "archive")
+        yield job
 
 
 def refused(action: Any, *arguments: Any, **options: Any) -> str:

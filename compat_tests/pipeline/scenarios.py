@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from compat_tests.harness.scenarios import Scenarios
-from compat_tests.pipeline.jobs import jobs, refused, without
+from compat_tests.pipeline.jobs import archived, jobs, refused, without
 from compat_tests.pipeline.topics import (
     BASE_MS,
     create,
@@ -199,10 +199,7 @@ class Ending(Replay):
 
 @scenarios.add
 def replay_is_taken_up_again(bootstrap: str, unique: str) -> object:
-    create(bootstrap, unique)
-    put(bootstrap, unique, 0, 1200)
-    with jobs(bootstrap) as job:
-        job.archive(unique, "archive")
+    with archived(bootstrap, unique, 1200) as job:
         seen: list[object] = []
         for exactly_once in (True, False):
             target = f"{unique}-{exactly_once}"
@@ -219,10 +216,7 @@ def replay_is_taken_up_again(bootstrap: str, unique: str) -> object:
 
 @scenarios.add
 def changes_are_finished_or_forgotten(bootstrap: str, unique: str) -> object:
-    create(bootstrap, unique)
-    put(bootstrap, unique, 0, 100)
-    with jobs(bootstrap) as job:
-        job.archive(unique, "archive")
+    with archived(bootstrap, unique, 100) as job:
         store = job.store("archive")
         before = store.load()
         entry = before.entries[0]
@@ -300,10 +294,7 @@ def put_events(bootstrap: str, topic: str, found: list[Record]) -> None:
 
 @scenarios.add
 def what_would_be_there_twice_is_refused(bootstrap: str, unique: str) -> object:
-    create(bootstrap, unique)
-    put(bootstrap, unique, 0, 20)
-    with jobs(bootstrap) as job:
-        job.archive(unique, "archive")
+    with archived(bootstrap, unique, 20) as job:
         with job.store("archive").writing():
             lines = [refused(job.archive, unique, "archive"), refused(job.optimize, "archive")]
         manifest = next((job.folder / "archive" / "_manifest").glob("*.json"))
@@ -326,10 +317,7 @@ def what_would_be_there_twice_is_refused(bootstrap: str, unique: str) -> object:
 
 @scenarios.add
 def marks_of_other_replays_mean_nothing(bootstrap: str, unique: str) -> object:
-    create(bootstrap, unique)
-    put(bootstrap, unique, 0, 100)
-    with jobs(bootstrap) as job:
-        job.archive(unique, "archive")
+    with archived(bootstrap, unique, 100) as job:
         sent = [job.replay("archive", f"{unique}-once", exactly_once=True)]
         put(bootstrap, unique, 100, 20)
         job.archive(unique, "archive")

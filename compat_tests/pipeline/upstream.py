@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from compat_tests.harness.scenarios import Scenarios
-from compat_tests.pipeline.jobs import Jobs, jobs, refused, without
+from compat_tests.pipeline.jobs import Jobs, archived, jobs, refused, without
 from compat_tests.pipeline.topics import create, delete_records, delete_topic, put
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.manifest import Manifest
@@ -116,10 +116,7 @@ class Placing(Disturbed):
 
 @scenarios.add
 def an_archive_is_verified_while_it_grows(bootstrap: str, unique: str) -> object:
-    create(bootstrap, unique)
-    put(bootstrap, unique, 0, 30)
-    with jobs(bootstrap) as job:
-        job.archive(unique, "archive")
+    with archived(bootstrap, unique, 30) as job:
         put(bootstrap, unique, 30, 30)
         growing = Disturbed(job, lambda: job.archive(unique, "archive"))
         seen = [growing.run().faults, growing.looks]
@@ -191,10 +188,7 @@ def a_first_batch_that_is_gone_is_a_fault(bootstrap: str, unique: str) -> object
 
 @scenarios.add
 def a_damaged_file_is_told_in_a_line(bootstrap: str, unique: str) -> object:
-    create(bootstrap, unique)
-    put(bootstrap, unique, 0, 40)
-    with jobs(bootstrap) as job:
-        job.archive(unique, "archive")
+    with archived(bootstrap, unique, 40) as job:
         path = job.folder / "archive" / next(iter(job.store("archive").load().files))
         raw = path.read_bytes()
         path.write_bytes(b"PAR1" + bytes(len(raw) - 8) + b"PAR1")
@@ -206,10 +200,7 @@ def a_damaged_file_is_told_in_a_line(bootstrap: str, unique: str) -> object:
 
 @scenarios.add
 def one_replay_at_a_time_goes_to_a_topic(bootstrap: str, unique: str) -> object:
-    create(bootstrap, unique)
-    put(bootstrap, unique, 0, 40)
-    with jobs(bootstrap) as job:
-        job.archive(unique, "archive")
+    with archived(bootstrap, unique, 40) as job:
         copy = f"{unique}-copy"
         lines: list[str] = []
 

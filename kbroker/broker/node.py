@@ -104,6 +104,7 @@ class BrokerNode:
             MarkerWriter(self._leader_of, lambda node: self.markers if node == self.node_id else None),
             loop.call_soon,
         )
+        dispatcher = Dispatcher()
         self.services = Services(
             node_id=self.node_id,
             config=config,
@@ -116,8 +117,9 @@ class BrokerNode:
             fetch_max_bytes=config.get_int("fetch.max.bytes"),
             transactions=self.transactions,
             markers=self.markers,
+            on_levels_changed=dispatcher.forget_entries,
         )
-        self.server = Server(self.services, Dispatcher(), server_limits(config))
+        self.server = Server(self.services, dispatcher, server_limits(config))
         self._follower = ClusterFollower(
             config,
             controller,
@@ -152,6 +154,7 @@ class BrokerNode:
             store = EmbeddedStore(logs.directory)
             parts.callback(store.close)
             controller = Controller(store, logs.cluster_id, topic_defaults(config))
+            controller.begin_cluster(config.get_int("min.insync.replicas"))
             take_configs(config, controller.state)
             configure_dirs(logs, config)
             await _load(logs, controller, config, clock)

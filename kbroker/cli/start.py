@@ -27,6 +27,9 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
 
+DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+"""What `--dev` sets: what one who develops against a broker of his own would set anyway."""
+
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
@@ -54,6 +57,7 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @click.option("--memory", is_flag=True, help="Keep data in a temporary directory, and none after the stop.")
 @click.option("--cluster-id", metavar="ID", help="Id of the cluster; data of another cluster is refused.")
 @click.option("--ready-file", metavar="FILE", help="Write JSON with the address there while the broker serves.")
+@click.option("--dev", is_flag=True, help=f"For development: {', '.join(f'{k}={v}' for k, v in DEV_SETTINGS.items())}.")
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="INFO", show_default=True)
 def command(
@@ -64,12 +68,14 @@ def command(
     memory: bool,
     cluster_id: str | None,
     ready_file: str | None,
+    dev: bool,
     strict: bool,
     log_level: str,
 ) -> None:
     """Start a broker.
 
-    Settings come from the config file, then KAFKA_* environment variables, then --set.
+    Settings come from the config file, then KAFKA_* environment variables, then --set. Those of --dev are weaker than
+    all of them. Without it a new consumer group waits 3 s for more members, as Apache Kafka's do.
     """
     set_up_log(sys.stderr, log_level.upper())
     if memory and data_dir is not None:
@@ -82,6 +88,7 @@ def command(
             file=None if config_file is None else Path(config_file),
             environment=os.environ,
             overrides=[*settings, *_shortcuts(listen, private or data_dir)],
+            settings=DEV_SETTINGS if dev else None,
             strict=strict,
         )
         run(config, cluster_id, ready_file, functools.partial(announce, kept=not memory))

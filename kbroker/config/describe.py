@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from kbroker.config.loggers import levels
 from kbroker.config.model import ConfigKey, ConfigSource, ConfigType, Mode, Value
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, listener_base
@@ -104,6 +105,12 @@ def describe_broker_default(config: BrokerConfig) -> list[Described]:
         _broker_entry(config, name, text, [each for each in config.synonyms(name) if each[2] is wanted], as_set=True)
         for name, text in config.dynamic_default.items()
     ]
+
+
+def describe_loggers() -> list[Described]:
+    """Describe the levels of this process's loggers; Kafka has no type for them, and an empty sentence."""
+    source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
+    return [Described(name, level, source, False, False, ConfigType.UNKNOWN, "") for name, level in levels().items()]
 
 
 def _broker_entry(

@@ -64,6 +64,11 @@ class Controller:
         self._listeners: list[Listener] = []
         self.state = _load(store, cluster_id)
 
+    def begin_cluster(self, min_insync_replicas: int) -> None:
+        """Give a cluster of which nothing is stored yet what Apache Kafka's formatting gives a new one."""
+        if not self._store.children(""):
+            self.set_configs("brokers", "", {"min.insync.replicas": str(min_insync_replicas)})
+
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""
         self._listeners.append(listener)

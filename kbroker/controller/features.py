@@ -7,6 +7,9 @@ transaction.version: 0 and 1 let every producer speak the first generation of th
 begins a new epoch (KIP-890).
 
 group.version: 1 has the consumer groups of KIP-848, 0 has not.
+
+metadata.version and kraft.version are what Kafka's tools look for. They say what its own metadata log holds, which
+kbroker does not have, so neither changes anything: metadata.version stays at that of Apache Kafka 4.3 (30).
 """
 
 from __future__ import annotations
@@ -20,14 +23,27 @@ TRANSACTION_VERSION: Final = "transaction.version"
 
 GROUP_VERSION: Final = "group.version"
 
-SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {GROUP_VERSION: (0, 1), TRANSACTION_VERSION: (0, 2)}
+METADATA_VERSION: Final = "metadata.version"
+
+KRAFT_VERSION: Final = "kraft.version"
+
+SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
+    GROUP_VERSION: (0, 1),
+    KRAFT_VERSION: (0, 1),
+    METADATA_VERSION: (7, 30),
+    TRANSACTION_VERSION: (0, 2),
+}
 """Lowest and highest level by feature."""
 
-BOOTSTRAP: Final[Mapping[str, int]] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+BOOTSTRAP: Final[Mapping[str, int]] = {GROUP_VERSION: 1, METADATA_VERSION: 30, TRANSACTION_VERSION: 2}
 """The levels of a new cluster, as Apache Kafka 4.3 sets them."""
 
 UPGRADE: Final = 1
 _DOWNGRADES: Final = frozenset({2, 3})
+_NO_DOWNGRADE: Final = {
+    2: "Refusing to perform the requested downgrade because it might delete metadata information.",
+    3: "Unsafe metadata downgrade is not supported in this version.",
+}
 
 
 class FeatureUpdate(NamedTuple):
@@ -44,13 +60,21 @@ def updated(levels: Mapping[str, int], updates: Sequence[FeatureUpdate], node_id
     for update in updates:
         fault = _fault(result.get(update.feature, 0), update, node_id)
         if fault is not None:
-            text = f"Invalid update version {update.level} for feature {update.feature}. {fault}"
-            raise ApiError(
-                ErrorCode.INVALID_UPDATE_VERSION,
-                f"The update failed for all features since the following feature had an error: {text}",
+            raise _failed(f"Invalid update version {update.level} for feature {update.feature}. {fault}")
+        if update.feature == METADATA_VERSION and update.level < result[METADATA_VERSION]:
+            why = _NO_DOWNGRADE[update.upgrade_type]
+            raise _failed(
+                f"Unsupported metadata.version downgrade from {result[METADATA_VERSION]} to {update.level}. {why}"
             )
         result[update.feature] = update.level
     return result
+
+
+def _failed(text: str) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_UPDATE_VERSION,
+        f"The update failed for all features since the following feature had an error: {text}",
+    )
 
 
 def _fault(current: int, update: FeatureUpdate, node_id: int) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kbroker.handlers.config_changes import change, check_request
+from kbroker.handlers.config_changes import KINDS, change, check_request
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.alter_configs import (
@@ -46,6 +46,6 @@ def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> AlterCon
 
 
 def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
-    check_request([(c.name, c.value) for c in resource.configs], resource_type=resource.resource_type)
+    check_request([(c.name, c.value) for c in resource.configs], KINDS, resource.resource_type)
     configs = {c.name: c.value or "" for c in resource.configs}
     change(ctx, resource.resource_type, resource.resource_name, lambda _old: configs, validate_only=validate_only)

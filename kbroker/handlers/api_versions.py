@@ -20,13 +20,6 @@ from kbroker.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 
-FEATURES = {"group.version": 1}
-"""Finalized features, each at its highest level; level 0 is supported as well.
-
-Clients before version 4 cannot take a least level of 0, and are not told of what is supported (KAFKA-17492).
-"""
-_LEVEL_0_SINCE = 4
-_FEATURES_EPOCH = 1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _PRODUCE, _API_VERSIONS = 0, 18
 _FIRST_SOFTWARE_VERSION = 3

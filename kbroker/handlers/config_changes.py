@@ -5,7 +5,7 @@ Owns the order of checks (ConfigAdminManager, then the controller's validator). 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kbroker.config.validation import validate_broker, validate_group, validate_topic
 from kbroker.controller.decide import check_topic_name
@@ -16,18 +16,18 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups"}
 
 
-def check_request(entries: Sequence[tuple[str, str | None]], *, resource_type: int) -> None:
-    """Check what can be said without knowing the resource: duplicate keys, null values, the type."""
+def check_request(entries: Sequence[tuple[str, str | None]], kinds: Collection[int], resource_type: int) -> None:
+    """Check what can be said without knowing the resource: duplicate keys, null values, a type not among `kinds`."""
     names = [name for name, _ in entries]
     if len(set(names)) != len(names):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     nulls = [name for name, value in entries if value is None]
     if nulls:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
-    if resource_type not in KINDS and resource_type != CLIENT_METRICS:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
     if resource_type == CLIENT_METRICS:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscriptions are not kept by this broker.")
+    if resource_type not in kinds:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
 
 
 def current_configs(ctx: RequestContext, resource_type: int, name: str) -> Mapping[str, str]:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.config.describe import Described, describe_broker, describe_broker_default, describe_group, describe_topic
+from kbroker.config.describe import (
+    Described,
+    describe_broker,
+    describe_broker_default,
+    describe_group,
+    describe_loggers,
+    describe_topic,
+)
 from kbroker.controller.decide import check_topic_name
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
@@ -68,7 +75,7 @@ def _entries(ctx: RequestContext, resource: DescribeConfigsResource) -> list[Des
         return []
     if resource.resource_type == BROKER_LOGGER:
         _check_broker(ctx, name, "Broker id must not be empty")
-        return []
+        return describe_loggers()
     if not name:
         return describe_broker_default(config)
     _check_broker(ctx, name, "")
@@ -113,5 +120,5 @@ def _entry(request: DescribeConfigsRequest, entry: Described) -> DescribeConfigs
             else []
         ),
         config_type=entry.type,
-        documentation=entry.doc if request.include_documentation else None,
+        documentation=entry.doc if request.include_documentation or entry.doc == "" else None,
     )

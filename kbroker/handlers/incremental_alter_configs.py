@@ -1,14 +1,19 @@
-"""IncrementalAlterConfigs (key 44), versions 0-1: set, delete, append to and subtract from configs (KIP-339)."""
+"""IncrementalAlterConfigs (key 44), versions 0-1: set, delete, append to and subtract from configs (KIP-339).
+
+Behaviour: levels of loggers are set in this process (KIP-412), nothing of them is stored.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
+from kbroker.config.loggers import check_levels, set_levels
 from kbroker.config.operations import Op, apply_broker_ops, apply_ops
 from kbroker.config.table import GROUP as GROUP_KEYS
 from kbroker.config.table import TOPIC as TOPIC_KEYS
-from kbroker.handlers.config_changes import change, check_request
-from kbroker.handlers.describe_configs import BROKER, TOPIC
+from kbroker.handlers.config_changes import KINDS, change, check_request
+from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, TOPIC
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.incremental_alter_configs import (
@@ -58,15 +63,30 @@ def incremental_alter_configs(
 def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
     kind = resource.resource_type
     entries = [(c.name, "" if c.config_operation == Op.DELETE else c.value) for c in resource.configs]
-    check_request(entries, resource_type=kind)
+    check_request(entries, (*KINDS, BROKER_LOGGER), kind)
     ops = []
     for config in resource.configs:
         if config.config_operation not in _OPERATIONS:
             text = f"Unknown operations type {config.config_operation}"
             raise ApiError(ErrorCode.INVALID_REQUEST, text)
         ops.append((config.name, Op(config.config_operation), config.value))
+    if kind == BROKER_LOGGER:
+        _alter_levels(ctx, resource.resource_name, ops, validate_only)
+        return
     if kind == BROKER:
         change(ctx, kind, resource.resource_name, lambda old: apply_broker_ops(old, ops), validate_only=validate_only)
         return
     keys = TOPIC_KEYS if kind == TOPIC else GROUP_KEYS
     change(ctx, kind, resource.resource_name, lambda old: apply_ops(keys, old, ops), validate_only=validate_only)
+
+
+def _alter_levels(ctx: RequestContext, name: str, ops: list[tuple[str, Op, str | None]], validate_only: bool) -> None:
+    node_id = ctx.services.node_id
+    if re.fullmatch(r"[-+]?[0-9]+", name, re.ASCII) is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    if int(name) != node_id:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {node_id}, but received {name}")
+    check_levels(ops)
+    if not validate_only:
+        set_levels(ops)
+        ctx.services.on_levels_changed()

@@ -1,24 +1,22 @@
-"""What handlers work with: the parts that the composition root (broker.py) puts together.
+"""What handlers work with: the parts that the composition root (broker/node.py) puts together.
 
 Owns nothing but the bundle.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from kbroker.clock import Clock
-
-if TYPE_CHECKING:
-    from kbroker.config.server_config import BrokerConfig
-    from kbroker.controller.controller import Controller
-    from kbroker.group_coordinator.coordinator import GroupCoordinator
-    from kbroker.handlers.fetch_session import FetchSessions
-    from kbroker.replicas import Replicas
-    from kbroker.txn.coordinator import TransactionCoordinator
-    from kbroker.txn.marker_sender import Target
-    from kbroker.txn.producer_ids import ProducerIds
+from kbroker.config.server_config import BrokerConfig
+from kbroker.controller.controller import Controller
+from kbroker.group_coordinator.coordinator import GroupCoordinator
+from kbroker.handlers.fetch_session import FetchSessions
+from kbroker.replicas import Replicas
+from kbroker.txn.coordinator import TransactionCoordinator
+from kbroker.txn.marker_sender import Target
+from kbroker.txn.producer_ids import ProducerIds
 
 
 @dataclass(slots=True)
@@ -36,3 +34,5 @@ class Services:
     fetch_max_bytes: int
     transactions: TransactionCoordinator
     markers: Target
+    on_levels_changed: Callable[[], None] = lambda: None
+    """Called when the level of a logger was altered."""

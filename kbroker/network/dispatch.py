@@ -74,6 +74,10 @@ class Dispatcher:
     def __init__(self) -> None:
         self._table: dict[int, Entry] = {}
 
+    def forget_entries(self) -> None:
+        """Ask anew, for every API that comes next, whether its requests are to be logged."""
+        self._table.clear()
+
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Pending | None:
         """Run one frame: append its answer to `out` and `spill`, or return what must be awaited first.
 

@@ -14,6 +14,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer
 
+import kbroker
 from kbroker import Broker
 from kbroker.config.model import ConfigError
 
@@ -297,3 +298,21 @@ def test_the_ready_file_and_a_clean_end(tmp_path):
     assert told["bootstrap_servers"] in out
     assert not os.path.exists(told["data_dir"])
     assert not ready.exists()
+
+
+def test_strict_refuses_an_unknown_key():
+    with pytest.raises(kbroker.ConfigError, match=r"did you mean num\.partitions"):
+        Broker({"num.partitons": "3"}, strict=True).start()
+    with pytest.warns(UserWarning, match=r"did you mean num\.partitions"), Broker({"num.partitons": "3"}):
+        pass
+
+
+def test_what_embedders_import_is_exported():
+    from kbroker.clock import Clock
+    from kbroker.config.model import ConfigError
+    from kbroker.pytest_plugin import ExternalBroker
+
+    assert (kbroker.Clock, kbroker.ConfigError, kbroker.ExternalBroker) == (Clock, ConfigError, ExternalBroker)
+    assert all(hasattr(kbroker, name) for name in kbroker.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = kbroker.Nothing

@@ -16,7 +16,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from compat_tests.wire.client import WireClient
 from kbroker import Broker
+from kbroker.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 
 
 def done(futures):
@@ -64,3 +70,17 @@ def test_requests_with_debug(caplog):
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG]
     assert any(re.fullmatch(r"127\.0\.0\.1:\d+ connects to PLAINTEXT", line) for line in told)
     assert any(re.fullmatch(r"CreateTopics v\d from /127\.0\.0\.1, client who\nasks", line) for line in told)
+
+
+def test_requests_are_logged_from_the_moment_in_which_a_client_asks_for_it(caplog):
+    name = "kbroker.network.dispatch"
+    with caplog.at_level(logging.INFO, name), Broker() as broker:
+        caplog.handler.setLevel(logging.NOTSET)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.list_topics(timeout=20)
+        with WireClient(broker.bootstrap_servers) as client:
+            resource = AlterConfigsResource(8, "1", [AlterableConfig(name, 0, "DEBUG")])
+            assert client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses[0].error_code == 0
+        assert not any("Metadata v" in record.getMessage() for record in caplog.records)
+        admin.list_topics(timeout=20)
+        assert any("Metadata v" in record.getMessage() for record in caplog.records)

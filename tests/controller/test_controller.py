@@ -118,6 +118,16 @@ def test_an_internal_topic_is_created_as_it_needs_to_be(directory):
     assert dict(topic.configs) == {"cleanup.policy": "compact"}
 
 
+def test_only_a_new_cluster_begins_with_a_config(tmp_path):
+    controller = controller_in(str(tmp_path))
+    controller.begin_cluster(2)
+    assert controller.state.broker_configs == {"": {"min.insync.replicas": "2"}}
+    controller.set_configs("brokers", "", {})
+    again = controller_in(str(tmp_path))
+    again.begin_cluster(2)
+    assert again.state.broker_configs == {}
+
+
 HOSTILE = [
     "a/b",
     "/",

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from kbroker.cluster_state import ClusterState
-from kbroker.controller.features import BOOTSTRAP, GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate, updated
+from kbroker.controller.features import (
+    BOOTSTRAP,
+    GROUP_VERSION,
+    METADATA_VERSION,
+    TRANSACTION_VERSION,
+    FeatureUpdate,
+    updated,
+)
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 from .test_controller import controller_in
@@ -51,7 +58,7 @@ def test_a_feature_that_is_not_there(level: int) -> None:
 def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
     directory = str(tmp_path)
     controller = controller_in(directory)
-    assert controller.state.features == BOOTSTRAP == {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+    assert controller.state.features == BOOTSTRAP == {GROUP_VERSION: 1, METADATA_VERSION: 30, TRANSACTION_VERSION: 2}
     assert controller.state.features_epoch == 0
     lowered = {**BOOTSTRAP, TRANSACTION_VERSION: 1}
     seen: list[ClusterState] = []
@@ -65,3 +72,11 @@ def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
     assert [(state.features, state.features_epoch) for state in seen] == [(lowered, 1)]
     again = controller_in(directory)
     assert (again.state.features, again.state.features_epoch) == (lowered, 1)
+
+
+@pytest.mark.parametrize(("kind", "why"), [(SAFE, "might delete metadata"), (UNSAFE, "not supported in this version")])
+def test_the_metadata_version_cannot_be_lowered(kind: int, why: str) -> None:
+    assert updated(BOOTSTRAP, [FeatureUpdate(METADATA_VERSION, 30, UP)], 1) == BOOTSTRAP
+    with pytest.raises(ApiError, match=r"downgrade from 30 to 29\. .*" + why) as caught:
+        updated(BOOTSTRAP, [FeatureUpdate(METADATA_VERSION, 29, kind)], 1)
+    assert caught.value.code is ErrorCode.INVALID_UPDATE_VERSION

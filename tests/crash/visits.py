@@ -94,7 +94,7 @@ class CountedVisits:
             for (name, day), numbers in counted(self._records, VisitRules()).items()
         }
         malformed = places(self._records)
-        assert f"counted {len(self._records):,} records, of which {len(malformed):,} malformed" in said, said
+        assert f"{len(self._records):,} so far, of which {len(malformed):,} malformed" in said, said
         assert recounted == model
         assert self._table() == model
         newest = {m.key(): m.value() for m in consumed(self.broker.bootstrap, f"{TOPIC}-visits")}

@@ -21,6 +21,7 @@ from kbroker.protocol.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 RANDOM_ID = bytes(range(16))
 
@@ -218,3 +219,26 @@ def describe_log_dirs(wire: Wire) -> None:
         ask("unknown", DescribableLogDirTopic(f"{wire.name}-none", [0]))
         ask("unknown partition", DescribableLogDirTopic(topic, [7, -1]))
         ask("none")
+
+
+@sequence
+def features_of_the_cluster(wire: Wire) -> None:
+    """Feature levels other than those of transactions; nothing is changed."""
+    shared = ("group.version", "kraft.version", "metadata.version", "transaction.version")
+    for v in (3, 4):
+        answer = wire.quiet(ApiVersionsRequest(client_software_name="a", client_software_version="1"), v)
+        for kept in (answer.supported_features, answer.finalized_features):
+            kept[:] = sorted((each for each in kept if each.name in shared), key=lambda each: str(each.name))
+        wire.record("features", v, [answer.supported_features, answer.finalized_features])
+    for v in (1, 2):
+
+        def ask(name: str, level: int, kind: int) -> None:
+            keys = [FeatureUpdateKey(name, level, upgrade_type=kind)]
+            request = UpdateFeaturesRequest(feature_updates=keys, validate_only=True)
+            wire.ask(f"{name} to {level}, type {kind}", request, v)  # noqa: B023
+
+        for kind in (0, 1, 2, 3):
+            for level in (-1, 0, 6, 7, 25, 29, 30, 31):
+                ask("metadata.version", level, kind)
+            for level in (0, 1, 2):
+                ask("kraft.version", level, kind)

@@ -45,6 +45,8 @@ def describe_configs(wire: Wire) -> None:
         ask("another broker", BROKER, "7")
         ask("a broker that is no number", BROKER, "x")
         ask("cluster-wide", BROKER, "")
+        ask("what a new cluster has", BROKER, "1", ["min.insync.replicas"], include_synonyms=True)
+        ask("what a topic has of it", TOPIC, plain, ["min.insync.replicas"], include_synonyms=True)
         ask("a group", GROUP, "any-group")
         ask("no group", GROUP, "")
         ask("no logger", LOGGER, "")
@@ -205,6 +207,36 @@ def broker_configs_that_contradict_each_other(wire: Wire) -> None:
             r = incremental.AlterConfigsResource(BROKER, resource, entries)
             request = incremental.IncrementalAlterConfigsRequest(resources=[r], validate_only=True)
             wire.ask(f"{changes} of {resource or 'all'}", request, 1)
+
+
+@sequence
+def levels_of_loggers(wire: Wire) -> None:
+    def ask(label: str, *ops: Any, resource: str = "1", validate: bool = False) -> None:
+        entries = [incremental.AlterableConfig(key, op, value) for key, op, value in ops]
+        r = incremental.AlterConfigsResource(LOGGER, resource, entries)
+        wire.ask(label, incremental.IncrementalAlterConfigsRequest(resources=[r], validate_only=validate), 1)
+        for v in versions(DescribeConfigsRequest):
+            request = describe(LOGGER, "1", ["root"], include_synonyms=True, include_documentation=True)
+            wire.ask(f"{label}, then", request, v)
+
+    for level in ("DEBUG", "WARN", "ERROR", "FATAL", "TRACE", "INFO"):
+        ask(f"set {level}", ("root", SET, level))
+    ask("set, asked only", ("root", SET, "ERROR"), validate=True)
+    for level in ("warn", "OFF", "ALL", "WARNING", "", "7"):
+        ask(f"set {level!r}", ("root", SET, level))
+    ask("set null", ("root", SET, None))
+    ask("delete", ("root", DELETE, None))
+    ask("append", ("root", APPEND, "INFO"))
+    ask("subtract", ("root", SUBTRACT, "INFO"))
+    ask("unknown", ("no.such.logger", SET, "INFO"))
+    ask("delete unknown", ("no.such.logger", DELETE, None))
+    ask("twice", ("root", SET, "INFO"), ("root", SET, "WARN"))
+    ask("one good, one bad", ("root", SET, "ERROR"), ("no.such.logger", SET, "INFO"))
+    ask("nothing")
+    for resource in ("", "x", "7"):
+        ask(f"of {resource!r}", ("root", SET, "INFO"), resource=resource)
+    r = legacy.AlterConfigsResource(LOGGER, "1", [legacy.AlterableConfig("root", "INFO")])
+    wire.ask("replace", legacy.AlterConfigsRequest(resources=[r]), 2)
 
 
 @sequence

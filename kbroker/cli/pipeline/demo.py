@@ -38,7 +38,7 @@ def demo(out: str, days: int, records: int, spark: SparkOptions) -> None:
 
 @contextlib.contextmanager
 def _broker() -> Iterator[Connection]:
-    from kbroker import Broker
+    from kbroker.embed import Broker
 
     with Broker() as broker:
         yield Connection(broker.bootstrap_servers, {})

@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i16, i32, i64, message
 
 @message(key=25, versions="0-4", flexible="3+")
 class AddOffsetsToTxnRequest:
-    """Add offsets to txn request."""
-
     transactional_id: str = f()
     producer_id: i64 = f()
     producer_epoch: i16 = f()
@@ -15,7 +13,5 @@ class AddOffsetsToTxnRequest:
 
 @message(key=25, versions="0-4", flexible="3+")
 class AddOffsetsToTxnResponse:
-    """Add offsets to txn response."""
-
     throttle_time_ms: i32 = f()
     error_code: i16 = f()

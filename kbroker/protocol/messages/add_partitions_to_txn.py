@@ -5,16 +5,12 @@ from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 
 @struct
 class AddPartitionsToTxnTopic:
-    """Add partitions to txn topic."""
-
     name: str = f()
     partitions: list[i32] = f()
 
 
 @struct
 class AddPartitionsToTxnTransaction:
-    """Add partitions to txn transaction."""
-
     transactional_id: str = f("4+")
     producer_id: i64 = f("4+")
     producer_epoch: i16 = f("4+")
@@ -24,8 +20,6 @@ class AddPartitionsToTxnTransaction:
 
 @message(key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnRequest:
-    """Add partitions to txn request."""
-
     transactions: list[AddPartitionsToTxnTransaction] = f("4+")
     v3_and_below_transactional_id: str = f("0-3")
     v3_and_below_producer_id: i64 = f("0-3")
@@ -35,32 +29,24 @@ class AddPartitionsToTxnRequest:
 
 @struct
 class AddPartitionsToTxnPartitionResult:
-    """Add partitions to txn partition result."""
-
     partition_index: i32 = f()
     partition_error_code: i16 = f()
 
 
 @struct
 class AddPartitionsToTxnTopicResult:
-    """Add partitions to txn topic result."""
-
     name: str = f()
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = f()
 
 
 @struct
 class AddPartitionsToTxnResult:
-    """Add partitions to txn result."""
-
     transactional_id: str = f("4+")
     topic_results: list[AddPartitionsToTxnTopicResult] = f("4+")
 
 
 @message(key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnResponse:
-    """Add partitions to txn response."""
-
     throttle_time_ms: i32 = f()
     error_code: i16 = f("4+")
     results_by_transaction: list[AddPartitionsToTxnResult] = f("4+")

@@ -5,16 +5,12 @@ from kbroker.protocol.schema import f, i8, i16, i32, message, struct
 
 @struct
 class AlterableConfig:
-    """Alterable config."""
-
     name: str = f()
     value: str | None = f(nullable="0+")
 
 
 @struct
 class AlterConfigsResource:
-    """Alter configs resource."""
-
     resource_type: i8 = f()
     resource_name: str = f()
     configs: list[AlterableConfig] = f()
@@ -22,16 +18,12 @@ class AlterConfigsResource:
 
 @message(key=33, versions="0-2", flexible="2+")
 class AlterConfigsRequest:
-    """Alter configs request."""
-
     resources: list[AlterConfigsResource] = f()
     validate_only: bool = f()
 
 
 @struct
 class AlterConfigsResourceResponse:
-    """Alter configs resource response."""
-
     error_code: i16 = f()
     error_message: str | None = f(nullable="0+")
     resource_type: i8 = f()
@@ -40,7 +32,5 @@ class AlterConfigsResourceResponse:
 
 @message(key=33, versions="0-2", flexible="2+")
 class AlterConfigsResponse:
-    """Alter configs response."""
-
     throttle_time_ms: i32 = f()
     responses: list[AlterConfigsResourceResponse] = f()

@@ -21,8 +21,6 @@ class AlterReplicaLogDir:
 
 @message(key=34, versions="1-2", flexible="2+")
 class AlterReplicaLogDirsRequest:
-    """Alter replica log dirs request."""
-
     dirs: list[AlterReplicaLogDir] = f()
 
 
@@ -36,15 +34,11 @@ class AlterReplicaLogDirPartitionResult:
 
 @struct
 class AlterReplicaLogDirTopicResult:
-    """Results of one topic."""
-
     topic_name: str = f()
     partitions: list[AlterReplicaLogDirPartitionResult] = f()
 
 
 @message(key=34, versions="1-2", flexible="2+")
 class AlterReplicaLogDirsResponse:
-    """Alter replica log dirs response."""
-
     throttle_time_ms: i32 = f()
     results: list[AlterReplicaLogDirTopicResult] = f()

@@ -9,16 +9,12 @@ from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 
 @message(key=18, versions="0-4", flexible="3+")
 class ApiVersionsRequest:
-    """Api versions request."""
-
     client_software_name: str = f("3+")
     client_software_version: str = f("3+")
 
 
 @struct
 class ApiVersion:
-    """Api version."""
-
     api_key: i16 = f()
     min_version: i16 = f()
     max_version: i16 = f()
@@ -26,8 +22,6 @@ class ApiVersion:
 
 @struct
 class SupportedFeatureKey:
-    """Supported feature key."""
-
     name: str = f("3+")
     min_version: i16 = f("3+")
     max_version: i16 = f("3+")
@@ -35,8 +29,6 @@ class SupportedFeatureKey:
 
 @struct
 class FinalizedFeatureKey:
-    """Finalized feature key."""
-
     name: str = f("3+")
     max_version_level: i16 = f("3+")
     min_version_level: i16 = f("3+")
@@ -44,8 +36,6 @@ class FinalizedFeatureKey:
 
 @message(key=18, versions="0-4", flexible="3+")
 class ApiVersionsResponse:
-    """Api versions response."""
-
     error_code: i16 = f()
     api_keys: list[ApiVersion] = f()
     throttle_time_ms: i32 = f("1+")

@@ -5,16 +5,12 @@ from kbroker.protocol.schema import Uuid, f, i8, i16, i32, message, struct
 
 @message(key=69, versions="0-1", flexible="0+")
 class ConsumerGroupDescribeRequest:
-    """Consumer group describe request."""
-
     group_ids: list[str] = f()
     include_authorized_operations: bool = f()
 
 
 @struct
 class TopicPartitions:
-    """Topic partitions."""
-
     topic_id: Uuid = f()
     topic_name: str = f()
     partitions: list[i32] = f()
@@ -22,15 +18,11 @@ class TopicPartitions:
 
 @struct
 class Assignment:
-    """Assignment."""
-
     topic_partitions: list[TopicPartitions] = f()
 
 
 @struct
 class Member:
-    """Member."""
-
     member_id: str = f()
     instance_id: str | None = f(nullable="0+", default=None)
     rack_id: str | None = f(nullable="0+", default=None)
@@ -46,8 +38,6 @@ class Member:
 
 @struct
 class DescribedGroup:
-    """Described group."""
-
     error_code: i16 = f()
     error_message: str | None = f(nullable="0+", default=None)
     group_id: str = f()
@@ -61,7 +51,5 @@ class DescribedGroup:
 
 @message(key=69, versions="0-1", flexible="0+")
 class ConsumerGroupDescribeResponse:
-    """Consumer group describe response."""
-
     throttle_time_ms: i32 = f()
     groups: list[DescribedGroup] = f()

@@ -8,16 +8,12 @@ from kbroker.protocol.schema import Uuid, f, i16, i32, message, struct
 
 @struct
 class TopicPartitions:
-    """Topic partitions."""
-
     topic_id: Uuid = f()
     partitions: list[i32] = f()
 
 
 @message(key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest:
-    """Consumer group heartbeat request."""
-
     group_id: str = f()
     member_id: str = f()
     member_epoch: i32 = f()
@@ -32,15 +28,11 @@ class ConsumerGroupHeartbeatRequest:
 
 @struct
 class Assignment:
-    """Assignment."""
-
     topic_partitions: list[TopicPartitions] = f()
 
 
 @message(key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatResponse:
-    """Consumer group heartbeat response."""
-
     throttle_time_ms: i32 = f()
     error_code: i16 = f()
     error_message: str | None = f(nullable="0+", default=None)

@@ -8,15 +8,11 @@ from kbroker.protocol.schema import Uuid, f, i8, i32, i64, message, struct
 
 @message(key=3, versions="0")
 class ConsumerGroupMetadataKey:
-    """Consumer group metadata key."""
-
     group_id: str = f("0")
 
 
 @message(key=3, versions="0", flexible="0+")
 class ConsumerGroupMetadataValue:
-    """Consumer group metadata value."""
-
     epoch: i32 = f()
     metadata_hash: i64 = f(tag=0)
 
@@ -30,16 +26,12 @@ class ConsumerGroupPartitionMetadataKey:
 
 @struct
 class PartitionMetadata:
-    """Partition metadata."""
-
     partition: i32 = f()
     racks: list[str] = f()
 
 
 @struct
 class TopicMetadata:
-    """Topic metadata."""
-
     topic_id: Uuid = f()
     topic_name: str = f()
     num_partitions: i32 = f()
@@ -48,23 +40,17 @@ class TopicMetadata:
 
 @message(key=4, versions="0", flexible="0+")
 class ConsumerGroupPartitionMetadataValue:
-    """Consumer group partition metadata value."""
-
     topics: list[TopicMetadata] = f()
 
 
 @message(key=5, versions="0")
 class ConsumerGroupMemberMetadataKey:
-    """Consumer group member metadata key."""
-
     group_id: str = f("0")
     member_id: str = f("0")
 
 
 @struct
 class ClassicProtocol:
-    """Classic protocol."""
-
     name: str = f()
     metadata: bytes = f()
 
@@ -79,8 +65,6 @@ class ClassicMemberMetadata:
 
 @message(key=5, versions="0", flexible="0+")
 class ConsumerGroupMemberMetadataValue:
-    """Consumer group member metadata value."""
-
     instance_id: str | None = f(nullable="0+")
     rack_id: str | None = f(nullable="0+")
     client_id: str = f()
@@ -94,46 +78,34 @@ class ConsumerGroupMemberMetadataValue:
 
 @message(key=6, versions="0")
 class ConsumerGroupTargetAssignmentMetadataKey:
-    """Consumer group target assignment metadata key."""
-
     group_id: str = f("0")
 
 
 @message(key=6, versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMetadataValue:
-    """Consumer group target assignment metadata value."""
-
     assignment_epoch: i32 = f()
     assignment_timestamp: i64 = f(tag=0)
 
 
 @message(key=7, versions="0")
 class ConsumerGroupTargetAssignmentMemberKey:
-    """Consumer group target assignment member key."""
-
     group_id: str = f("0")
     member_id: str = f("0")
 
 
 @struct
 class TopicPartition:
-    """Topic partition."""
-
     topic_id: Uuid = f()
     partitions: list[i32] = f()
 
 
 @message(key=7, versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMemberValue:
-    """Consumer group target assignment member value."""
-
     topic_partitions: list[TopicPartition] = f()
 
 
 @message(key=8, versions="0")
 class ConsumerGroupCurrentMemberAssignmentKey:
-    """Consumer group current member assignment key."""
-
     group_id: str = f("0")
     member_id: str = f("0")
 
@@ -149,8 +121,6 @@ class TopicPartitions:
 
 @message(key=8, versions="0", flexible="0+")
 class ConsumerGroupCurrentMemberAssignmentValue:
-    """Consumer group current member assignment value."""
-
     member_epoch: i32 = f()
     previous_member_epoch: i32 = f()
     state: i8 = f()
@@ -160,16 +130,12 @@ class ConsumerGroupCurrentMemberAssignmentValue:
 
 @message(key=16, versions="0")
 class ConsumerGroupRegularExpressionKey:
-    """Consumer group regular expression key."""
-
     group_id: str = f("0")
     regular_expression: str = f("0")
 
 
 @message(key=16, versions="0", flexible="0+")
 class ConsumerGroupRegularExpressionValue:
-    """Consumer group regular expression value."""
-
     topics: list[str] = f()
     version: i64 = f()
     timestamp: i64 = f()

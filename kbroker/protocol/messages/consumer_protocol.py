@@ -8,16 +8,12 @@ from kbroker.protocol.schema import f, i32, message, struct
 
 @struct
 class TopicPartition:
-    """Topic partition."""
-
     topic: str = f("1+")
     partitions: list[i32] = f("1+")
 
 
 @message(key=-1, versions="0-3")
 class ConsumerProtocolSubscription:
-    """Consumer protocol subscription."""
-
     topics: list[str] = f()
     user_data: bytes | None = f(nullable="0+", default=None)
     owned_partitions: list[TopicPartition] = f("1+")
@@ -27,15 +23,11 @@ class ConsumerProtocolSubscription:
 
 @struct
 class AssignedPartitions:
-    """Assigned partitions."""
-
     topic: str = f()
     partitions: list[i32] = f()
 
 
 @message(key=-1, versions="0-3")
 class ConsumerProtocolAssignment:
-    """Consumer protocol assignment."""
-
     assigned_partitions: list[AssignedPartitions] = f()
     user_data: bytes | None = f(nullable="0+", default=None)

@@ -5,15 +5,11 @@ from kbroker.protocol.schema import f, i16, i32, message, struct
 
 @struct
 class CreatePartitionsAssignment:
-    """Create partitions assignment."""
-
     broker_ids: list[i32] = f()
 
 
 @struct
 class CreatePartitionsTopic:
-    """Create partitions topic."""
-
     name: str = f()
     count: i32 = f()
     assignments: list[CreatePartitionsAssignment] | None = f(nullable="0+")
@@ -21,8 +17,6 @@ class CreatePartitionsTopic:
 
 @message(key=37, versions="0-3", flexible="2+")
 class CreatePartitionsRequest:
-    """Create partitions request."""
-
     topics: list[CreatePartitionsTopic] = f()
     timeout_ms: i32 = f()
     validate_only: bool = f()
@@ -30,8 +24,6 @@ class CreatePartitionsRequest:
 
 @struct
 class CreatePartitionsTopicResult:
-    """Create partitions topic result."""
-
     name: str = f()
     error_code: i16 = f()
     error_message: str | None = f(nullable="0+", default=None)
@@ -39,7 +31,5 @@ class CreatePartitionsTopicResult:
 
 @message(key=37, versions="0-3", flexible="2+")
 class CreatePartitionsResponse:
-    """Create partitions response."""
-
     throttle_time_ms: i32 = f()
     results: list[CreatePartitionsTopicResult] = f()

@@ -5,24 +5,18 @@ from kbroker.protocol.schema import Uuid, f, i8, i16, i32, message, struct
 
 @struct
 class CreatableReplicaAssignment:
-    """Creatable replica assignment."""
-
     partition_index: i32 = f()
     broker_ids: list[i32] = f()
 
 
 @struct
 class CreatableTopicConfig:
-    """Creatable topic config."""
-
     name: str = f()
     value: str | None = f(nullable="0+")
 
 
 @struct
 class CreatableTopic:
-    """Creatable topic."""
-
     name: str = f()
     num_partitions: i32 = f()
     replication_factor: i16 = f()
@@ -32,8 +26,6 @@ class CreatableTopic:
 
 @message(key=19, versions="2-7", flexible="5+")
 class CreateTopicsRequest:
-    """Create topics request."""
-
     topics: list[CreatableTopic] = f()
     timeout_ms: i32 = f(default=60000)
     validate_only: bool = f("1+", default=False)
@@ -41,8 +33,6 @@ class CreateTopicsRequest:
 
 @struct
 class CreatableTopicConfigs:
-    """Creatable topic configs."""
-
     name: str = f("5+")
     value: str | None = f("5+", nullable="5+")
     read_only: bool = f("5+")
@@ -52,8 +42,6 @@ class CreatableTopicConfigs:
 
 @struct
 class CreatableTopicResult:
-    """Creatable topic result."""
-
     name: str = f()
     topic_id: Uuid = f("7+")
     error_code: i16 = f()
@@ -66,7 +54,5 @@ class CreatableTopicResult:
 
 @message(key=19, versions="2-7", flexible="5+")
 class CreateTopicsResponse:
-    """Create topics response."""
-
     throttle_time_ms: i32 = f("2+")
     topics: list[CreatableTopicResult] = f()

@@ -5,22 +5,16 @@ from kbroker.protocol.schema import f, i16, i32, message, struct
 
 @message(key=42, versions="0-2", flexible="2+")
 class DeleteGroupsRequest:
-    """Delete groups request."""
-
     groups_names: list[str] = f()
 
 
 @struct
 class DeletableGroupResult:
-    """Deletable group result."""
-
     group_id: str = f()
     error_code: i16 = f()
 
 
 @message(key=42, versions="0-2", flexible="2+")
 class DeleteGroupsResponse:
-    """Delete groups response."""
-
     throttle_time_ms: i32 = f()
     results: list[DeletableGroupResult] = f()

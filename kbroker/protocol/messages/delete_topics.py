@@ -5,16 +5,12 @@ from kbroker.protocol.schema import Uuid, f, i16, i32, message, struct
 
 @struct
 class DeleteTopicState:
-    """Delete topic state."""
-
     name: str | None = f("6+", nullable="6+", default=None)
     topic_id: Uuid = f("6+")
 
 
 @message(key=20, versions="1-6", flexible="4+")
 class DeleteTopicsRequest:
-    """Delete topics request."""
-
     topics: list[DeleteTopicState] = f("6+")
     topic_names: list[str] = f("0-5")
     timeout_ms: i32 = f()
@@ -22,8 +18,6 @@ class DeleteTopicsRequest:
 
 @struct
 class DeletableTopicResult:
-    """Deletable topic result."""
-
     name: str | None = f(nullable="6+")
     topic_id: Uuid = f("6+")
     error_code: i16 = f()
@@ -32,7 +26,5 @@ class DeletableTopicResult:
 
 @message(key=20, versions="1-6", flexible="4+")
 class DeleteTopicsResponse:
-    """Delete topics response."""
-
     throttle_time_ms: i32 = f("1+")
     responses: list[DeletableTopicResult] = f()

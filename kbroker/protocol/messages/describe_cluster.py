@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i8, i16, i32, message, struct
 
 @message(key=60, versions="0-2", flexible="0+")
 class DescribeClusterRequest:
-    """Describe cluster request."""
-
     include_cluster_authorized_operations: bool = f()
     endpoint_type: i8 = f("1+", default=1)
     include_fenced_brokers: bool = f("2+")
@@ -14,8 +12,6 @@ class DescribeClusterRequest:
 
 @struct
 class DescribeClusterBroker:
-    """Describe cluster broker."""
-
     broker_id: i32 = f()
     host: str = f()
     port: i32 = f()
@@ -25,8 +21,6 @@ class DescribeClusterBroker:
 
 @message(key=60, versions="0-2", flexible="0+")
 class DescribeClusterResponse:
-    """Describe cluster response."""
-
     throttle_time_ms: i32 = f()
     error_code: i16 = f()
     error_message: str | None = f(nullable="0+", default=None)

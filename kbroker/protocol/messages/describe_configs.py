@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i8, i16, i32, message, struct
 
 @struct
 class DescribeConfigsResource:
-    """Describe configs resource."""
-
     resource_type: i8 = f()
     resource_name: str = f()
     configuration_keys: list[str] | None = f(nullable="0+")
@@ -14,8 +12,6 @@ class DescribeConfigsResource:
 
 @message(key=32, versions="1-4", flexible="4+")
 class DescribeConfigsRequest:
-    """Describe configs request."""
-
     resources: list[DescribeConfigsResource] = f()
     include_synonyms: bool = f("1+", default=False)
     include_documentation: bool = f("3+", default=False)
@@ -23,8 +19,6 @@ class DescribeConfigsRequest:
 
 @struct
 class DescribeConfigsSynonym:
-    """Describe configs synonym."""
-
     name: str = f("1+")
     value: str | None = f("1+", nullable="0+")
     source: i8 = f("1+")
@@ -32,8 +26,6 @@ class DescribeConfigsSynonym:
 
 @struct
 class DescribeConfigsResourceResult:
-    """Describe configs resource result."""
-
     name: str = f()
     value: str | None = f(nullable="0+")
     read_only: bool = f()
@@ -46,8 +38,6 @@ class DescribeConfigsResourceResult:
 
 @struct
 class DescribeConfigsResult:
-    """Describe configs result."""
-
     error_code: i16 = f()
     error_message: str | None = f(nullable="0+")
     resource_type: i8 = f()
@@ -57,7 +47,5 @@ class DescribeConfigsResult:
 
 @message(key=32, versions="1-4", flexible="4+")
 class DescribeConfigsResponse:
-    """Describe configs response."""
-
     throttle_time_ms: i32 = f()
     results: list[DescribeConfigsResult] = f()

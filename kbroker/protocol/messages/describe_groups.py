@@ -5,16 +5,12 @@ from kbroker.protocol.schema import f, i16, i32, message, struct
 
 @message(key=15, versions="0-6", flexible="5+")
 class DescribeGroupsRequest:
-    """Describe groups request."""
-
     groups: list[str] = f()
     include_authorized_operations: bool = f("3+")
 
 
 @struct
 class DescribedGroupMember:
-    """Described group member."""
-
     member_id: str = f()
     group_instance_id: str | None = f("4+", nullable="4+", default=None)
     client_id: str = f()
@@ -25,8 +21,6 @@ class DescribedGroupMember:
 
 @struct
 class DescribedGroup:
-    """Described group."""
-
     error_code: i16 = f()
     error_message: str | None = f("6+", nullable="6+", default=None)
     group_id: str = f()
@@ -39,7 +33,5 @@ class DescribedGroup:
 
 @message(key=15, versions="0-6", flexible="5+")
 class DescribeGroupsResponse:
-    """Describe groups response."""
-
     throttle_time_ms: i32 = f("1+")
     groups: list[DescribedGroup] = f()

@@ -5,23 +5,17 @@ from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 
 @struct
 class DescribableLogDirTopic:
-    """Describable log dir topic."""
-
     topic: str = f()
     partitions: list[i32] = f()
 
 
 @message(key=35, versions="1-5", flexible="2+")
 class DescribeLogDirsRequest:
-    """Describe log dirs request."""
-
     topics: list[DescribableLogDirTopic] | None = f(nullable="0+")
 
 
 @struct
 class DescribeLogDirsPartition:
-    """Describe log dirs partition."""
-
     partition_index: i32 = f()
     partition_size: i64 = f()
     offset_lag: i64 = f()
@@ -30,16 +24,12 @@ class DescribeLogDirsPartition:
 
 @struct
 class DescribeLogDirsTopic:
-    """Describe log dirs topic."""
-
     name: str = f()
     partitions: list[DescribeLogDirsPartition] = f()
 
 
 @struct
 class DescribeLogDirsResult:
-    """Describe log dirs result."""
-
     error_code: i16 = f()
     log_dir: str = f()
     topics: list[DescribeLogDirsTopic] = f()
@@ -50,8 +40,6 @@ class DescribeLogDirsResult:
 
 @message(key=35, versions="1-5", flexible="2+")
 class DescribeLogDirsResponse:
-    """Describe log dirs response."""
-
     throttle_time_ms: i32 = f()
     error_code: i16 = f("3+")
     results: list[DescribeLogDirsResult] = f()

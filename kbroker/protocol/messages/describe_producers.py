@@ -5,23 +5,17 @@ from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 
 @struct
 class TopicRequest:
-    """Topic request."""
-
     name: str = f()
     partition_indexes: list[i32] = f()
 
 
 @message(key=61, versions="0", flexible="0+")
 class DescribeProducersRequest:
-    """Describe producers request."""
-
     topics: list[TopicRequest] = f()
 
 
 @struct
 class ProducerState:
-    """Producer state."""
-
     producer_id: i64 = f()
     producer_epoch: i32 = f()
     last_sequence: i32 = f(default=-1)
@@ -32,8 +26,6 @@ class ProducerState:
 
 @struct
 class PartitionResponse:
-    """Partition response."""
-
     partition_index: i32 = f()
     error_code: i16 = f()
     error_message: str | None = f(nullable="0+", default=None)
@@ -42,15 +34,11 @@ class PartitionResponse:
 
 @struct
 class TopicResponse:
-    """Topic response."""
-
     name: str = f()
     partitions: list[PartitionResponse] = f()
 
 
 @message(key=61, versions="0", flexible="0+")
 class DescribeProducersResponse:
-    """Describe producers response."""
-
     throttle_time_ms: i32 = f()
     topics: list[TopicResponse] = f()

@@ -5,23 +5,17 @@ from kbroker.protocol.schema import Uuid, f, i16, i32, message, struct
 
 @struct
 class TopicRequest:
-    """Topic request."""
-
     name: str = f()
 
 
 @struct
 class Cursor:
-    """Cursor."""
-
     topic_name: str = f()
     partition_index: i32 = f()
 
 
 @message(key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsRequest:
-    """Describe topic partitions request."""
-
     topics: list[TopicRequest] = f()
     response_partition_limit: i32 = f(default=2000)
     cursor: Cursor | None = f(nullable="0+", default=None)
@@ -29,8 +23,6 @@ class DescribeTopicPartitionsRequest:
 
 @struct
 class DescribeTopicPartitionsResponsePartition:
-    """Describe topic partitions response partition."""
-
     error_code: i16 = f()
     partition_index: i32 = f()
     leader_id: i32 = f()
@@ -44,8 +36,6 @@ class DescribeTopicPartitionsResponsePartition:
 
 @struct
 class DescribeTopicPartitionsResponseTopic:
-    """Describe topic partitions response topic."""
-
     error_code: i16 = f()
     name: str | None = f(nullable="0+")
     topic_id: Uuid = f()
@@ -56,8 +46,6 @@ class DescribeTopicPartitionsResponseTopic:
 
 @message(key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsResponse:
-    """Describe topic partitions response."""
-
     throttle_time_ms: i32 = f()
     topics: list[DescribeTopicPartitionsResponseTopic] = f()
     next_cursor: Cursor | None = f(nullable="0+", default=None)

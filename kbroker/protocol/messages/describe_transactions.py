@@ -5,23 +5,17 @@ from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 
 @message(key=65, versions="0", flexible="0+")
 class DescribeTransactionsRequest:
-    """Describe transactions request."""
-
     transactional_ids: list[str] = f()
 
 
 @struct
 class TopicData:
-    """Topic data."""
-
     topic: str = f()
     partitions: list[i32] = f()
 
 
 @struct
 class TransactionState:
-    """Transaction state."""
-
     error_code: i16 = f()
     transactional_id: str = f()
     transaction_state: str = f()
@@ -34,7 +28,5 @@ class TransactionState:
 
 @message(key=65, versions="0", flexible="0+")
 class DescribeTransactionsResponse:
-    """Describe transactions response."""
-
     throttle_time_ms: i32 = f()
     transaction_states: list[TransactionState] = f()

@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i16, i32, i64, message
 
 @message(key=26, versions="0-5", flexible="3+")
 class EndTxnRequest:
-    """End txn request."""
-
     transactional_id: str = f()
     producer_id: i64 = f()
     producer_epoch: i16 = f()
@@ -15,8 +13,6 @@ class EndTxnRequest:
 
 @message(key=26, versions="0-5", flexible="3+")
 class EndTxnResponse:
-    """End txn response."""
-
     throttle_time_ms: i32 = f()
     error_code: i16 = f()
     producer_id: i64 = f("5+", default=-1)

@@ -8,16 +8,12 @@ from kbroker.protocol.schema import Records, Uuid, f, i8, i16, i32, i64, message
 
 @struct
 class ReplicaState:
-    """Replica state."""
-
     replica_id: i32 = f("15+", default=-1)
     replica_epoch: i64 = f("15+", default=-1)
 
 
 @struct
 class FetchPartition:
-    """Fetch partition."""
-
     partition: i32 = f()
     current_leader_epoch: i32 = f("9+", default=-1)
     fetch_offset: i64 = f()
@@ -30,8 +26,6 @@ class FetchPartition:
 
 @struct
 class FetchTopic:
-    """Fetch topic."""
-
     topic: str = f("0-12")
     topic_id: Uuid = f("13+")
     partitions: list[FetchPartition] = f()
@@ -39,8 +33,6 @@ class FetchTopic:
 
 @struct
 class ForgottenTopic:
-    """Forgotten topic."""
-
     topic: str = f("7-12")
     topic_id: Uuid = f("13+")
     partitions: list[i32] = f("7+")
@@ -48,8 +40,6 @@ class ForgottenTopic:
 
 @message(key=1, versions="4-18", flexible="12+")
 class FetchRequest:
-    """Fetch request."""
-
     cluster_id: str | None = f("12+", nullable="12+", tag=0, default=None)
     replica_id: i32 = f("0-14", default=-1)
     replica_state: ReplicaState | None = f("15+", tag=1)
@@ -66,40 +56,30 @@ class FetchRequest:
 
 @struct
 class EpochEndOffset:
-    """Epoch end offset."""
-
     epoch: i32 = f("12+", default=-1)
     end_offset: i64 = f("12+", default=-1)
 
 
 @struct
 class LeaderIdAndEpoch:
-    """Leader id and epoch."""
-
     leader_id: i32 = f("12+", default=-1)
     leader_epoch: i32 = f("12+", default=-1)
 
 
 @struct
 class SnapshotId:
-    """Snapshot id."""
-
     end_offset: i64 = f(default=-1)
     epoch: i32 = f(default=-1)
 
 
 @struct
 class AbortedTransaction:
-    """Aborted transaction."""
-
     producer_id: i64 = f("4+")
     first_offset: i64 = f("4+")
 
 
 @struct
 class PartitionData:
-    """Partition data."""
-
     partition_index: i32 = f()
     error_code: i16 = f()
     high_watermark: i64 = f()
@@ -115,8 +95,6 @@ class PartitionData:
 
 @struct
 class FetchableTopicResponse:
-    """Fetchable topic response."""
-
     topic: str = f("0-12")
     topic_id: Uuid = f("13+")
     partitions: list[PartitionData] = f()
@@ -124,8 +102,6 @@ class FetchableTopicResponse:
 
 @struct
 class NodeEndpoint:
-    """Node endpoint."""
-
     node_id: i32 = f("16+")
     host: str = f("16+")
     port: i32 = f("16+")
@@ -134,8 +110,6 @@ class NodeEndpoint:
 
 @message(key=1, versions="4-18", flexible="12+")
 class FetchResponse:
-    """Fetch response."""
-
     throttle_time_ms: i32 = f("1+")
     error_code: i16 = f("7+")
     session_id: i32 = f("7+")

@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i8, i16, i32, message, struct
 
 @message(key=10, versions="0-6", flexible="3+")
 class FindCoordinatorRequest:
-    """Find coordinator request."""
-
     key: str = f("0-3")
     key_type: i8 = f("1+")
     coordinator_keys: list[str] = f("4+")
@@ -14,8 +12,6 @@ class FindCoordinatorRequest:
 
 @struct
 class Coordinator:
-    """Coordinator."""
-
     key: str = f("4+")
     node_id: i32 = f("4+")
     host: str = f("4+")
@@ -26,8 +22,6 @@ class Coordinator:
 
 @message(key=10, versions="0-6", flexible="3+")
 class FindCoordinatorResponse:
-    """Find coordinator response."""
-
     throttle_time_ms: i32 = f("1+")
     error_code: i16 = f("0-3")
     error_message: str | None = f("1-3", nullable="1-3")

@@ -8,8 +8,6 @@ from kbroker.protocol.schema import Uuid, f, i32, i64, message, struct
 
 @message(key=1, versions="0")
 class OffsetCommitKey:
-    """Offset commit key."""
-
     group: str = f("0")
     topic: str = f("0")
     partition: i32 = f("0")
@@ -17,8 +15,6 @@ class OffsetCommitKey:
 
 @message(key=1, versions="0-4", flexible="4+")
 class OffsetCommitValue:
-    """Offset commit value."""
-
     offset: i64 = f()
     leader_epoch: i32 = f("3+", default=-1)
     metadata: str = f()
@@ -29,15 +25,11 @@ class OffsetCommitValue:
 
 @message(key=2, versions="0")
 class GroupMetadataKey:
-    """Group metadata key."""
-
     group: str = f("0")
 
 
 @struct
 class MemberMetadata:
-    """Member metadata."""
-
     member_id: str = f()
     group_instance_id: str | None = f("3+", nullable="3+", default=None)
     client_id: str = f()
@@ -50,8 +42,6 @@ class MemberMetadata:
 
 @message(key=2, versions="0-4", flexible="4+")
 class GroupMetadataValue:
-    """Group metadata value."""
-
     protocol_type: str = f()
     generation: i32 = f()
     protocol: str | None = f(nullable="0+")
@@ -62,8 +52,6 @@ class GroupMetadataValue:
 
 @message(key=0, versions="0")
 class LegacyOffsetCommitKey:
-    """Legacy offset commit key."""
-
     group: str = f("0")
     topic: str = f("0")
     partition: i32 = f("0")
@@ -71,8 +59,6 @@ class LegacyOffsetCommitKey:
 
 @message(key=0, versions="0")
 class LegacyOffsetCommitValue:
-    """Legacy offset commit value."""
-
     offset: i64 = f("0")
     metadata: str = f("0")
     commit_timestamp: i64 = f("0")

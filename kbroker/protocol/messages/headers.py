@@ -8,8 +8,6 @@ from kbroker.protocol.schema import f, i16, i32, message
 
 @message(key=-1, versions="1-2", flexible="2+")
 class RequestHeader:
-    """Request header."""
-
     request_api_key: i16 = f()
     request_api_version: i16 = f()
     correlation_id: i32 = f()
@@ -18,6 +16,4 @@ class RequestHeader:
 
 @message(key=-1, versions="0-1", flexible="1+")
 class ResponseHeader:
-    """Response header."""
-
     correlation_id: i32 = f()

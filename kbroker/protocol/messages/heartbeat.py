@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i16, i32, message
 
 @message(key=12, versions="0-4", flexible="4+")
 class HeartbeatRequest:
-    """Heartbeat request."""
-
     group_id: str = f()
     generation_id: i32 = f()
     member_id: str = f()
@@ -15,7 +13,5 @@ class HeartbeatRequest:
 
 @message(key=12, versions="0-4", flexible="4+")
 class HeartbeatResponse:
-    """Heartbeat response."""
-
     throttle_time_ms: i32 = f("1+")
     error_code: i16 = f()

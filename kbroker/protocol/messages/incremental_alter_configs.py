@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i8, i16, i32, message, struct
 
 @struct
 class AlterableConfig:
-    """Alterable config."""
-
     name: str = f()
     config_operation: i8 = f()
     value: str | None = f(nullable="0+")
@@ -14,8 +12,6 @@ class AlterableConfig:
 
 @struct
 class AlterConfigsResource:
-    """Alter configs resource."""
-
     resource_type: i8 = f()
     resource_name: str = f()
     configs: list[AlterableConfig] = f()
@@ -23,16 +19,12 @@ class AlterConfigsResource:
 
 @message(key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsRequest:
-    """Incremental alter configs request."""
-
     resources: list[AlterConfigsResource] = f()
     validate_only: bool = f()
 
 
 @struct
 class AlterConfigsResourceResponse:
-    """Alter configs resource response."""
-
     error_code: i16 = f()
     error_message: str | None = f(nullable="0+")
     resource_type: i8 = f()
@@ -41,7 +33,5 @@ class AlterConfigsResourceResponse:
 
 @message(key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsResponse:
-    """Incremental alter configs response."""
-
     throttle_time_ms: i32 = f()
     responses: list[AlterConfigsResourceResponse] = f()

@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i16, i32, i64, message
 
 @message(key=22, versions="0-5", flexible="2+")
 class InitProducerIdRequest:
-    """Init producer id request."""
-
     transactional_id: str | None = f(nullable="0+")
     transaction_timeout_ms: i32 = f()
     producer_id: i64 = f("3+", default=-1)
@@ -17,8 +15,6 @@ class InitProducerIdRequest:
 
 @message(key=22, versions="0-5", flexible="2+")
 class InitProducerIdResponse:
-    """Init producer id response."""
-
     throttle_time_ms: i32 = f()
     error_code: i16 = f()
     producer_id: i64 = f(default=-1)

@@ -5,16 +5,12 @@ from kbroker.protocol.schema import f, i16, i32, message, struct
 
 @struct
 class JoinGroupRequestProtocol:
-    """Join group request protocol."""
-
     name: str = f()
     metadata: bytes = f()
 
 
 @message(key=11, versions="0-9", flexible="6+")
 class JoinGroupRequest:
-    """Join group request."""
-
     group_id: str = f()
     session_timeout_ms: i32 = f()
     rebalance_timeout_ms: i32 = f("1+", default=-1)
@@ -27,8 +23,6 @@ class JoinGroupRequest:
 
 @struct
 class JoinGroupResponseMember:
-    """Join group response member."""
-
     member_id: str = f()
     group_instance_id: str | None = f("5+", nullable="5+", default=None)
     metadata: bytes = f()
@@ -36,8 +30,6 @@ class JoinGroupResponseMember:
 
 @message(key=11, versions="0-9", flexible="6+")
 class JoinGroupResponse:
-    """Join group response."""
-
     throttle_time_ms: i32 = f("2+")
     error_code: i16 = f()
     generation_id: i32 = f(default=-1)

@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i16, i32, message, struct
 
 @struct
 class MemberIdentity:
-    """Member identity."""
-
     member_id: str = f("3+")
     group_instance_id: str | None = f("3+", nullable="3+", default=None)
     reason: str | None = f("5+", nullable="5+", default=None)
@@ -14,8 +12,6 @@ class MemberIdentity:
 
 @message(key=13, versions="0-5", flexible="4+")
 class LeaveGroupRequest:
-    """Leave group request."""
-
     group_id: str = f()
     member_id: str = f("0-2")
     members: list[MemberIdentity] = f("3+")
@@ -23,8 +19,6 @@ class LeaveGroupRequest:
 
 @struct
 class MemberResponse:
-    """Member response."""
-
     member_id: str = f("3+")
     group_instance_id: str | None = f("3+", nullable="3+")
     error_code: i16 = f("3+")
@@ -32,8 +26,6 @@ class MemberResponse:
 
 @message(key=13, versions="0-5", flexible="4+")
 class LeaveGroupResponse:
-    """Leave group response."""
-
     throttle_time_ms: i32 = f("1+")
     error_code: i16 = f()
     members: list[MemberResponse] = f("3+")

@@ -5,16 +5,12 @@ from kbroker.protocol.schema import f, i16, i32, message, struct
 
 @message(key=16, versions="0-5", flexible="3+")
 class ListGroupsRequest:
-    """List groups request."""
-
     states_filter: list[str] = f("4+")
     types_filter: list[str] = f("5+")
 
 
 @struct
 class ListedGroup:
-    """Listed group."""
-
     group_id: str = f()
     protocol_type: str = f()
     group_state: str = f("4+")
@@ -23,8 +19,6 @@ class ListedGroup:
 
 @message(key=16, versions="0-5", flexible="3+")
 class ListGroupsResponse:
-    """List groups response."""
-
     throttle_time_ms: i32 = f("1+")
     error_code: i16 = f()
     groups: list[ListedGroup] = f()

@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i8, i16, i32, i64, message, struct
 
 @struct
 class ListOffsetsPartition:
-    """List offsets partition."""
-
     partition_index: i32 = f()
     current_leader_epoch: i32 = f("4+", default=-1)
     timestamp: i64 = f()
@@ -14,16 +12,12 @@ class ListOffsetsPartition:
 
 @struct
 class ListOffsetsTopic:
-    """List offsets topic."""
-
     name: str = f()
     partitions: list[ListOffsetsPartition] = f()
 
 
 @message(key=2, versions="1-11", flexible="6+")
 class ListOffsetsRequest:
-    """List offsets request."""
-
     replica_id: i32 = f()
     isolation_level: i8 = f("2+")
     topics: list[ListOffsetsTopic] = f()
@@ -32,8 +26,6 @@ class ListOffsetsRequest:
 
 @struct
 class ListOffsetsPartitionResponse:
-    """List offsets partition response."""
-
     partition_index: i32 = f()
     error_code: i16 = f()
     timestamp: i64 = f("1+", default=-1)
@@ -43,15 +35,11 @@ class ListOffsetsPartitionResponse:
 
 @struct
 class ListOffsetsTopicResponse:
-    """List offsets topic response."""
-
     name: str = f()
     partitions: list[ListOffsetsPartitionResponse] = f()
 
 
 @message(key=2, versions="1-11", flexible="6+")
 class ListOffsetsResponse:
-    """List offsets response."""
-
     throttle_time_ms: i32 = f("2+")
     topics: list[ListOffsetsTopicResponse] = f()

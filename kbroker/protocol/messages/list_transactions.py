@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 
 @message(key=66, versions="0-2", flexible="0+")
 class ListTransactionsRequest:
-    """List transactions request."""
-
     state_filters: list[str] = f()
     producer_id_filters: list[i64] = f()
     duration_filter: i64 = f("1+", default=-1)
@@ -15,8 +13,6 @@ class ListTransactionsRequest:
 
 @struct
 class TransactionState:
-    """Transaction state."""
-
     transactional_id: str = f()
     producer_id: i64 = f()
     transaction_state: str = f()
@@ -24,8 +20,6 @@ class TransactionState:
 
 @message(key=66, versions="0-2", flexible="0+")
 class ListTransactionsResponse:
-    """List transactions response."""
-
     throttle_time_ms: i32 = f()
     error_code: i16 = f()
     unknown_state_filters: list[str] = f()

@@ -8,16 +8,12 @@ from kbroker.protocol.schema import Uuid, f, i16, i32, message, struct
 
 @struct
 class MetadataRequestTopic:
-    """Metadata request topic."""
-
     topic_id: Uuid = f("10+")
     name: str | None = f(nullable="10+")
 
 
 @message(key=3, versions="0-13", flexible="9+")
 class MetadataRequest:
-    """Metadata request."""
-
     topics: list[MetadataRequestTopic] | None = f(nullable="1+")
     allow_auto_topic_creation: bool = f("4+", default=True)
     include_cluster_authorized_operations: bool = f("8-10")
@@ -26,8 +22,6 @@ class MetadataRequest:
 
 @struct
 class MetadataResponseBroker:
-    """Metadata response broker."""
-
     node_id: i32 = f()
     host: str = f()
     port: i32 = f()
@@ -36,8 +30,6 @@ class MetadataResponseBroker:
 
 @struct
 class MetadataResponsePartition:
-    """Metadata response partition."""
-
     error_code: i16 = f()
     partition_index: i32 = f()
     leader_id: i32 = f()
@@ -49,8 +41,6 @@ class MetadataResponsePartition:
 
 @struct
 class MetadataResponseTopic:
-    """Metadata response topic."""
-
     error_code: i16 = f()
     name: str | None = f(nullable="12+")
     topic_id: Uuid = f("10+")
@@ -61,8 +51,6 @@ class MetadataResponseTopic:
 
 @message(key=3, versions="0-13", flexible="9+")
 class MetadataResponse:
-    """Metadata response."""
-
     throttle_time_ms: i32 = f("3+")
     brokers: list[MetadataResponseBroker] = f()
     cluster_id: str | None = f("2+", nullable="2+", default=None)

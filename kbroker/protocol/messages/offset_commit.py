@@ -5,8 +5,6 @@ from kbroker.protocol.schema import Uuid, f, i16, i32, i64, message, struct
 
 @struct
 class OffsetCommitRequestPartition:
-    """Offset commit request partition."""
-
     partition_index: i32 = f()
     committed_offset: i64 = f()
     committed_leader_epoch: i32 = f("6+", default=-1)
@@ -15,8 +13,6 @@ class OffsetCommitRequestPartition:
 
 @struct
 class OffsetCommitRequestTopic:
-    """Offset commit request topic."""
-
     name: str = f("0-9")
     topic_id: Uuid = f("10+")
     partitions: list[OffsetCommitRequestPartition] = f()
@@ -24,8 +20,6 @@ class OffsetCommitRequestTopic:
 
 @message(key=8, versions="2-10", flexible="8+")
 class OffsetCommitRequest:
-    """Offset commit request."""
-
     group_id: str = f()
     generation_id_or_member_epoch: i32 = f("1+", default=-1)
     member_id: str = f("1+")
@@ -36,16 +30,12 @@ class OffsetCommitRequest:
 
 @struct
 class OffsetCommitResponsePartition:
-    """Offset commit response partition."""
-
     partition_index: i32 = f()
     error_code: i16 = f()
 
 
 @struct
 class OffsetCommitResponseTopic:
-    """Offset commit response topic."""
-
     name: str = f("0-9")
     topic_id: Uuid = f("10+")
     partitions: list[OffsetCommitResponsePartition] = f()
@@ -53,7 +43,5 @@ class OffsetCommitResponseTopic:
 
 @message(key=8, versions="2-10", flexible="8+")
 class OffsetCommitResponse:
-    """Offset commit response."""
-
     throttle_time_ms: i32 = f("3+")
     topics: list[OffsetCommitResponseTopic] = f()

@@ -5,47 +5,35 @@ from kbroker.protocol.schema import f, i16, i32, message, struct
 
 @struct
 class OffsetDeleteRequestPartition:
-    """Offset delete request partition."""
-
     partition_index: i32 = f()
 
 
 @struct
 class OffsetDeleteRequestTopic:
-    """Offset delete request topic."""
-
     name: str = f()
     partitions: list[OffsetDeleteRequestPartition] = f()
 
 
 @message(key=47, versions="0")
 class OffsetDeleteRequest:
-    """Offset delete request."""
-
     group_id: str = f()
     topics: list[OffsetDeleteRequestTopic] = f()
 
 
 @struct
 class OffsetDeleteResponsePartition:
-    """Offset delete response partition."""
-
     partition_index: i32 = f()
     error_code: i16 = f()
 
 
 @struct
 class OffsetDeleteResponseTopic:
-    """Offset delete response topic."""
-
     name: str = f()
     partitions: list[OffsetDeleteResponsePartition] = f()
 
 
 @message(key=47, versions="0")
 class OffsetDeleteResponse:
-    """Offset delete response."""
-
     error_code: i16 = f()
     throttle_time_ms: i32 = f()
     topics: list[OffsetDeleteResponseTopic] = f()

@@ -5,16 +5,12 @@ from kbroker.protocol.schema import Uuid, f, i16, i32, i64, message, struct
 
 @struct
 class OffsetFetchRequestTopic:
-    """Offset fetch request topic."""
-
     name: str = f("0-7")
     partition_indexes: list[i32] = f("0-7")
 
 
 @struct
 class OffsetFetchRequestTopics:
-    """Offset fetch request topics."""
-
     name: str = f("8-9")
     topic_id: Uuid = f("10+")
     partition_indexes: list[i32] = f("8+")
@@ -22,8 +18,6 @@ class OffsetFetchRequestTopics:
 
 @struct
 class OffsetFetchRequestGroup:
-    """Offset fetch request group."""
-
     group_id: str = f("8+")
     member_id: str | None = f("9+", nullable="9+", default=None)
     member_epoch: i32 = f("9+", default=-1)
@@ -32,8 +26,6 @@ class OffsetFetchRequestGroup:
 
 @message(key=9, versions="1-10", flexible="6+")
 class OffsetFetchRequest:
-    """Offset fetch request."""
-
     group_id: str = f("0-7")
     topics: list[OffsetFetchRequestTopic] | None = f("0-7", nullable="2-7")
     groups: list[OffsetFetchRequestGroup] = f("8+")
@@ -42,8 +34,6 @@ class OffsetFetchRequest:
 
 @struct
 class OffsetFetchResponsePartition:
-    """Offset fetch response partition."""
-
     partition_index: i32 = f("0-7")
     committed_offset: i64 = f("0-7")
     committed_leader_epoch: i32 = f("5-7", default=-1)
@@ -53,16 +43,12 @@ class OffsetFetchResponsePartition:
 
 @struct
 class OffsetFetchResponseTopic:
-    """Offset fetch response topic."""
-
     name: str = f("0-7")
     partitions: list[OffsetFetchResponsePartition] = f("0-7")
 
 
 @struct
 class OffsetFetchResponsePartitions:
-    """Offset fetch response partitions."""
-
     partition_index: i32 = f("8+")
     committed_offset: i64 = f("8+")
     committed_leader_epoch: i32 = f("8+", default=-1)
@@ -72,8 +58,6 @@ class OffsetFetchResponsePartitions:
 
 @struct
 class OffsetFetchResponseTopics:
-    """Offset fetch response topics."""
-
     name: str = f("8-9")
     topic_id: Uuid = f("10+")
     partitions: list[OffsetFetchResponsePartitions] = f("8+")
@@ -81,8 +65,6 @@ class OffsetFetchResponseTopics:
 
 @struct
 class OffsetFetchResponseGroup:
-    """Offset fetch response group."""
-
     group_id: str = f("8+")
     topics: list[OffsetFetchResponseTopics] = f("8+")
     error_code: i16 = f("8+")
@@ -90,8 +72,6 @@ class OffsetFetchResponseGroup:
 
 @message(key=9, versions="1-10", flexible="6+")
 class OffsetFetchResponse:
-    """Offset fetch response."""
-
     throttle_time_ms: i32 = f("3+")
     topics: list[OffsetFetchResponseTopic] = f("0-7")
     error_code: i16 = f("2-7")

@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 
 @struct
 class OffsetForLeaderPartition:
-    """Offset for leader partition."""
-
     partition: i32 = f()
     current_leader_epoch: i32 = f("2+", default=-1)
     leader_epoch: i32 = f()
@@ -14,24 +12,18 @@ class OffsetForLeaderPartition:
 
 @struct
 class OffsetForLeaderTopic:
-    """Offset for leader topic."""
-
     topic: str = f()
     partitions: list[OffsetForLeaderPartition] = f()
 
 
 @message(key=23, versions="2-4", flexible="4+")
 class OffsetForLeaderEpochRequest:
-    """Offset for leader epoch request."""
-
     replica_id: i32 = f("3+", default=-2)
     topics: list[OffsetForLeaderTopic] = f()
 
 
 @struct
 class EpochEndOffset:
-    """Epoch end offset."""
-
     error_code: i16 = f()
     partition: i32 = f()
     leader_epoch: i32 = f("1+", default=-1)
@@ -40,15 +32,11 @@ class EpochEndOffset:
 
 @struct
 class OffsetForLeaderTopicResult:
-    """Offset for leader topic result."""
-
     topic: str = f()
     partitions: list[EpochEndOffset] = f()
 
 
 @message(key=23, versions="2-4", flexible="4+")
 class OffsetForLeaderEpochResponse:
-    """Offset for leader epoch response."""
-
     throttle_time_ms: i32 = f("2+")
     topics: list[OffsetForLeaderTopicResult] = f()

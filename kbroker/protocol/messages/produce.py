@@ -8,16 +8,12 @@ from kbroker.protocol.schema import Records, Uuid, f, i16, i32, i64, message, st
 
 @struct
 class PartitionProduceData:
-    """Partition produce data."""
-
     index: i32 = f()
     records: Records = f(nullable="0+")
 
 
 @struct
 class TopicProduceData:
-    """Topic produce data."""
-
     name: str = f("0-12")
     topic_id: Uuid = f("13+")
     partition_data: list[PartitionProduceData] = f()
@@ -25,8 +21,6 @@ class TopicProduceData:
 
 @message(key=0, versions="3-13", flexible="9+")
 class ProduceRequest:
-    """Produce request."""
-
     transactional_id: str | None = f("3+", nullable="3+", default=None)
     acks: i16 = f()
     timeout_ms: i32 = f()
@@ -35,24 +29,18 @@ class ProduceRequest:
 
 @struct
 class BatchIndexAndErrorMessage:
-    """Batch index and error message."""
-
     batch_index: i32 = f("8+")
     batch_index_error_message: str | None = f("8+", nullable="8+", default=None)
 
 
 @struct
 class LeaderIdAndEpoch:
-    """Leader id and epoch."""
-
     leader_id: i32 = f("10+", default=-1)
     leader_epoch: i32 = f("10+", default=-1)
 
 
 @struct
 class PartitionProduceResponse:
-    """Partition produce response."""
-
     index: i32 = f()
     error_code: i16 = f()
     base_offset: i64 = f()
@@ -65,8 +53,6 @@ class PartitionProduceResponse:
 
 @struct
 class TopicProduceResponse:
-    """Topic produce response."""
-
     name: str = f("0-12")
     topic_id: Uuid = f("13+")
     partition_responses: list[PartitionProduceResponse] = f()
@@ -74,8 +60,6 @@ class TopicProduceResponse:
 
 @struct
 class NodeEndpoint:
-    """Node endpoint."""
-
     node_id: i32 = f("10+")
     host: str = f("10+")
     port: i32 = f("10+")
@@ -84,8 +68,6 @@ class NodeEndpoint:
 
 @message(key=0, versions="3-13", flexible="9+")
 class ProduceResponse:
-    """Produce response."""
-
     responses: list[TopicProduceResponse] = f()
     throttle_time_ms: i32 = f("1+")
     node_endpoints: list[NodeEndpoint] = f("10+", tag=0)

@@ -5,16 +5,12 @@ from kbroker.protocol.schema import f, i16, i32, message, struct
 
 @struct
 class SyncGroupRequestAssignment:
-    """Sync group request assignment."""
-
     member_id: str = f()
     assignment: bytes = f()
 
 
 @message(key=14, versions="0-5", flexible="4+")
 class SyncGroupRequest:
-    """Sync group request."""
-
     group_id: str = f()
     generation_id: i32 = f()
     member_id: str = f()
@@ -26,8 +22,6 @@ class SyncGroupRequest:
 
 @message(key=14, versions="0-5", flexible="4+")
 class SyncGroupResponse:
-    """Sync group response."""
-
     throttle_time_ms: i32 = f("1+")
     error_code: i16 = f()
     protocol_type: str | None = f("5+", nullable="5+", default=None)

@@ -8,23 +8,17 @@ from kbroker.protocol.schema import f, i8, i16, i32, i64, message, struct
 
 @message(key=0, versions="0")
 class TransactionLogKey:
-    """Transaction log key."""
-
     transactional_id: str = f("0")
 
 
 @struct
 class PartitionsSchema:
-    """Partitions schema."""
-
     topic: str = f()
     partition_ids: list[i32] = f()
 
 
 @message(key=0, versions="0-1", flexible="1+")
 class TransactionLogValue:
-    """Transaction log value."""
-
     producer_id: i64 = f()
     previous_producer_id: i64 = f("1+", tag=0, default=-1)
     next_producer_id: i64 = f("1+", tag=1, default=-1)

@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 
 @struct
 class TxnOffsetCommitRequestPartition:
-    """Txn offset commit request partition."""
-
     partition_index: i32 = f()
     committed_offset: i64 = f()
     committed_leader_epoch: i32 = f("2+", default=-1)
@@ -15,16 +13,12 @@ class TxnOffsetCommitRequestPartition:
 
 @struct
 class TxnOffsetCommitRequestTopic:
-    """Txn offset commit request topic."""
-
     name: str = f()
     partitions: list[TxnOffsetCommitRequestPartition] = f()
 
 
 @message(key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitRequest:
-    """Txn offset commit request."""
-
     transactional_id: str = f()
     group_id: str = f()
     producer_id: i64 = f()
@@ -37,23 +31,17 @@ class TxnOffsetCommitRequest:
 
 @struct
 class TxnOffsetCommitResponsePartition:
-    """Txn offset commit response partition."""
-
     partition_index: i32 = f()
     error_code: i16 = f()
 
 
 @struct
 class TxnOffsetCommitResponseTopic:
-    """Txn offset commit response topic."""
-
     name: str = f()
     partitions: list[TxnOffsetCommitResponsePartition] = f()
 
 
 @message(key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitResponse:
-    """Txn offset commit response."""
-
     throttle_time_ms: i32 = f()
     topics: list[TxnOffsetCommitResponseTopic] = f()

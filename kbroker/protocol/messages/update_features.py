@@ -5,8 +5,6 @@ from kbroker.protocol.schema import f, i8, i16, i32, message, struct
 
 @struct
 class FeatureUpdateKey:
-    """Feature update key."""
-
     feature: str = f()
     max_version_level: i16 = f()
     allow_downgrade: bool = f("0")
@@ -15,8 +13,6 @@ class FeatureUpdateKey:
 
 @message(key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesRequest:
-    """Update features request."""
-
     timeout_ms: i32 = f(default=60000)
     feature_updates: list[FeatureUpdateKey] = f()
     validate_only: bool = f("1+", default=False)
@@ -24,8 +20,6 @@ class UpdateFeaturesRequest:
 
 @struct
 class UpdatableFeatureResult:
-    """Updatable feature result."""
-
     feature: str = f()
     error_code: i16 = f()
     error_message: str | None = f(nullable="0+")
@@ -33,8 +27,6 @@ class UpdatableFeatureResult:
 
 @message(key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesResponse:
-    """Update features response."""
-
     throttle_time_ms: i32 = f()
     error_code: i16 = f()
     error_message: str | None = f(nullable="0+")

@@ -5,16 +5,12 @@ from kbroker.protocol.schema import f, i8, i16, i32, i64, message, struct
 
 @struct
 class WritableTxnMarkerTopic:
-    """Writable txn marker topic."""
-
     name: str = f()
     partition_indexes: list[i32] = f()
 
 
 @struct
 class WritableTxnMarker:
-    """Writable txn marker."""
-
     producer_id: i64 = f()
     producer_epoch: i16 = f()
     transaction_result: bool = f()
@@ -25,37 +21,27 @@ class WritableTxnMarker:
 
 @message(key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersRequest:
-    """Write txn markers request."""
-
     markers: list[WritableTxnMarker] = f()
 
 
 @struct
 class WritableTxnMarkerPartitionResult:
-    """Writable txn marker partition result."""
-
     partition_index: i32 = f()
     error_code: i16 = f()
 
 
 @struct
 class WritableTxnMarkerTopicResult:
-    """Writable txn marker topic result."""
-
     name: str = f()
     partitions: list[WritableTxnMarkerPartitionResult] = f()
 
 
 @struct
 class WritableTxnMarkerResult:
-    """Writable txn marker result."""
-
     producer_id: i64 = f()
     topics: list[WritableTxnMarkerTopicResult] = f()
 
 
 @message(key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersResponse:
-    """Write txn markers response."""
-
     markers: list[WritableTxnMarkerResult] = f()

@@ -1,12 +1,17 @@
-"""A signal while a start still reads logs: it ends soon, in good order."""
+"""The process around a broker: what its options set, and a signal while it still reads logs."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import cast
 
+import pytest
+from click.testing import CliRunner
+
 from kbroker.broker.node import BrokerNode
+from kbroker.cli import start
 from kbroker.cli.start import _unless_stopped
+from kbroker.config.server_config import BrokerConfig
 
 NODE = cast("BrokerNode", object())
 
@@ -35,3 +40,19 @@ def test_without_a_signal_it_starts() -> None:
         return await _unless_stopped(quick(), asyncio.Event())
 
     assert asyncio.run(run()) is NODE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "delay"),
+    [
+        ([], 3000),
+        (["--dev"], 0),
+        (["--dev", "--set", "group.initial.rebalance.delay.ms=5"], 5),
+    ],
+)
+def test_dev_lets_groups_form_at_once(monkeypatch: pytest.MonkeyPatch, arguments: list[str], delay: int) -> None:
+    configs: list[BrokerConfig] = []
+    monkeypatch.setattr(start, "run", lambda config, *_rest: configs.append(config))
+    result = CliRunner().invoke(start.command, ["--memory", *arguments])
+    assert result.exit_code == 0, result.output
+    assert [config.get_int("group.initial.rebalance.delay.ms") for config in configs] == [delay]
