@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.log.batch_scan import is_intact, read_header, scan_headers
+from kbroker.log.log_segments import LogExtent, Segments
 from kbroker.log.segment.found_file import Link
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.segment import Segment
-from kbroker.log.segments import LogExtent, Segments
 from kbroker.protocol.records import BatchHeader
 
 # A header is checked in 1 to 2 us, and the event loop waits: a read that meets more of them is cut short.

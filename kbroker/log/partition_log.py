@@ -1,7 +1,7 @@
 """The log of one partition (Kafka's UnifiedLog).
 
 Owns its offsets, and keeps segments, producers and leader epochs true to them: an append, a truncation or a deletion
-changes all or none of them. Each of these owns its own state (segments.py, producers/, leader_epochs.py), and what is
+changes all or none of them. Each of these owns its own state (log_segments.py, producers/, leader_epochs.py), and what is
 only asked of them is beside it (timestamp_search.py, aborted_transactions.py, retention.py). Never waits, never knows
 who asks, and never moves the high watermark of itself.
 
@@ -34,10 +34,11 @@ from kbroker.log.append_validation import (
     walk,
 )
 from kbroker.log.disk_errors import DiskTrouble
-from kbroker.log.flush import FlushTask
+from kbroker.log.flush_task import FlushTask
 from kbroker.log.header_chain import proven_end
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_segments import LogExtent
 from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
 from kbroker.log.producers.producer_rebuild import aborted_entry, rebuild_producers
 from kbroker.log.producers.producer_snapshots import ProducerEntry
@@ -46,7 +47,6 @@ from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.recovery import load_log
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
-from kbroker.log.segments import LogExtent
 from kbroker.log.timestamp_search import TimestampSearch
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed

@@ -26,12 +26,12 @@ from kbroker.log.files import (
 )
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_segments import Segments
 from kbroker.log.producers.producer_rebuild import aborted_entry, apply_to_producers, rebuild_producers
 from kbroker.log.producers.producer_snapshots import Snapshots
 from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.segment import Segment
-from kbroker.log.segments import Segments
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc
 

@@ -1,4 +1,4 @@
-"""The segments of one log, in the order of their offsets, and the files of those that were deleted.
+"""The segments of one log (Kafka's LogSegments), and the files of those that were deleted.
 
 Owns which segments there are, which one is appended to, when the files of deleted ones go, and whether the directory
 has changed since it was last on disk. Never decides what is rolled, deleted or replaced, and never knows what their
