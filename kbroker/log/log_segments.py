@@ -88,6 +88,14 @@ class Segments:
         """Return the base of the next segment, or the end of the log."""
         return self.bases[index + 1] if index + 1 < len(self.bases) else log_end
 
+    def end_position(self, index: int, upper_bound: int) -> int:
+        """Return where in a segment's file the first batch begins that reaches to `upper_bound`, or the file's end."""
+        segment = self.items[index]
+        if index + 1 < len(self.bases) and self.bases[index + 1] <= upper_bound:
+            return segment.size
+        found = segment.find(upper_bound)
+        return segment.size if found is None else found[0]
+
     # -- changing ---------------------------------------------------------------------------------------------
 
     def add(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:

@@ -117,8 +117,12 @@ class LogDirectory:
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Lock the directory and check that it is ours; raises LogDirError. Other files in it may be read then."""
+    def open(self, cluster_id: str = "") -> None:
+        """Lock the directory and check that it is ours; raises LogDirError. Other files in it may be read then.
+
+        `cluster_id` counts where none is known yet.
+        """
+        self.cluster_id = self.cluster_id or cluster_id
         os.makedirs(self.directory, exist_ok=True)
         self._lock_fd = lock_directory(self.directory)
         try:
@@ -214,8 +218,12 @@ class LogDirectory:
         """Hear of a failed read, write or flush; what does not pass of itself ends the use of the directory."""
         if passes(error) or self.failure:
             return
-        self.failure = str(error) or type(error).__name__
+        self.fail(error)
         self.on_failure(self)
+
+    def fail(self, error: OSError) -> None:
+        """Be offline; whoever calls knows."""
+        self.failure = str(error) or type(error).__name__
 
     def abandon(self) -> list[Key]:
         """Use the directory no more and return the partitions that it held; nothing is written, the lock stays."""

@@ -88,7 +88,6 @@ class LogManager:
         opened: list[LogDirectory] = []
         try:
             for manager in sorted(self.managers, key=lambda manager: manager is not self.metadata):
-                manager.cluster_id = manager.cluster_id or self.metadata.cluster_id
                 self._open_one(manager)
                 opened.append(manager)
             ids = [manager.directory_id for manager in self.online]
@@ -101,11 +100,11 @@ class LogManager:
 
     def _open_one(self, manager: LogDirectory) -> None:
         try:
-            manager.open()
+            manager.open(self.metadata.cluster_id)
         except OSError as error:
             if manager is self.metadata:
                 raise unusable(manager.directory, error) from error
-            manager.failure = str(error)
+            manager.fail(error)
             logger.error("log directory %s is offline: %s", manager.directory, error)
 
     def load(self, configs: Callable[[str], LogConfig], now_ms: int, belongs: Belongs) -> None:
@@ -117,7 +116,7 @@ class LogManager:
             except OSError as error:
                 if manager is self.metadata:
                     raise
-                manager.failure = str(error)
+                manager.fail(error)
                 manager.abandon()
                 logger.error("log directory %s is offline: %s", manager.directory, error)
 
