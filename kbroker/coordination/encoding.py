@@ -8,7 +8,7 @@ from typing import Any
 from kbroker.protocol.compiler import encoder
 from kbroker.protocol.errors import ApiError, ErrorCode
 
-UNENCODABLE = (struct.error, UnicodeEncodeError, OverflowError)
+_UNENCODABLE = (struct.error, UnicodeEncodeError, OverflowError)
 
 
 def encode(prefix: int, message: Any, version: int) -> bytes:
@@ -16,6 +16,6 @@ def encode(prefix: int, message: Any, version: int) -> bytes:
     out = bytearray(prefix.to_bytes(2, "big"))
     try:
         encoder(type(message), version)(message, out, [])
-    except UNENCODABLE as err:
+    except _UNENCODABLE as err:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from err
     return bytes(out)

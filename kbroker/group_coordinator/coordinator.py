@@ -216,13 +216,10 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         """TxnOffsetCommit of partitions that exist, of a transaction that was verified: `guard` is the proof."""
         if not request.group_id:
             return txn_commit_error(request, ErrorCode.INVALID_GROUP_ID)
-
-        def failed(code: ErrorCode, _message: str | None) -> TxnOffsetCommitResponse:
-            return txn_commit_error(request, code)
-
-        partition = self.partition_for(request.group_id)
         return self._runtime.run(
-            partition, lambda shard, now: shard.commits.commit_in_transaction(request, guard, now), failed
+            self.partition_for(request.group_id),
+            lambda shard, now: shard.commits.commit_in_transaction(request, guard, now),
+            lambda code, _message: txn_commit_error(request, code),
         )
 
     def end_transaction(self, partition: int, end: EndOfTransaction) -> ErrorCode | Awaitable[ErrorCode]:
@@ -283,15 +280,16 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         for group_id in dict.fromkeys(group_ids):
             by_partition.setdefault(self.partition_for(group_id), []).append(group_id)
         parts = [self._delete_groups(partition, names) for partition, names in by_partition.items()]
-        if all(isinstance(part, list) for part in parts):
-            return DeleteGroupsResponse(results=[result for part in parts for result in _as_list(part)])
-        return _gather_deleted(parts)
+        if any(isinstance(part, Awaitable) for part in parts):
+            return _gather_deleted(parts)
+        return DeleteGroupsResponse(results=[result for part in parts for result in part])
 
     def _delete_groups(self, partition: int, group_ids: list[str]) -> Any:
-        def failed(code: ErrorCode, _message: str | None) -> list[DeletableGroupResult]:
-            return [DeletableGroupResult(group_id=group_id, error_code=code) for group_id in group_ids]
-
-        return self._runtime.run(partition, lambda shard, _now: shard.delete_groups(group_ids), failed)
+        return self._runtime.run(
+            partition,
+            lambda shard, _now: shard.delete_groups(group_ids),
+            lambda code, _message: [DeletableGroupResult(group_id=each, error_code=code) for each in group_ids],
+        )
 
 
 def commit_error(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
@@ -353,11 +351,6 @@ async def _gather_deleted(parts: Sequence[Any]) -> DeleteGroupsResponse:
     for part in parts:
         results += part if isinstance(part, list) else await part
     return DeleteGroupsResponse(results=results)
-
-
-def _as_list(part: Any) -> list[DeletableGroupResult]:
-    assert isinstance(part, list)
-    return part
 
 
 def _ignore(_code: ErrorCode, _message: str | None) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination.outcome import Outcome, Parked, Schedule
+from kbroker.coordination.outcome import Outcome, Parked
 from kbroker.group_coordinator.classic.join_group import Join, JoinGroups
 from kbroker.group_coordinator.classic.membership import Membership
 from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_join, answer_sync, schedule_session
@@ -32,21 +32,17 @@ from kbroker.group_coordinator.offset_expiration import Expiration
 from kbroker.group_coordinator.offsets import Offsets
 from kbroker.group_coordinator.records import consumer_group as consumer_records
 from kbroker.group_coordinator.records import offsets as offset_records
-from kbroker.group_coordinator.records.classic_group import GROUP_METADATA, group_value_reader, read_group_key, restore
+from kbroker.group_coordinator.records.classic_group import GROUP_METADATA, read_group_key, restore
 from kbroker.group_coordinator.records.tombstones import group_tombstones
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.delete_groups import DeletableGroupResult
-from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest
 from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from kbroker.protocol.messages.leave_group import MemberIdentity
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 log = logging.getLogger(__name__)
-
-_FAILED_TIMER_MS = 10_000
-"""When a timer is tried again whose handler failed, which is a bug: not so often that the log says nothing else."""
 
 
 class GroupShard:
@@ -84,41 +80,27 @@ class GroupShard:
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
         """Apply a record of the log."""
         kind = key[0] << 8 | key[1] if len(key) > 1 else -1
-        if kind == offset_records.OFFSET_COMMIT:
-            parsed = offset_records.read_offset_key(key[2:])
+        if kind in (offset_records.OFFSET_COMMIT, offset_records.LEGACY_OFFSET_COMMIT):
+            place = offset_records.read_offset_key(key[2:])
             if value is None:
-                self.offsets.remove(parsed.group, parsed.topic, parsed.partition)
-            else:
-                read = offset_records.offset_value_reader(value[0] << 8 | value[1])
-                self._put_offset(offset, producer_id, parsed, read(value[2:]))
+                self.offsets.remove(place.group, place.topic, place.partition)
+                return
+            known = offset_records.read_offset_value(kind, value)
+            if self.groups.get(place.group) is None:
+                self.groups.put(ClassicGroup(place.group, known.commit_timestamp))
+            self.offsets.put(offset, producer_id, place.group, place.topic, place.partition, known)
         elif kind == GROUP_METADATA:
             group_id = read_group_key(key[2:]).group
             if value is None:
                 self.groups.remove(self.groups.classic(group_id))
             else:
-                read_group = group_value_reader(value[0] << 8 | value[1])
-                self.groups.put(restore(group_id, read_group(value[2:])))
+                self.groups.put(restore(group_id, value))
         elif kind in consumer_records.KINDS:
             self.groups.remove(consumer_records.replay(kind, key, value, self._replayed_group))
-        elif kind == offset_records.LEGACY_OFFSET_COMMIT:
-            parsed = offset_records.read_offset_key(key[2:])
-            if value is None:
-                self.offsets.remove(parsed.group, parsed.topic, parsed.partition)
-            else:
-                legacy = offset_records.read_legacy_offset_value(value[2:])
-                known = OffsetCommitValue(
-                    offset=legacy.offset, metadata=legacy.metadata, commit_timestamp=legacy.commit_timestamp
-                )
-                self._put_offset(offset, producer_id, parsed, known)
         elif kind not in self._unknown_types:
             # Groups of other protocols (share, streams), which are not served here.
             self._unknown_types.add(kind)
             log.warning("records of type %d in the offsets topic are ignored", kind)
-
-    def _put_offset(self, offset: int, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
-        if self.groups.get(key.group) is None:
-            self.groups.put(ClassicGroup(key.group, value.commit_timestamp))
-        self.offsets.put(offset, producer_id, key.group, key.topic, key.partition, value)
 
     def _replayed_group(self, group_id: str, create: bool) -> ConsumerGroup | None:
         """Return the consumer group that a record is about. A group that only holds offsets gives way to it."""
@@ -164,31 +146,16 @@ class GroupShard:
     # -- timers
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
-        """Route a timer to what it ends; one whose handler fails is not lost, as nobody would set it again."""
-        try:
-            found = self._on_timer(key, now_ms)
-        except Exception:
-            log.exception("timer %r failed, and is tried again", key)
-            return Outcome(timers=[Schedule(key, _FAILED_TIMER_MS)])
-        if found is None:
-            raise ValueError(f"no timer {key!r}")
-        return found
-
-    def _on_timer(self, key: Hashable, now_ms: int) -> Outcome | None:
+        """Route a timer to what it ends. One that raises goes off again (see Timers)."""
         out = Outcome()
         match key:
             case ("session", str(group_id), str(member_id)):
-                group = self.groups.classic(group_id)
-                if group is not None:
+                if (group := self.groups.classic(group_id)) is not None:
                     self._membership.on_session_timer(group, member_id, out, now_ms)
-            case ("join", str(group_id)):
-                group = self.groups.classic(group_id)
-                if group is not None:
-                    self._rebalances.on_join_timer(group, out, now_ms)
-            case ("sync", str(group_id)):
-                group = self.groups.classic(group_id)
-                if group is not None:
-                    self._rebalances.on_sync_timer(group, out, now_ms)
+            case ("join" | "sync" as phase, str(group_id)):
+                if (group := self.groups.classic(group_id)) is not None:
+                    end = self._rebalances.on_join_timer if phase == "join" else self._rebalances.on_sync_timer
+                    end(group, out, now_ms)
             case ("expire",):
                 return self._expiration.run(now_ms)
             case ("regex", str(group_id)):
@@ -198,7 +165,7 @@ class GroupShard:
                 if consumer_group is not None:
                     return self._removal.on_timer(consumer_group, kind, member_id, now_ms)
             case _:
-                return None
+                raise ValueError(f"no timer {key!r}")
         return out
 
     # -- requests of classic members, to groups of either protocol

@@ -54,14 +54,5 @@ FOLLOWS: Final = {
 }
 """What each state may come after."""
 
-NAMES: Final = {
-    EMPTY: "Empty",
-    ONGOING: "Ongoing",
-    PREPARE_COMMIT: "PrepareCommit",
-    PREPARE_ABORT: "PrepareAbort",
-    COMPLETE_COMMIT: "CompleteCommit",
-    COMPLETE_ABORT: "CompleteAbort",
-    TxnState.DEAD: "Dead",
-    TxnState.PREPARE_EPOCH_FENCE: "PrepareEpochFence",
-}
+NAMES: Final = {state: state.name.title().replace("_", "") for state in TxnState}
 """As clients and tools know them."""

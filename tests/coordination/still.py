@@ -168,7 +168,7 @@ class Still(Generic[S]):
         if there:
             with self.loop.running():
                 self.runtime._timers.cancel((0, key))
-                self.runtime._on_timer((0, key))
+                self.runtime._timers._go_off((0, key))
         return there
 
     def advance(self, ms: int) -> None:

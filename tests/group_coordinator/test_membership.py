@@ -9,7 +9,7 @@ import pytest
 from kbroker.coordination.outcome import Cancel, Schedule
 from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from kbroker.group_coordinator.groups.classic_group import COMPLETING, EMPTY, PREPARING, STABLE, VALID_FROM, GroupState
-from kbroker.group_coordinator.records.classic_group import group_value_reader
+from kbroker.group_coordinator.records.classic_group import restore
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.context import Context, subscription
 
@@ -44,7 +44,7 @@ def test_member_id_required_then_a_whole_life() -> None:
     assert c.group().state is STABLE
     assert c.leave((first.member_id, None)).members[0].error_code == NONE
     assert (c.group().state, c.group().generation, c.group().protocol_type) == (EMPTY, 2, "consumer")
-    assert group_value_reader(3)(c.log[-1].value[2:]).generation == 2
+    assert restore("g", c.log[-1].value).generation == 2
 
 
 def test_initial_delay_grows_with_each_new_member_up_to_the_rebalance_timeout() -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable
+from copy import copy
 from enum import Enum
 
 from kbroker.coordination.outcome import Parked
@@ -172,17 +173,10 @@ class ClassicGroup:
     def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
         """Give a static member a new id, with its assignment and its leadership (KIP-345)."""
         old = self.members[old_id]
-        new = Member(
-            member_id=new_id,
-            instance_id=instance_id,
-            client_id=old.client_id,
-            client_host=old.client_host,
-            rebalance_timeout_ms=old.rebalance_timeout_ms,
-            session_timeout_ms=old.session_timeout_ms,
-            protocol_type=old.protocol_type,
-            protocols=old.protocols,
-            assignment=old.assignment,
-        )
+        new = copy(old)
+        new.member_id, new.instance_id = new_id, instance_id
+        new.awaiting_join = new.awaiting_sync = None
+        new.is_new = False
         self.members = {
             new_id if key == old_id else key: new if key == old_id else m for key, m in self.members.items()
         }

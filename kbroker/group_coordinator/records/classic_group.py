@@ -5,9 +5,7 @@ Owns its bytes (GroupMetadata, written in version 3 as Kafka 4.3 does), and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Mapping
 
 from kbroker.coordination.encoding import encode
 from kbroker.coordination.outcome import CoordinatorRecord
@@ -19,12 +17,6 @@ GROUP_METADATA = 2
 _VERSION = 3
 
 read_group_key = decoder(GroupMetadataKey, 0)
-
-
-@cache
-def group_value_reader(version: int) -> Callable[[Any], GroupMetadataValue]:
-    """Return the decoder of a GroupMetadataValue; a version yet unknown only adds tags."""
-    return decoder(GroupMetadataValue, min(version, GroupMetadataValue.VERSIONS.high))  # type: ignore[attr-defined]
 
 
 def group_key(group_id: str) -> bytes:
@@ -71,8 +63,10 @@ def group_metadata(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Coo
     return CoordinatorRecord(group_key(group.group_id), encode(_VERSION, value, _VERSION))
 
 
-def restore(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+def restore(group_id: str, data: bytes) -> ClassicGroup:
     """Return the group that a record describes: Stable if it has members, else Empty."""
+    version = min(data[0] << 8 | data[1], GroupMetadataValue.VERSIONS.high)  # type: ignore[attr-defined] # one yet unknown only adds tags
+    value = decoder(GroupMetadataValue, version)(data[2:])
     group = ClassicGroup(group_id, value.current_state_timestamp)
     group.generation = value.generation
     group.protocol_name = value.protocol

@@ -10,27 +10,30 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
-from kbroker.coordination.encoding import UNENCODABLE, encode
+from kbroker.coordination.encoding import encode
 from kbroker.coordination.outcome import CoordinatorRecord
-from kbroker.protocol.compiler import decoder, encoder
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.compiler import decoder
 from kbroker.protocol.messages.group_records import LegacyOffsetCommitValue, OffsetCommitKey, OffsetCommitValue
 
 LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
 
-_OFFSET_VERSION = 4
-_OFFSET_VERSION_WITH_EXPIRY = 1
+_VERSION, _VERSION_WITH_EXPIRY = 4, 1
 
 read_offset_key = decoder(OffsetCommitKey, 0)
-read_legacy_offset_value = decoder(LegacyOffsetCommitValue, 0)
+_read_legacy_value = decoder(LegacyOffsetCommitValue, 0)
 
-_write_offset_value = encoder(OffsetCommitValue, _OFFSET_VERSION)
-_write_offset_value_with_expiry = encoder(OffsetCommitValue, _OFFSET_VERSION_WITH_EXPIRY)
+
+def read_offset_value(kind: int, data: bytes) -> OffsetCommitValue:
+    """Return the offset that a value of a key of `kind` stands for."""
+    if kind == LEGACY_OFFSET_COMMIT:
+        old = _read_legacy_value(data[2:])
+        return OffsetCommitValue(offset=old.offset, metadata=old.metadata, commit_timestamp=old.commit_timestamp)
+    return _value_reader(data[0] << 8 | data[1])(data[2:])
 
 
 @cache
-def offset_value_reader(version: int) -> Callable[[Any], OffsetCommitValue]:
+def _value_reader(version: int) -> Callable[[Any], OffsetCommitValue]:
     """Return the decoder of an OffsetCommitValue; a version yet unknown only adds tags."""
     return decoder(OffsetCommitValue, min(version, OffsetCommitValue.VERSIONS.high))  # type: ignore[attr-defined]
 
@@ -43,14 +46,8 @@ def offset_key(group_id: str, topic: str, partition: int) -> bytes:
 
 def offset_commit(group_id: str, topic: str, partition: int, value: OffsetCommitValue) -> CoordinatorRecord:
     """Return the record of a committed offset."""
-    with_expiry = value.expire_timestamp != -1
-    out = bytearray(b"\0\1" if with_expiry else b"\0\4")
-    write = _write_offset_value_with_expiry if with_expiry else _write_offset_value
-    try:
-        write(value, out, [])
-    except UNENCODABLE as err:
-        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from err
-    return CoordinatorRecord(offset_key(group_id, topic, partition), bytes(out))
+    version = _VERSION if value.expire_timestamp == -1 else _VERSION_WITH_EXPIRY
+    return CoordinatorRecord(offset_key(group_id, topic, partition), encode(version, value, version))
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
