@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from compat_tests.clients.common import wait_for
 from compat_tests.wire.client import WireClient
+from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -21,7 +22,7 @@ from kbroker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from kbroker.protocol.records import iter_batches, read_marker
+from kbroker.protocol.records import iter_batches
 
 LATEST: Final = -1
 # By ListOffsets version: -4 and -5 are of tiered storage (KIP-405, KIP-1005), -6 is KIP-1023.

@@ -43,7 +43,8 @@ from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.offline.check import audit
 from kbroker.log.offline.dump import dump
-from kbroker.protocol.records import build_batch, build_marker
+from kbroker.protocol.control_records import build_marker
+from kbroker.protocol.records import build_batch
 
 pytestmark = pytest.mark.java
 handlers.load_all()

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction
-from kbroker.protocol.records import build_batch, build_marker
+from kbroker.protocol.control_records import build_marker
+from kbroker.protocol.records import build_batch
 
 SPLIT_BYTES = 256 << 10
 

@@ -177,7 +177,10 @@ class Runtime(Generic[S]):
         return self._active(partition).epoch
 
     def _run_due(self) -> None:
-        """Let timers go off that are due, for TURN_MS at most: whoever asks now is not to see what should be over."""
+        """Let timers go off that are due, for TURN_MS at most: whoever asks now is not to see what should be over.
+
+        Work that goes on in slices waits for the loop: it is not to be done as often as anybody asks.
+        """
         if self._timers.first <= self._clock.monotonic_ms():
             self._timers.run()
 
@@ -252,11 +255,8 @@ class Runtime(Generic[S]):
         try:
             state = self._active(partition)
             outcome = decide(state.shard, now_ms)
-        except ApiError as err:
-            return on_error(answerable(err.code), err.message)
-        except Exception:
-            log.exception("%s %d: a decision failed", self._name, partition)
-            return on_error(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        except Exception as err:  # noqa: BLE001 - named by `_refusal`
+            return on_error(*self._refusal(partition, err))
         code, entry = self._apply(partition, state, outcome, now_ms, is_asked=True)
         if code is not ErrorCode.NONE:
             return on_error(answerable(code), None)
@@ -268,6 +268,13 @@ class Runtime(Generic[S]):
         entry.future = asyncio.get_running_loop().create_future()
         return entry.future
 
+    def _refusal(self, partition: int, error: Exception) -> tuple[ErrorCode, str | None]:
+        """Return what is answered where a decision raised."""
+        if isinstance(error, ApiError):
+            return answerable(error.code), error.message
+        log.error("%s %d: a decision failed", self._name, partition, exc_info=error)
+        return ErrorCode.UNKNOWN_SERVER_ERROR, None
+
     def run_parked(
         self,
         partition: int,
@@ -275,20 +282,12 @@ class Runtime(Generic[S]):
         on_error: Callable[[ErrorCode, str | None], R],
     ) -> R | Awaitable[R]:
         """Decide about a request that the shard may park; return its answer or an awaitable of it."""
-        parked = Parked()
-
-        def with_token(shard: S, now_ms: int) -> Outcome:
-            return decide(shard, parked, now_ms)
-
-        now_ms = self._clock.now_ms()
+        parked, now_ms = Parked(), self._clock.now_ms()
         try:
             state = self._active(partition)
-            outcome = with_token(state.shard, now_ms)
-        except ApiError as err:
-            return on_error(answerable(err.code), err.message)
-        except Exception:
-            log.exception("%s %d: a decision failed", self._name, partition)
-            return on_error(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+            outcome = decide(state.shard, parked, now_ms)
+        except Exception as err:  # noqa: BLE001 - named by `_refusal`
+            return on_error(*self._refusal(partition, err))
         held = _withhold(parked, outcome) if state.waiting and not outcome.writes else None
         code, entry = self._apply(partition, state, outcome, now_ms, is_asked=held is not None)
         if code is not ErrorCode.NONE:

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from kbroker.coordination.batches import marker_batch, record_batch, split
 from kbroker.coordination.interfaces import Shard, Writer
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction, Outcome
+from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import iter_batches, read_marker, read_records
+from kbroker.protocol.records import iter_batches, read_records
 
 log = logging.getLogger(__name__)
 

@@ -39,18 +39,24 @@ class Timers:
         self._heap: list[tuple[float, int, Key]] = []
         self._order = itertools.count()
         self._handle: asyncio.TimerHandle | None = None
+        self._armed_for = float("inf")
         self.first = float("inf")
-        """No key goes off before this time of the monotonic clock."""
+        """No key is due before this time of the monotonic clock, but for work that goes on (a delay of 0)."""
+        self._ongoing: set[Key] = set()
         self._running = False
 
     def schedule(self, key: Key, delay_ms: float) -> None:
         """Let `key` go off in `delay_ms`, instead of any earlier arrangement."""
         deadline = self._clock.monotonic_ms() + delay_ms
         self._deadlines[key] = deadline
+        if delay_ms <= 0:
+            self._ongoing.add(key)
+        elif deadline < self.first:
+            self.first = deadline
         if self._queued.get(key, float("inf")) > deadline:
             self._queued[key] = deadline
             heapq.heappush(self._heap, (deadline, next(self._order), key))
-            if deadline < self.first and not self._running:
+            if deadline < self._armed_for and not self._running:
                 self._arm()
 
     def cancel(self, key: Key) -> None:
@@ -94,6 +100,8 @@ class Timers:
             heapq.heappush(self._heap, (deadline, next(self._order), key))
             return
         del self._deadlines[key]
+        if self._ongoing:
+            self._ongoing.discard(key)
         self._go_off(key)
 
     def _go_off(self, key: Key) -> None:
@@ -121,21 +129,25 @@ class Timers:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-        self.first = float("inf")
+        self._armed_for = self.first = float("inf")
 
     def _arm(self) -> None:
         """Ask the loop to call `run` at the first deadline. Without a loop, somebody calls `run` by hand."""
         self._disarm()
         if not self._heap:
             return
-        self.first = self._heap[0][0]
+        deadline, _, key = self._heap[0]
+        if key not in self._ongoing:
+            self.first = deadline
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return
-        delay = max(0.0, self.first - self._clock.monotonic_ms()) / 1000
+        self._armed_for = deadline
+        delay = max(0.0, deadline - self._clock.monotonic_ms()) / 1000
         self._handle = loop.call_later(delay, self._on_handle)
 
     def _on_handle(self) -> None:
         self._handle = None
+        self._armed_for = float("inf")
         self.run()

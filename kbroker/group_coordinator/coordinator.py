@@ -14,7 +14,7 @@ from typing import Any
 from kbroker.clock import Clock
 from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.coordination.interfaces import Writer
-from kbroker.coordination.outcome import EndOfTransaction, Outcome, Parked
+from kbroker.coordination.outcome import EndOfTransaction, Outcome
 from kbroker.coordination.service import CoordinatorService
 from kbroker.group_coordinator.config import GroupConfig, Settings
 from kbroker.group_coordinator.consumer.heartbeat import validate
@@ -115,10 +115,11 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         except ApiError as err:
             return failed(err.code, err.message)
 
-        def decide(shard: GroupShard, now_ms: int) -> Outcome:
-            return shard.heartbeats.heartbeat(request, client_id, client_host, now_ms)
-
-        return self._runtime.run(self.partition_for(request.group_id), decide, failed)
+        return self._runtime.run(
+            self.partition_for(request.group_id),
+            lambda shard, now: shard.heartbeats.heartbeat(request, client_id, client_host, now),
+            failed,
+        )
 
     def describe_consumer_groups(self, group_ids: Sequence[str]) -> ConsumerGroupDescribeResponse:
         """ConsumerGroupDescribe."""
@@ -147,26 +148,22 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         if not self.config.min_session_timeout_ms <= request.session_timeout_ms <= self.config.max_session_timeout_ms:
             return JoinGroupResponse(member_id=request.member_id, error_code=ErrorCode.INVALID_SESSION_TIMEOUT)
 
-        def decide(shard: GroupShard, parked: Parked, now_ms: int) -> Outcome:
-            return shard.join(request, version, client_id, client_host, parked, now_ms)
-
-        def failed(code: ErrorCode, _message: str | None) -> JoinGroupResponse:
-            return JoinGroupResponse(error_code=code)
-
-        return self._runtime.run_parked(self.partition_for(request.group_id), decide, failed)
+        return self._runtime.run_parked(
+            self.partition_for(request.group_id),
+            lambda shard, parked, now: shard.join(request, version, client_id, client_host, parked, now),
+            lambda code, _message: JoinGroupResponse(error_code=code),
+        )
 
     def sync_group(self, request: SyncGroupRequest) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
         """SyncGroup: parked until the leader's assignment is in the log."""
         if not request.group_id:
             return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
 
-        def decide(shard: GroupShard, parked: Parked, _now_ms: int) -> Outcome:
-            return shard.sync(request, parked)
-
-        def failed(code: ErrorCode, _message: str | None) -> SyncGroupResponse:
-            return SyncGroupResponse(error_code=code)
-
-        return self._runtime.run_parked(self.partition_for(request.group_id), decide, failed)
+        return self._runtime.run_parked(
+            self.partition_for(request.group_id),
+            lambda shard, parked, _now: shard.sync(request, parked),
+            lambda code, _message: SyncGroupResponse(error_code=code),
+        )
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
         """Heartbeat. While the group is loading it is simply taken for good: the session starts anew after that."""
@@ -207,12 +204,11 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         self, request: OffsetCommitRequest, *, version: int
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
         """OffsetCommit of topics whose names and ids are both filled in, and of partitions that exist."""
-
-        def failed(code: ErrorCode, _message: str | None) -> OffsetCommitResponse:
-            return commit_error(request, code)
-
-        partition = self.partition_for(request.group_id)
-        return self._runtime.run(partition, lambda shard, now: shard.commits.commit(request, version, now), failed)
+        return self._runtime.run(
+            self.partition_for(request.group_id),
+            lambda shard, now: shard.commits.commit(request, version, now),
+            lambda code, _message: commit_error(request, code),
+        )
 
     def commit_offsets_in_transaction(
         self, request: TxnOffsetCommitRequest, guard: object
@@ -231,11 +227,8 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
 
     def end_transaction(self, partition: int, end: EndOfTransaction) -> ErrorCode | Awaitable[ErrorCode]:
         """Write the end of a transaction into a partition; its offsets are then committed, or gone."""
-
-        def decide(_shard: GroupShard, _now_ms: int) -> Outcome:
-            return Outcome(reply=ErrorCode.NONE, marker=end)
-
-        return self._runtime.run(partition, decide, lambda code, _message: code)
+        outcome = Outcome(reply=ErrorCode.NONE, marker=end)
+        return self._runtime.run(partition, lambda _shard, _now: outcome, lambda code, _message: code)
 
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, version: int, require_stable: bool
@@ -254,11 +247,11 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
 
-        def failed(code: ErrorCode, _message: str | None) -> OffsetDeleteResponse:
-            return OffsetDeleteResponse(error_code=code)
-
-        partition = self.partition_for(request.group_id)
-        return self._runtime.run(partition, lambda shard, _now: shard.offsets.delete(request), failed)
+        return self._runtime.run(
+            self.partition_for(request.group_id),
+            lambda shard, _now: shard.offsets.delete(request),
+            lambda code, _message: OffsetDeleteResponse(error_code=code),
+        )
 
     # -- groups as a whole
 

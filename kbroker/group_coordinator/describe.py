@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kbroker.group_coordinator.classic.group import DEAD, STABLE, ClassicGroup
-from kbroker.group_coordinator.consumer.group import NOTHING
-from kbroker.group_coordinator.consumer.member import CLASSIC_MEMBER, CONSUMER_MEMBER, ConsumerMember, Partitions
-from kbroker.group_coordinator.groups import Groups
+from kbroker.group_coordinator.groups.classic_group import DEAD, STABLE, ClassicGroup
+from kbroker.group_coordinator.groups.consumer_group import NOTHING
+from kbroker.group_coordinator.groups.consumer_member import CLASSIC_MEMBER, CONSUMER_MEMBER, ConsumerMember
+from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.partitions import Partitions
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import consumer_group_describe

@@ -10,23 +10,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kbroker.coordination.outcome import InTransaction, Outcome
-from kbroker.group_coordinator.classic.group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup
 from kbroker.group_coordinator.classic.rebalance import schedule_session
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
-from kbroker.group_coordinator.groups import Groups
-from kbroker.group_coordinator.offset_records import offset_commit
+from kbroker.group_coordinator.groups.classic_group import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.records.offsets import offset_commit
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
 from kbroker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -48,32 +50,28 @@ class OffsetCommits:
         out = Outcome()
         check = self._validate_commit(request, version, out)
         expire = -1 if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
-        limit = self._config.offset_metadata_max_bytes
-        group_id = request.group_id
         topics = []
         for topic in request.topics:
             partitions = []
             for asked in topic.partitions:
-                metadata = asked.committed_metadata or ""
-                if len(metadata) * 2 > limit and _java_length(metadata) > limit:
-                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
-                    code = ErrorCode.NONE
+                code = self._refuses(asked)
+                if code is ErrorCode.NONE:
                     if check is not None:
                         check(topic.topic_id, asked.partition_index)
-                    value = OffsetCommitValue(
-                        offset=asked.committed_offset,
-                        leader_epoch=asked.committed_leader_epoch if asked.committed_leader_epoch >= 0 else -1,
-                        metadata=metadata,
-                        commit_timestamp=now_ms,
-                        expire_timestamp=expire,
-                        topic_id=topic.topic_id,
-                    )
-                    out.records.append(offset_commit(group_id, topic.name, asked.partition_index, value))
+                    value = _value(asked, now_ms)
+                    value.expire_timestamp, value.topic_id = expire, topic.topic_id
+                    out.records.append(offset_commit(request.group_id, topic.name, asked.partition_index, value))
                 partitions.append(OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code))
             topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
         out.reply = OffsetCommitResponse(topics=topics)
         return out
+
+    def _refuses(self, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition) -> ErrorCode:
+        """Return the error of metadata that are too long; Java finds a string as long as it has UTF-16 units."""
+        metadata, limit = asked.committed_metadata or "", self._config.offset_metadata_max_bytes
+        if len(metadata) * 2 > limit and len(metadata) + sum(each > "\uffff" for each in metadata) > limit:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
 
     def _validate_commit(
         self, request: OffsetCommitRequest, version: int, out: Outcome
@@ -94,30 +92,18 @@ class OffsetCommits:
     def commit_in_transaction(self, request: TxnOffsetCommitRequest, guard: object, now_ms: int) -> Outcome:
         """Handle a TxnOffsetCommit of partitions that exist; raises ApiError for all of them."""
         check = self._validate_in_transaction(request)
-        limit = self._config.offset_metadata_max_bytes
         producer = InTransaction(request.producer_id, request.producer_epoch, guard)
         out = Outcome(producer=producer if request.producer_id >= 0 else None)
         topics = []
         for topic in request.topics:
             partitions = []
             for asked in topic.partitions:
-                metadata = asked.committed_metadata or ""
-                code = ErrorCode.NONE
-                if len(metadata) * 2 > limit and _java_length(metadata) > limit:
-                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
+                index, code = asked.partition_index, self._refuses(asked)
+                if code is ErrorCode.NONE:
                     if check is not None:
-                        check(topic.name, asked.partition_index)
-                    value = OffsetCommitValue(
-                        offset=asked.committed_offset,
-                        leader_epoch=max(asked.committed_leader_epoch, -1),
-                        metadata=metadata,
-                        commit_timestamp=now_ms,
-                    )
-                    out.records.append(offset_commit(request.group_id, topic.name, asked.partition_index, value))
-                partitions.append(
-                    TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
-                )
+                        check(topic.name, index)
+                    out.records.append(offset_commit(request.group_id, topic.name, index, _value(asked, now_ms)))
+                partitions.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
             topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
         out.reply = TxnOffsetCommitResponse(topics=topics)
         return out
@@ -161,8 +147,6 @@ def _validate_classic_commit(
                 ErrorCode.GROUP_ID_NOT_FOUND if version >= GROUP_ID_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
             )
         return  # replaying the record creates a simple group
-    if group.state is DEAD:
-        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if generation < 0 and group.state is EMPTY:
         return
     if generation < 0 and not member_id and instance_id is None:
@@ -184,8 +168,6 @@ def _validate_classic_in_transaction(group: ClassicGroup | None, request: TxnOff
         if generation >= 0:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
         return
-    if group.state is DEAD:
-        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if generation < 0 and (group.state is EMPTY or (not member_id and instance_id is None)):
         return
     group.validate_member(member_id, instance_id)
@@ -238,6 +220,10 @@ def _stale_as_illegal() -> Iterator[None]:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION) from error
 
 
-def _java_length(text: str) -> int:
-    """Return how long Java finds a string: in UTF-16 units."""
-    return len(text) + sum(character > "\uffff" for character in text)
+def _value(asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition, now_ms: int) -> OffsetCommitValue:
+    return OffsetCommitValue(
+        offset=asked.committed_offset,
+        leader_epoch=max(asked.committed_leader_epoch, -1),
+        metadata=asked.committed_metadata or "",
+        commit_timestamp=now_ms,
+    )

@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable
 
 from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
-from kbroker.group_coordinator.classic.group import CONSUMER, EMPTY, STABLE, ClassicGroup
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.groups import Group, Groups, group_tombstones
-from kbroker.group_coordinator.offset_records import offset_tombstone
+from kbroker.group_coordinator.groups.classic_group import CONSUMER, EMPTY, STABLE, ClassicGroup
+from kbroker.group_coordinator.groups.store import Group, Groups
 from kbroker.group_coordinator.offsets import Offsets
+from kbroker.group_coordinator.records.offsets import offset_tombstone
+from kbroker.group_coordinator.records.tombstones import group_tombstones
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 
 log = logging.getLogger(__name__)

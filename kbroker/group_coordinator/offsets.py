@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kbroker.coordination.outcome import CoordinatorRecord, Outcome
-from kbroker.group_coordinator.classic.group import CONSUMER, DEAD, EMPTY, ClassicGroup
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
-from kbroker.group_coordinator.groups import Groups
-from kbroker.group_coordinator.offset_records import offset_tombstone
+from kbroker.group_coordinator.groups.classic_group import CONSUMER, EMPTY, ClassicGroup
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.records.offsets import offset_tombstone
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.messages.offset_delete import (
@@ -107,8 +107,7 @@ class Offsets:
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             _validate_fetch(group, request.member_id, request.member_epoch)
-        known = group is not None and group.state is not DEAD
-        stored = self._stored.get(request.group_id, {}) if known else {}
+        stored = self._stored.get(request.group_id, {}) if group is not None else {}
         unstable = self._open.get(request.group_id, {}) if require_stable else {}
         if request.topics is None:
             wanted = [(topic, ZERO_UUID, list(partitions)) for topic, partitions in stored.items()]
@@ -142,7 +141,7 @@ class Offsets:
     def delete(self, request: OffsetDeleteRequest) -> Outcome:
         """Handle an OffsetDelete of partitions that exist; raises ApiError."""
         group = self._groups.get(request.group_id)
-        if group is None or group.state is DEAD:
+        if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
         if isinstance(group, ClassicGroup) and group.state is not EMPTY and group.protocol_type != CONSUMER:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)

@@ -12,27 +12,28 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
-from kbroker.group_coordinator import offset_records
-from kbroker.group_coordinator.classic.group import DEAD, ClassicGroup
-from kbroker.group_coordinator.classic.group_record import GROUP_METADATA, group_value_reader, read_group_key, restore
 from kbroker.group_coordinator.classic.join_group import Join, JoinGroups
 from kbroker.group_coordinator.classic.membership import Membership
 from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_join, answer_sync, schedule_session
 from kbroker.group_coordinator.classic.sync_group import SyncGroups
 from kbroker.group_coordinator.config import GroupConfig, Settings
-from kbroker.group_coordinator.consumer import records as consumer_records
 from kbroker.group_coordinator.consumer.classic_members import ClassicMembers
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
 from kbroker.group_coordinator.consumer.heartbeat import Heartbeats
+from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.regexes import Regexes
 from kbroker.group_coordinator.consumer.removal import Removal
 from kbroker.group_coordinator.consumer.sessions import REASONS, Sessions
 from kbroker.group_coordinator.consumer.target import Targets
-from kbroker.group_coordinator.groups import Groups, group_tombstones
-from kbroker.group_coordinator.migration import Migration
+from kbroker.group_coordinator.groups.classic_group import DEAD, ClassicGroup
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.offset_commit import OffsetCommits
 from kbroker.group_coordinator.offset_expiration import Expiration
 from kbroker.group_coordinator.offsets import Offsets
+from kbroker.group_coordinator.records import consumer_group as consumer_records
+from kbroker.group_coordinator.records import offsets as offset_records
+from kbroker.group_coordinator.records.classic_group import GROUP_METADATA, group_value_reader, read_group_key, restore
+from kbroker.group_coordinator.records.tombstones import group_tombstones
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.delete_groups import DeletableGroupResult
@@ -261,7 +262,7 @@ class GroupShard:
         results = []
         for group_id in group_ids:
             group = self.groups.get(group_id)
-            if group is None or group.state is DEAD:
+            if group is None:
                 code = ErrorCode.GROUP_ID_NOT_FOUND
             elif not group.is_empty:
                 code = ErrorCode.NON_EMPTY_GROUP

@@ -16,7 +16,8 @@ from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
 from kbroker.log.recovery import aborted_entry, replay
 from kbroker.log.segment.transaction_index import AbortedTxn, TxnIndex
 from kbroker.log.segments import LogExtent, Segments
-from kbroker.protocol.records import BatchHeader, read_marker
+from kbroker.protocol.control_records import read_marker
+from kbroker.protocol.records import BatchHeader
 
 
 class AbortedTransactions(NamedTuple):

@@ -5,6 +5,7 @@ Owns the vocabulary that validation, producer state and the log share. Never doe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -29,6 +30,7 @@ COORDINATOR: Final = AppendOrigin.COORDINATOR
 REPLICATION: Final = AppendOrigin.REPLICATION
 
 
+@dataclass(slots=True)
 class AppendInfo:
     """Where a batch stands in the log.
 
@@ -36,21 +38,11 @@ class AppendInfo:
     first append, and the time is that batch's largest timestamp, as Kafka answers.
     """
 
-    __slots__ = ("base_offset", "duplicate", "last_offset", "log_append_time_ms", "log_start_offset")
-
-    def __init__(
-        self,
-        base_offset: int,
-        last_offset: int,
-        log_append_time_ms: int,
-        log_start_offset: int,
-        duplicate: bool = False,
-    ) -> None:
-        self.base_offset = base_offset
-        self.last_offset = last_offset
-        self.log_append_time_ms = log_append_time_ms
-        self.log_start_offset = log_start_offset
-        self.duplicate = duplicate
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool = False
 
 
 class AppendError(ApiError):

@@ -13,7 +13,7 @@ many records at once (record_runs.py) mostly tells that walking them would find 
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
@@ -248,20 +248,16 @@ def _is_plain(records: memoryview, header: BatchHeader, rules: BatchRules, now_m
     plain = read_plain(data, header.record_count)
     if plain is None or rules.log_append_time:
         return plain is not None
-    smallest, largest = header.base_timestamp + plain.smallest_stamp, header.base_timestamp + plain.largest_stamp
+    smallest, largest = header.base_timestamp + plain[0], header.base_timestamp + plain[1]
     in_range = now_ms - rules.before_max_ms <= smallest and largest <= now_ms + rules.after_max_ms
     return in_range and smallest >= _NO_TIMESTAMP and largest == header.max_timestamp
 
 
-class PlainRecords(NamedTuple):
-    """What a batch's records have in common; timestamps in ms, as they stand there, from the batch's base timestamp."""
+def read_plain(data: bytes, count: int) -> tuple[int, int] | None:
+    """Return the smallest and the largest timestamp of a batch's records, not compressed any more, from its base on.
 
-    smallest_stamp: int
-    largest_stamp: int
-
-
-def read_plain(data: bytes, count: int) -> PlainRecords | None:
-    """Look at the records of a batch, not compressed any more; None if they are not plain, or broken."""
+    None if the records are not plain (with a key, in the order of their offsets, whole).
+    """
     delta = 0
     smallest: list[int] = []
     largest: list[int] = []
@@ -275,7 +271,7 @@ def read_plain(data: bytes, count: int) -> PlainRecords | None:
             delta += run.number
     except (Malformed, IndexError):
         return None
-    return PlainRecords(min(smallest), max(largest)) if delta else None
+    return (min(smallest), max(largest)) if delta else None
 
 
 def stamp(records: memoryview | bytes, header: BatchHeader, now_ms: int) -> memoryview:
@@ -314,22 +310,12 @@ def _refuse_records(found: list[Record], header: BatchHeader, rules: BatchRules,
         elif not rules.log_append_time and record.timestamp != _NO_TIMESTAMP:
             if not earliest <= record.timestamp <= latest:
                 bad_timestamp = True
-                errors.append(
-                    (
-                        index,
-                        f"Timestamp {record.timestamp} of message with offset {record.offset} is out of range. "
-                        f"The timestamp should be within [{earliest}, {latest}]",
-                    )
-                )
+                text = f"Timestamp {record.timestamp} of message with offset {record.offset} is out of range. "
+                errors.append((index, f"{text}The timestamp should be within [{earliest}, {latest}]"))
         elif header.timestamp_type:
             bad_timestamp = True
-            errors.append(
-                (
-                    index,
-                    f"Invalid timestamp type in message {_describe(record)}. Producer should not set timestamp "
-                    "type to LogAppendTime.",
-                )
-            )
+            text = f"Invalid timestamp type in message {_describe(record)}. "
+            errors.append((index, f"{text}Producer should not set timestamp type to LogAppendTime."))
     if not errors:
         return
     if bad_timestamp:

@@ -6,6 +6,7 @@ making sense, and the caller sees that the last batch does not end where the fil
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from kbroker.log.files import read_at
@@ -30,6 +31,15 @@ def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchH
             return
         yield position, header
         position += header.size
+
+
+def end_of_file(path: str, base_offset: int) -> int:
+    """Return the offset behind the last batch of a log file, `base_offset` without one; raises OSError."""
+    end = base_offset
+    with open(path, "rb") as file:
+        for _, header in scan_headers(file.fileno(), 0, os.fstat(file.fileno()).st_size):
+            end = header.last_offset + 1
+    return end
 
 
 def read_header(fd: int, position: int, end: int) -> BatchHeader | None:

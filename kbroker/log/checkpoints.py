@@ -35,23 +35,28 @@ Offsets = Mapping[tuple[str, int], int]
 logger = logging.getLogger(__name__)
 
 
+def entries_in(text: str) -> list[str]:
+    """Return the lines of entries of a checkpoint's text; raises ValueError for any other text."""
+    lines = text.split("\n")
+    if lines[0] != "0":
+        raise ValueError(f"version {lines[0][:20]!r} is not 0")
+    if lines[-1] == "":
+        lines.pop()
+    if len(lines) < 2 or not lines[1].isascii() or not lines[1].isdigit():
+        raise ValueError("the second line is no number of entries")
+    if len(lines) - 2 != int(lines[1][:20]):
+        raise ValueError(f"{len(lines) - 2} entries where {lines[1][:20]} are announced")
+    return lines[2:]
+
+
 def _read_lines(path: str) -> list[list[str]]:
     """Return the entries, split at blanks; nothing for a file that is absent or not of version 0."""
     content = read_optional(path)
-    if content is None:
-        return []
     try:
-        lines = content.decode().split("\n")
-        if lines[0] != "0":
-            raise ValueError(f"version {lines[0]!r}")
-        count = int(lines[1])
-        entries = [line.rsplit(" ") for line in lines[2:] if line]
-        if len(entries) != count:
-            raise ValueError(f"{len(entries)} entries where {count} are announced")
-    except (ValueError, IndexError) as error:
+        return [] if content is None else [line.split(" ") for line in entries_in(content.decode())]
+    except ValueError as error:
         logger.warning("%s cannot be read and is passed over: %s", path, error)
         return []
-    return entries
 
 
 def _write_lines(path: str, lines: list[str], *, sync: bool = True) -> None:

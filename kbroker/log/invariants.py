@@ -7,12 +7,10 @@ variable that is PartitionLog itself, so that nothing is paid for what is not as
 from __future__ import annotations
 
 import os
-import uuid
 from itertools import pairwise
 from typing import Any
 
-from kbroker.log.append_info import CLIENT, AppendInfo, AppendOrigin
-from kbroker.log.log_config import LogConfig
+from kbroker.log.append_info import AppendInfo
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
 
@@ -29,32 +27,13 @@ class VerifiedLog(PartitionLog):
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        directory: str,
-        topic: str,
-        partition: int,
-        config: LogConfig,
-        *,
-        now_ms: int,
-        topic_id: uuid.UUID | None = None,
-        **offsets: Any,
-    ) -> None:
-        super().__init__(directory, topic, partition, config, now_ms=now_ms, topic_id=topic_id, **offsets)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         check_log(self)
 
-    def append_as_leader(
-        self,
-        records: memoryview | bytes | bytearray,
-        leader_epoch: int,
-        now_ms: int,
-        *,
-        origin: AppendOrigin = CLIENT,
-        **options: Any,
-    ) -> AppendInfo:
-        """Append, and check the end of the log."""
+    def append_as_leader(self, *arguments: Any, **options: Any) -> AppendInfo:
         end = self.log_end_offset
-        info = super().append_as_leader(records, leader_epoch, now_ms, origin=origin, **options)
+        info = super().append_as_leader(*arguments, **options)
         if not info.duplicate:
             assert info.base_offset == end, f"appended at {info.base_offset}, the log ended at {end}"
             assert info.last_offset == self.log_end_offset - 1 >= end, f"{info.last_offset} of {self.log_end_offset}"
@@ -67,12 +46,10 @@ class VerifiedLog(PartitionLog):
         return segment
 
     def set_high_watermark(self, offset: int) -> None:
-        """Set what is committed, and check the order of the offsets."""
         super().set_high_watermark(offset)
         check_offsets(self)
 
     def advance_log_start(self, offset: int, now_ms: int = 0) -> bool:
-        """Delete what lies below, and check all of the log."""
         start = self.log_start_offset
         moved = super().advance_log_start(offset, now_ms)
         assert self.log_start_offset >= start, f"the log start went back from {start} to {self.log_start_offset}"
@@ -80,20 +57,16 @@ class VerifiedLog(PartitionLog):
         return moved
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
-        """Truncate, and check all of the log."""
         super().truncate_to(offset, now_ms)
-        assert self.log_end_offset <= max(offset, self.log_start_offset), (
-            f"{self.log_end_offset} after a cut at {offset}"
-        )
+        end = self.log_end_offset
+        assert end <= max(offset, self.log_start_offset), f"{end} after a cut at {offset}"
         check_log(self)
 
     def truncate_fully(self, offset: int, now_ms: int = 0) -> None:
-        """Begin again, and check all of the log."""
         super().truncate_fully(offset, now_ms)
         check_log(self)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention, and check that nothing committed by nobody yet was lost."""
         end, high_watermark = self.log_end_offset, self.high_watermark
         deleted = super().delete_old_segments(now_ms)
         assert self.log_end_offset == end, f"retention moved the end from {end} to {self.log_end_offset}"
@@ -140,5 +113,6 @@ def _check_segment(segment: Segment) -> None:
     assert size == segment.size, f"{segment.path()} has {size} bytes, not {segment.size}"
     if segment.indexes.is_open:
         offsets, times = segment.indexes.open()
-        assert offsets.looks_sane(segment.size), f"{segment.path()}: the offset index is not in order"
-        assert times.looks_sane(), f"{segment.path()}: the time index is not in order"
+        assert offsets.in_order(), f"{segment.path()}: the offset index is not in order"
+        assert offsets.last is None or offsets.last[1] < segment.size, f"{segment.path()}: the offset index is too long"
+        assert times.in_order(), f"{segment.path()}: the time index is not in order"

@@ -42,7 +42,6 @@ class LeaderEpochCache:
         return list(self._entries)
 
     def move(self, directory: str) -> None:
-        """Follow the partition's directory to a new name."""
         self._path = f"{directory}/{LEADER_EPOCHS}"
 
     def assign(self, epoch: int, start_offset: int) -> None:
@@ -111,7 +110,6 @@ class LeaderEpochCache:
             self._write()
 
     def clear(self) -> None:
-        """Forget everything."""
         self._replace([])
         self._write()
 

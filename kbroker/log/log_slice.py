@@ -6,10 +6,13 @@ Never copies or looks at the bytes before somebody asks for them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kbroker.log.files import FileHandle, read_at
 from kbroker.log.segment.segment import Segment
 
 
+@dataclass(slots=True, eq=False)
 class LogSlice:
     """Bytes `position` to `position + size` of an open log file; the last batch may be cut off, as in Kafka.
 
@@ -17,28 +20,16 @@ class LogSlice:
     truncation of the log, which only ever removes what was not committed, fewer bytes than `size` may be left.
     """
 
-    __slots__ = ("_handle", "cut_short", "end_offset", "position", "segment", "size", "start_offset")
-
-    def __init__(
-        self,
-        handle: FileHandle | None,
-        position: int,
-        size: int,
-        segment: Segment | None = None,
-        start_offset: int = 0,
-        end_offset: int = 0,
-        cut_short: bool = False,
-    ) -> None:
-        self._handle = handle
-        self.position = position
-        self.size = size
-        self.segment = segment
-        self.start_offset = start_offset
-        """What was asked for."""
-        self.end_offset = end_offset
-        """Up to where the reader may see."""
-        self.cut_short = cut_short
-        """Whether more could have been served than one read looks at (header_chain.py)."""
+    _handle: FileHandle | None
+    position: int
+    size: int
+    segment: Segment | None = None
+    start_offset: int = 0
+    """What was asked for."""
+    end_offset: int = 0
+    """Up to where the reader may see."""
+    cut_short: bool = False
+    """Whether more could have been served than one read looks at (header_chain.py)."""
 
     @property
     def fd(self) -> int:

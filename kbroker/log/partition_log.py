@@ -47,8 +47,9 @@ from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.log.segments import LogExtent
 from kbroker.log.timestamp_search import TimestampSearch
+from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, parse_header, read_marker
+from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, parse_header
 
 _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
@@ -391,7 +392,6 @@ class PartitionLog:
         return self._aborted().overlapping(start_offset, end_offset)
 
     def aborted_before(self, offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that begin below `offset`."""
         return self._aborted().begun_before(offset)
 
     def _aborted(self) -> AbortedTransactions:
@@ -504,11 +504,9 @@ class PartitionLog:
             self._snapshots.remove(segment.base_offset)
 
     def purge_deleted(self, now_ms: int) -> int:
-        """Remove the files of deleted segments that are due; returns how many."""
         return self.segments.purge(self.config, now_ms)
 
     def active_producers(self) -> list[ProducerEntry]:
-        """Return the producers that the log knows."""
         return list(self.producers.entries.values())
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
@@ -524,7 +522,6 @@ class PartitionLog:
         return FlushTask(handles, paths, self.segments.take_directory(), self.log_end_offset, self.truncations)
 
     def end_flush(self, task: FlushTask, now_ms: int) -> None:
-        """Take a finished flush into account."""
         self.last_flush_ms = now_ms
         if task.error is not None:
             # After a failed fsync the kernel may have dropped the pages: a second one would succeed and prove nothing.
@@ -551,7 +548,6 @@ class PartitionLog:
         self.segments.release_idle(force=force)
 
     def move(self, directory: str) -> None:
-        """Follow the directory, which was renamed."""
         self.directory = directory
         self.leader_epochs.move(directory)
         self._snapshots.move(directory)

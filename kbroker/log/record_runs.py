@@ -165,21 +165,17 @@ class Scattered:
         self.number = len(self._keys)
 
     def keys(self, data: bytes) -> Iterable[bytes]:
-        """Return the keys."""
         del data
         return self._keys
 
     def records(self, data: bytes) -> Iterator[bytes]:
-        """Return each record's bytes, its length included."""
         return (data[start:end] for start, end in pairwise((self.position, *self._ends)))
 
     def nulls(self, data: bytes) -> bytes | None:
-        """Return 1 for each record without a value and 0 for the others; None where all have one."""
         del data
         return bytes(self._nulls) if 1 in self._nulls else None
 
     def below(self, delta: int) -> int:
-        """Return how many records have a smaller offset delta."""
         return bisect_left(self._deltas, delta)
 
     @property
@@ -187,16 +183,13 @@ class Scattered:
         return self._deltas[-1]
 
     def largest_stamp(self, data: bytes, keep: bytes) -> int:
-        """Return the largest timestamp delta of the records to keep, of which there is one at least."""
         del data
         return max(compress(self._stamps, keep))
 
     def in_order(self, delta: int) -> bool:
-        """Whether the offset deltas count up from `delta`."""
         return self._deltas == list(range(delta, delta + self.number))
 
     def stamps(self, data: bytes) -> Iterable[int]:
-        """Return each timestamp delta that there is, once or more."""
         del data
         return self._stamps
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kbroker.failpoints import passed
-from kbroker.log.batch_scan import read_header, scan_batches, scan_headers
+from kbroker.log.batch_scan import end_of_file, read_header, scan_batches, scan_headers
 from kbroker.log.files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -33,8 +33,9 @@ from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.log.segments import Segments
+from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.records import BatchHeader, compute_crc, read_marker
+from kbroker.protocol.records import BatchHeader, compute_crc
 
 _BEYOND_ALL = 2**63
 _RECALLED_BYTES = 1 << 20
@@ -127,7 +128,7 @@ def _finish_swaps(directory: str) -> None:
     for name in swaps:
         base = offset_of(name)
         if name.endswith(LOG_SUFFIX + SWAP_SUFFIX) and base is not None:
-            first, end = min(first, base), max(end, _end_of_file(f"{directory}/{name}", base))
+            first, end = min(first, base), max(end, base + 1, end_of_file(f"{directory}/{name}", base))
     for name in os.listdir(directory):
         base = offset_of(name)
         if name.endswith(SEGMENT_SUFFIXES) and base is not None and first <= base < end:
@@ -135,14 +136,6 @@ def _finish_swaps(directory: str) -> None:
     for name in swaps:
         os.replace(f"{directory}/{name}", f"{directory}/{name[: -len(SWAP_SUFFIX)]}")
     sync_directory(directory)
-
-
-def _end_of_file(path: str, base_offset: int) -> int:
-    end = base_offset
-    with open(path, "rb") as file:
-        for _, header in scan_headers(file.fileno(), 0, os.fstat(file.fileno()).st_size):
-            end = header.last_offset + 1
-    return max(end, base_offset + 1)
 
 
 class _Loader:

@@ -70,7 +70,6 @@ class Segments:
 
     @property
     def size(self) -> int:
-        """Bytes of all log files."""
         return sum(segment.size for segment in self.items)
 
     # -- finding ----------------------------------------------------------------------------------------------
@@ -169,12 +168,10 @@ class Segments:
         self._idle_size = self.active.size
 
     def release(self) -> None:
-        """Close all files."""
         for segment in self.items:
             segment.release()
 
     def move(self, directory: str) -> None:
-        """Follow the directory, which was renamed."""
         self._directory = directory
         for segment in self.items:
             segment.move(directory)

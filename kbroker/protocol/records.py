@@ -35,17 +35,12 @@ TIMESTAMP_TYPE_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 
-ABORT_MARKER: Final = 0
-COMMIT_MARKER: Final = 1
-
 Headers = tuple[tuple[str, bytes | None], ...]
 NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 """A record to be written: timestamp in ms, key, value, headers."""
 
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
-_MARKER_KEY = struct.Struct(">hh")
-_MARKER_VALUE = struct.Struct(">hi")
 
 
 class BatchHeader(NamedTuple):
@@ -109,13 +104,6 @@ class Record(NamedTuple):
     headers: Headers
 
 
-class EndTxnMarker(NamedTuple):
-    """What a control batch says: how a transaction ended, and under which coordinator."""
-
-    commit: bool
-    coordinator_epoch: int
-
-
 def parse_header(buf: bytes | bytearray | memoryview, pos: int = 0) -> BatchHeader:
     """Read the header at `pos`; raises Malformed if it is cut off, not v2, or shorter than a header."""
     try:
@@ -166,20 +154,6 @@ def read_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> It
         raise Malformed("bytes remain after the last record of a batch")
 
 
-def read_marker(batch: bytes | bytearray | memoryview) -> EndTxnMarker | None:
-    """Read a control batch; None for a control type that is not the end of a transaction, or an emptied batch."""
-    for record in read_records(batch, max_bytes=4096):
-        if record.key is None or len(record.key) < 4 or record.value is None:
-            raise Malformed("control record without a type")
-        _, kind = _MARKER_KEY.unpack_from(record.key)
-        if kind not in (ABORT_MARKER, COMMIT_MARKER):
-            return None
-        if len(record.value) < 6:
-            raise Malformed("end of transaction without a coordinator epoch")
-        return EndTxnMarker(kind == COMMIT_MARKER, _MARKER_VALUE.unpack_from(record.value)[1])
-    return None
-
-
 def build_batch(
     records: Sequence[NewRecord | Record],
     *,
@@ -215,17 +189,6 @@ def build_batch(
     batch[HEADER_SIZE:] = payload
     struct.pack_into(">I", batch, 17, compute_crc(batch))
     return bytes(batch)
-
-
-def build_marker(
-    *, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int, timestamp: int
-) -> bytes:
-    """Build the control batch that ends a transaction on a partition; timestamp in ms."""
-    key = _MARKER_KEY.pack(0, COMMIT_MARKER if commit else ABORT_MARKER)
-    record: NewRecord = (timestamp, key, _MARKER_VALUE.pack(0, coordinator_epoch), ())
-    return build_batch(
-        [record], producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True
-    )
 
 
 def rewrite_timestamps(batch: bytearray | memoryview, attributes: int, max_timestamp: int) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kbroker.coordination.outcome import EndOfTransaction, Outcome
+from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import build_batch, build_marker
+from kbroker.protocol.records import build_batch
 
 from .world import FakeWriter, World, failed
 

@@ -208,3 +208,29 @@ def test_a_request_waits_no_longer_for_what_is_due_than_a_turn() -> None:
     world.clock.ms += 10
     assert [world.read() for _ in range(5)] == [TURN_MS, 2 * TURN_MS, 3 * TURN_MS, 4 * TURN_MS, 4 * TURN_MS]
     world.runtime.close()
+
+
+def test_work_that_goes_on_is_not_done_as_often_as_anybody_asks() -> None:
+    world = World()
+    shard = world.lead()
+    fired: list[Any] = []
+
+    def goes_on(key: Any, _now_ms: int) -> Outcome:
+        fired.append(key)
+        world.clock.ms += TURN_MS if key == "work" else 0
+        return Outcome(timers=[Schedule(key, 0)] if key == "work" else [])
+
+    shard.on_timer = goes_on  # type: ignore[method-assign]
+    world.runtime.run(0, lambda _s, _n: Outcome(timers=[Schedule("work", 0), Schedule("session", 3 * TURN_MS)]), failed)
+    for _ in range(TURN_MS):
+        world.clock.ms += 1
+        world.read()
+    assert not fired
+    world.advance(0)
+    world.read()
+    assert fired == ["work"], "a turn of the loop goes on with it, a request does not"
+    world.advance(0)
+    assert fired == ["work", "work"]
+    world.read()
+    assert fired == ["work", "work", "session", "work"], "what is due brings the work behind it along"
+    world.runtime.close()

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, PartitionState, TopicState
+from kbroker.coordination.outcome import Outcome
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
 from kbroker.group_coordinator.consumer.heartbeat import validate
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.shard import GroupShard
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -66,15 +68,14 @@ class ConsumerContext(Context):
         request = ConsumerGroupHeartbeatRequest(
             group_id=group, member_id=member_id, member_epoch=epoch, topic_partitions=partitions, **fields
         )
-        try:
+
+        def decide(shard: GroupShard, now_ms: int) -> Outcome:
             validate(request, version, self.config.consumer_assignors)
-            outcome = self.shard.heartbeats.heartbeat(request, client_id, "/127.0.0.1", self.now)
-        except ApiError as err:
-            return ConsumerGroupHeartbeatResponse(error_code=err.code, error_message=err.message)
-        code = self.apply(outcome)
-        if code is not ErrorCode.NONE:
-            return ConsumerGroupHeartbeatResponse(error_code=code)
-        response: ConsumerGroupHeartbeatResponse = outcome.reply
+            return shard.heartbeats.heartbeat(request, client_id, "/127.0.0.1", now_ms)
+
+        response: ConsumerGroupHeartbeatResponse = self.ask(
+            decide, lambda code, message: ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
+        )
         return response
 
     def enter_consumer(self, member_id: str, *topics: str, **fields: Any) -> ConsumerGroupHeartbeatResponse:

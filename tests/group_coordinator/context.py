@@ -1,16 +1,16 @@
-"""A shard with a manual clock and a log in memory: what the runtime does, without a loop."""
+"""A shard of the group coordinator under the real runtime, and requests to it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Parked, Schedule
-from kbroker.group_coordinator.classic.group import ClassicGroup
+from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
+from kbroker.group_coordinator.groups.classic_group import ClassicGroup
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -24,13 +24,12 @@ from kbroker.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-    OffsetCommitResponse,
 )
 from kbroker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from tests.coordination.still import START_MS, Asked, Still
 
 TOPIC_ID = bytes(range(16))
-START_MS = 1_700_000_000_000
 
 
 def subscription(*topics: str) -> bytes:
@@ -41,29 +40,20 @@ def subscription(*topics: str) -> bytes:
     return out + b"\xff\xff\xff\xff"
 
 
-class Context:
-    """Decides by a shard, and does with the outcome what the runtime would do."""
+class Context(Still[GroupShard]):
+    """The groups of a shard, and requests to it."""
 
     def __init__(
         self,
         config: GroupConfig | None = None,
-        log: list[CoordinatorRecord] | None = None,
+        log: Sequence[CoordinatorRecord] = (),
         topics: Topics | None = None,
+        now: int = START_MS,
     ) -> None:
         self.config = config or GroupConfig()
         self.topics = topics or Topics(ClusterState("c"))
-        self.now = START_MS
-        self.log: list[CoordinatorRecord] = []
-        self.timers: dict[Hashable, float] = {}
-        self.fail_with = ErrorCode.NONE
-        self.lag = False
-        self.appended: list[Outcome] = []  # what the high watermark has not passed yet
         self.worked_s = self.step_s = 0.0  # what the stopwatch says, and how long each step of long work takes
-        self.shard = GroupShard(self.config, self.topics, seconds=self.stopwatch)
-        for record in log or []:
-            self.shard.replay(len(self.log), -1, *record)
-            self.log.append(record)
-        self.apply(self.shard.on_loaded(self.now))
+        super().__init__(lambda _partition: GroupShard(self.config, self.topics, seconds=self.stopwatch), log, now)
 
     def stopwatch(self) -> float:
         self.worked_s += self.step_s
@@ -71,52 +61,7 @@ class Context:
 
     def restarted(self) -> Self:
         """Return a context whose shard has loaded the log of this one."""
-        other = type(self)(self.config, self.log, self.topics)
-        other.now = self.now
-        return other
-
-    # -- the runtime's part
-
-    def apply(self, outcome: Outcome) -> ErrorCode:
-        for timer in outcome.timers:
-            if isinstance(timer, Schedule):
-                self.timers[timer.key] = self.now + timer.delay_ms
-            else:
-                self.timers.pop(timer.key, None)
-        for parked, answer in outcome.replies:
-            parked.complete(answer)
-        code = outcome.refused or (self.fail_with if outcome.records else ErrorCode.NONE)
-        if code is ErrorCode.NONE:
-            for record in outcome.records:
-                if outcome.replay:
-                    self.shard.replay(len(self.log), -1, *record)
-                self.log.append(record)
-            if self.lag and outcome.records:
-                self.appended.append(outcome)
-                return code
-        if outcome.after is not None:
-            self.apply(outcome.after(code, self.now))
-        return code
-
-    def catch_up(self, code: ErrorCode = ErrorCode.NONE) -> None:
-        """Let everything appended be committed, or be given up with `code`."""
-        appended, self.appended = self.appended, []
-        for outcome in appended:
-            if outcome.after is not None:
-                self.apply(outcome.after(code, self.now))
-
-    def advance(self, ms: int) -> None:
-        """Let time pass, and timers go off in their order."""
-        until = self.now + ms
-        while True:
-            due = [(deadline, str(key), key) for key, deadline in self.timers.items() if deadline <= until]
-            if not due:
-                break
-            deadline, _, key = min(due)
-            self.now = max(self.now, int(deadline))
-            del self.timers[key]
-            self.apply(self.shard.on_timer(key, self.now))
-        self.now = until
+        return type(self)(self.config, self.log, self.topics, self.now)
 
     # -- requests
 
@@ -143,7 +88,7 @@ class Context:
         protocols: dict[str, bytes] | None = None,
         protocol_type: str = "consumer",
         client_id: str = "client",
-    ) -> Parked:
+    ) -> Asked:
         named = {"range": subscription("t")} if protocols is None else protocols
         request = JoinGroupRequest(
             group_id=group,
@@ -154,11 +99,12 @@ class Context:
             protocol_type=protocol_type,
             protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in named.items()],
         )
-        parked = Parked()
-        self.apply(self.shard.join(request, version, client_id, "/127.0.0.1", parked, self.now))
-        return parked
+        return self.ask_parked(
+            lambda shard, parked, now: shard.join(request, version, client_id, "/127.0.0.1", parked, now),
+            lambda code, _message: JoinGroupResponse(error_code=code),
+        )
 
-    def enter(self, **options: Any) -> tuple[str, Parked]:
+    def enter(self, **options: Any) -> tuple[str, Asked]:
         """Join as a new dynamic member, with the round trip for an id."""
         first = self.join(**options).answer
         assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -174,7 +120,7 @@ class Context:
         instance: str | None = None,
         protocol_type: str | None = "consumer",
         protocol_name: str | None = "range",
-    ) -> Parked:
+    ) -> Asked:
         request = SyncGroupRequest(
             group_id=group,
             generation_id=generation,
@@ -184,26 +130,24 @@ class Context:
             protocol_name=protocol_name,
             assignments=[SyncGroupRequestAssignment(member_id=m, assignment=a) for m, a in (assignments or {}).items()],
         )
-        parked = Parked()
-        self.apply(self.shard.sync(request, parked))
-        return parked
+        return self.ask_parked(
+            lambda shard, parked, _now: shard.sync(request, parked),
+            lambda code, _message: SyncGroupResponse(error_code=code),
+        )
 
     def heartbeat(self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None) -> ErrorCode:
         request = HeartbeatRequest(
             group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
         )
-        try:
-            outcome = self.shard.heartbeat(request)
-        except ApiError as err:
-            return err.code
-        self.apply(outcome)
-        return ErrorCode(outcome.reply.error_code)
+        answer = self.ask(lambda shard, _now: shard.heartbeat(request))
+        return answer if isinstance(answer, ErrorCode) else ErrorCode(answer.error_code)
 
     def leave(self, *members: tuple[str, str | None], group: str = "g") -> LeaveGroupResponse:
         identities = [MemberIdentity(member_id=m, group_instance_id=i) for m, i in members]
-        outcome = self.shard.leave(group, identities, self.now)
-        self.apply(outcome)
-        response: LeaveGroupResponse = outcome.reply
+        response: LeaveGroupResponse = self.ask(
+            lambda shard, now: shard.leave(group, identities, now),
+            lambda code, _message: LeaveGroupResponse(error_code=code),
+        )
         return response
 
     def commit(
@@ -239,13 +183,8 @@ class Context:
                 )
             ],
         )
-        try:
-            outcome = self.shard.commits.commit(request, version, self.now)
-        except ApiError as err:
-            return err.code
-        code = self.apply(outcome)
-        response: OffsetCommitResponse = outcome.reply
-        return code or ErrorCode(response.topics[0].partitions[0].error_code)
+        answer = self.ask(lambda shard, now: shard.commits.commit(request, version, now))
+        return answer if isinstance(answer, ErrorCode) else ErrorCode(answer.topics[0].partitions[0].error_code)
 
     def fetch(
         self,

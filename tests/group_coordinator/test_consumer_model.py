@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kbroker.coordination.outcome import CoordinatorRecord
-from kbroker.group_coordinator.classic.group import STABLE
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.group import ConsumerGroupState
-from kbroker.group_coordinator.consumer_protocol import read_assignment
+from kbroker.group_coordinator.consumer.consumer_protocol import read_assignment
+from kbroker.group_coordinator.groups.classic_group import STABLE
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroupState
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, Owned
 

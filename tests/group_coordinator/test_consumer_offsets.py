@@ -131,9 +131,8 @@ def delete(c: ConsumerContext, topic: str) -> E:
     request = OffsetDeleteRequest(
         group_id="g", topics=[OffsetDeleteRequestTopic(topic, [OffsetDeleteRequestPartition(0)])]
     )
-    outcome = c.shard.offsets.delete(request)
-    c.apply(outcome)
-    return E(outcome.reply.topics[0].partitions[0].error_code)
+    answer = c.ask(lambda shard, _now: shard.offsets.delete(request))
+    return E(answer.topics[0].partitions[0].error_code)
 
 
 def test_offsets_of_a_consumed_topic_cannot_be_deleted() -> None:
@@ -167,11 +166,11 @@ def test_groups_are_deleted_once_they_are_empty() -> None:
     a = Consumer(c, "a", "t")
     a.beat()
     commit(c, 5, "a", 2)
-    assert c.shard.delete_groups(["g"]).reply[0].error_code == E.NON_EMPTY_GROUP
+    deleted = c.ask(lambda shard, _now: shard.delete_groups(["g"]))
+    assert deleted[0].error_code == E.NON_EMPTY_GROUP
     a.leave()
-    outcome = c.shard.delete_groups(["g"])
-    c.apply(outcome)
-    assert outcome.reply[0].error_code == E.NONE
+    deleted = c.ask(lambda shard, _now: shard.delete_groups(["g"]))
+    assert deleted[0].error_code == E.NONE
     assert not c.consumer_groups
     assert c.fetch()[0] == -1
     assert not c.restarted().consumer_groups

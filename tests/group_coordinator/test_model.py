@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from kbroker.coordination.outcome import Parked
-from kbroker.group_coordinator.classic.group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.groups.classic_group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from kbroker.protocol.errors import ErrorCode
+from tests.coordination.still import Asked
 from tests.group_coordinator.context import Context
 
 MAX_SIZE = 4
@@ -41,7 +41,7 @@ class Client:
         self.instance = instance
         self.member_id = ""
         self.generation = -1
-        self.parked: Parked | None = None
+        self.parked: Asked | None = None
         self.leads = False
 
 
@@ -215,7 +215,7 @@ class GroupLife(RuleBasedStateMachine):
         """G3, G4, G6: the log is all there is; parked requests are told to look elsewhere."""
         old = self.c
         old.catch_up(ErrorCode.NOT_COORDINATOR)
-        old.apply(old.shard.on_unloaded(old.now))
+        old.unload()
         for client in self.members:
             if client.parked is not None:
                 assert client.parked.answer is not None

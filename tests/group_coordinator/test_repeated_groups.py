@@ -9,7 +9,7 @@ import pytest
 from kbroker.cluster_state import ClusterState
 from kbroker.group_coordinator import coordinator
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group
-from kbroker.group_coordinator.groups import Groups
+from kbroker.group_coordinator.groups.store import Groups
 from kbroker.handlers import offset_fetch
 from kbroker.handlers import repeated_groups as repeated
 from kbroker.protocol.errors import ErrorCode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.group_coordinator.classic.group import COMPLETING, EMPTY, PREPARING, STABLE
+from kbroker.group_coordinator.groups.classic_group import COMPLETING, EMPTY, PREPARING, STABLE
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.context import Context, subscription
 

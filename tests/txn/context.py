@@ -1,52 +1,45 @@
-"""A transaction shard with a manual clock and a log in memory: what the runtime does, without a loop."""
+"""A shard of the transaction coordinator under the real runtime, and requests to it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kbroker.coordination.batches import record_batch
-from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.protocol.errors import ApiError
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.records import transaction_record
 from kbroker.txn.shard import Identity, TransactionShard
 from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT
 from kbroker.txn.transaction import TopicPartition, Transaction
+from tests.coordination.still import START_MS, Still
 
-START_MS = 1_700_000_000_000
 P0: TopicPartition = ("t", 0)
 P1: TopicPartition = ("t", 1)
 TIMEOUT_MS = 60_000
 
 
-class Context:
-    """Decides by a shard, and does with the outcome what the runtime would do.
+class Context(Still[TransactionShard]):
+    """Transactional ids of a shard. `prepared` collects those whose markers are to be written."""
 
-    `fail_with` makes appends fail, and so does a batch larger than `max_bytes`; `lag` keeps what is appended
-    uncommitted until `catch_up`. `prepared` collects the ids whose markers are to be written.
-    """
-
-    def __init__(self, level: int = 2, log: Iterable[CoordinatorRecord] = (), now: int = START_MS) -> None:
+    def __init__(self, level: int = 2, log: Sequence[CoordinatorRecord] = (), now: int = START_MS) -> None:
         self.config = TransactionConfig()
         self.level = level
-        self.now = now
-        self.log: list[CoordinatorRecord] = []
-        self.timers: dict[Hashable, float] = {}
-        self.fail_with = ErrorCode.NONE
-        self.lag = False
-        self.max_bytes = 1 << 20
-        self.waiting: list[Outcome] = []
         self.prepared: list[str] = []
         self.ids = 1000
-        self.shard = TransactionShard(
-            self.config, self, lambda: self.level, self.prepared.append, lambda: self.max_bytes
-        )
-        for record in log:
-            self.shard.replay(len(self.log), -1, *record)
-            self.log.append(record)
-        self.apply(self.shard.on_loaded(self.now))
+        super().__init__(self._make_shard, log, now)
+
+    def _make_shard(self, _partition: int) -> TransactionShard:
+        return TransactionShard(self.config, self, lambda: self.level, self.prepared.append, lambda: self.max_bytes)
+
+    @property
+    def max_bytes(self) -> int:
+        return self.writer.max_bytes
+
+    @max_bytes.setter
+    def max_bytes(self, size: int) -> None:
+        self.writer.max_bytes = size
 
     def next(self) -> int:
         """Hand out a producer id."""
@@ -62,59 +55,13 @@ class Context:
         other.ids = self.ids + 1000
         return other
 
-    # -- the runtime's part
-
-    def apply(self, outcome: Outcome) -> ErrorCode:
-        for timer in outcome.timers:
-            if isinstance(timer, Schedule):
-                self.timers[timer.key] = self.now + timer.delay_ms
-            else:
-                self.timers.pop(timer.key, None)
-        code = self.fail_with if outcome.records else ErrorCode.NONE
-        if outcome.records and len(record_batch(outcome.records, 0, None, self.now)) > self.max_bytes:
-            code = ErrorCode.MESSAGE_TOO_LARGE
-        if code is ErrorCode.NONE:
-            self.log += outcome.records
-            if self.lag and outcome.records:
-                self.waiting.append(outcome)
-                return code
-        if outcome.after is not None:
-            self.apply(outcome.after(code, self.now))
-        return code
-
-    def catch_up(self, code: ErrorCode = ErrorCode.NONE) -> None:
-        """Let everything appended be committed, or be given up with `code`."""
-        waiting, self.waiting = self.waiting, []
-        for outcome in waiting:
-            if outcome.after is not None:
-                self.apply(outcome.after(code, self.now))
-
-    def advance(self, ms: int) -> None:
-        """Let time pass; timers go off in order."""
-        until = self.now + ms
-        while due := [(when, key) for key, when in self.timers.items() if when <= until]:
-            when, key = min(due, key=lambda pair: pair[0])
-            self.now = max(self.now, int(when))
-            del self.timers[key]
-            self.apply(self.shard.on_timer(key, self.now))
-        self.now = until
-
-    def ask(self, decide: Any) -> Any:
-        """Return the reply to a decision, or the error code that it was refused with."""
-        try:
-            outcome = decide()
-        except ApiError as err:
-            return err.code
-        code = self.apply(outcome)
-        return outcome.reply if code is ErrorCode.NONE else code
-
     # -- requests
 
     def init(self, expected: Identity | None = None, name: str = "id", timeout_ms: int = TIMEOUT_MS) -> Any:
-        return self.ask(lambda: self.shard.init_producer_id(name, timeout_ms, expected, self.now))
+        return self.ask(lambda shard, now: shard.init_producer_id(name, timeout_ms, expected, now))
 
     def add(self, producer: Identity, *partitions: TopicPartition, version: int = 0, name: str = "id") -> Any:
-        return self.ask(lambda: self.shard.add_partitions(name, producer, partitions, version, self.now))
+        return self.ask(lambda shard, now: shard.add_partitions(name, producer, partitions, version, now))
 
     def verify(self, producer: Identity, *partitions: TopicPartition, name: str = "id") -> Any:
         try:
@@ -123,12 +70,12 @@ class Context:
             return err.code
 
     def end(self, producer: Identity, commit: bool = True, version: int = 0, name: str = "id") -> Any:
-        return self.ask(lambda: self.shard.end(name, producer, commit, version, self.now))
+        return self.ask(lambda shard, now: shard.end(name, producer, commit, version, now))
 
     def mark(self, *partitions: TopicPartition, name: str = "id", job: Transaction | None = None) -> Any:
         """Report markers as written; without partitions all that are left."""
         txn = job or self.shard.transactions[name]
-        return self.ask(lambda: self.shard.marked(txn, partitions or txn.partitions, self.now))
+        return self.ask(lambda shard, now: shard.marked(txn, partitions or txn.partitions, now))
 
     def txn(self, name: str = "id") -> Transaction:
         return self.shard.transactions[name]

@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 from compat_tests.wire.client import WireClient
+from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kbroker.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -32,7 +33,7 @@ from kbroker.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from kbroker.protocol.records import build_batch, iter_batches, read_marker, read_records
+from kbroker.protocol.records import build_batch, iter_batches, read_records
 from kbroker.txn.shard import Identity
 
 PATIENCE_S = 60

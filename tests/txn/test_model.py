@@ -54,7 +54,7 @@ class Transactions(RuleBasedStateMachine):
         if self._busy():
             assert answer is ErrorCode.CONCURRENT_TRANSACTIONS
         elif fail:
-            assert answer is ErrorCode.NOT_ENOUGH_REPLICAS
+            assert answer is ErrorCode.COORDINATOR_NOT_AVAILABLE
         elif self.open:
             assert answer is NOBODY
             self.decided, self.open = False, False
@@ -78,7 +78,7 @@ class Transactions(RuleBasedStateMachine):
             self.added.add(partition)
         else:
             assert fail
-            assert answer is ErrorCode.NOT_ENOUGH_REPLICAS
+            assert answer is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     @precondition(lambda self: self.producer is not None)
     @rule(commit=st.booleans(), version=st.sampled_from([0, 2]), fail=st.booleans())
@@ -98,7 +98,7 @@ class Transactions(RuleBasedStateMachine):
                 self._is_new(answer)
         elif self.open:
             assert fail
-            assert answer is ErrorCode.NOT_ENOUGH_REPLICAS
+            assert answer is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     @precondition(lambda self: bool(self.old))
     @rule(data=st.data(), version=st.sampled_from([0, 2]), commit=st.booleans())

@@ -8,7 +8,7 @@ matter, and members with instance ids keep their ranges because they keep their 
 from __future__ import annotations
 
 from kbroker.group_coordinator.assignors.spec import Assignment, GroupSpec
-from kbroker.group_coordinator.consumer.member import Partitions
+from kbroker.group_coordinator.partitions import Partitions
 
 
 class _Topic:

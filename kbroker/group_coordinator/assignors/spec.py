@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kbroker.group_coordinator.consumer.member import Partitions
+from kbroker.group_coordinator.partitions import Partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ as that makes anything better and at most 16 times over all topics.
 from __future__ import annotations
 
 from kbroker.group_coordinator.assignors.spec import Assignment, GroupSpec
-from kbroker.group_coordinator.consumer.member import copied, frozen
+from kbroker.group_coordinator.partitions import copied, frozen
 
 _MAX_ROUNDS = 16
 

@@ -11,17 +11,6 @@ import logging
 
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
-from kbroker.group_coordinator.classic.group import (
-    COMPLETING,
-    DEAD,
-    EMPTY,
-    PREPARING,
-    STABLE,
-    ClassicGroup,
-    Member,
-    Protocols,
-)
-from kbroker.group_coordinator.classic.group_record import empty_group_metadata, group_metadata
 from kbroker.group_coordinator.classic.rebalance import (
     Rebalances,
     answer_join,
@@ -33,7 +22,18 @@ from kbroker.group_coordinator.classic.rebalance import (
     schedule_session,
 )
 from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
-from kbroker.group_coordinator.groups import Groups
+from kbroker.group_coordinator.groups.classic_group import (
+    COMPLETING,
+    DEAD,
+    EMPTY,
+    PREPARING,
+    STABLE,
+    ClassicGroup,
+    Member,
+    Protocols,
+)
+from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.records.classic_group import empty_group_metadata, group_metadata
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from kbroker.protocol.messages.sync_group import SyncGroupResponse
@@ -104,8 +104,6 @@ class JoinGroups:
         if not self._accepts(group, member_id):
             group.remove(member_id)
             join.fail(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
-        elif group.state is DEAD:
-            join.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id)
         elif not group.supports(request.protocol_type, [name for name, _ in join.protocols]):
             join.fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
         elif not member_id:
@@ -136,7 +134,7 @@ class JoinGroups:
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
         """Tell whether there is room. During the join phase only those who are already here count (KAFKA-9844)."""
-        if group.state in (EMPTY, DEAD):
+        if group.state is EMPTY:
             return True
         member = group.members.get(member_id)
         if group.state is PREPARING:

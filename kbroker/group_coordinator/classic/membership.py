@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 
 from kbroker.coordination.outcome import Cancel, Outcome
-from kbroker.group_coordinator.classic.group import COMPLETING, DEAD, PREPARING, STABLE, ClassicGroup, Member
 from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_join, answer_sync, schedule_session
+from kbroker.group_coordinator.groups.classic_group import COMPLETING, PREPARING, STABLE, ClassicGroup, Member
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.messages.join_group import JoinGroupResponse
@@ -32,8 +32,6 @@ class Membership:
         """Handle a Heartbeat; raises ApiError."""
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if group.state is DEAD:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         member = group.validate_member(request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
@@ -48,8 +46,6 @@ class Membership:
         """Handle a LeaveGroup, or an administrator's removal of static members (no member id); raises ApiError."""
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if group.state is DEAD:
-            return Outcome(reply=LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         out = Outcome()
         answers = [
             MemberResponse(

@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable
 
 from kbroker.coordination.outcome import Cancel, CoordinatorRecord, Outcome, Parked, Schedule
-from kbroker.group_coordinator.classic.group import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup, Member
-from kbroker.group_coordinator.classic.group_record import group_metadata
 from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.groups.classic_group import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup, Member
+from kbroker.group_coordinator.records.classic_group import group_metadata
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from kbroker.protocol.messages.sync_group import SyncGroupResponse

@@ -9,9 +9,16 @@ import logging
 
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.outcome import Cancel, Outcome, Parked
-from kbroker.group_coordinator.classic.group import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicGroup, Member
-from kbroker.group_coordinator.classic.group_record import group_metadata
 from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_sync, persist
+from kbroker.group_coordinator.groups.classic_group import (
+    COMPLETING,
+    EMPTY,
+    PREPARING,
+    STABLE,
+    ClassicGroup,
+    Member,
+)
+from kbroker.group_coordinator.records.classic_group import group_metadata
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -47,8 +54,6 @@ class SyncGroups:
     def _validate_sync(self, group: ClassicGroup | None, request: SyncGroupRequest) -> tuple[ErrorCode, Member | None]:
         if group is None or group.state is EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID, None
-        if group.state is DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
         try:
             member = group.validate_member(request.member_id, request.group_instance_id)
         except ApiError as err:

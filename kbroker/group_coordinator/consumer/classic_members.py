@@ -13,27 +13,22 @@ from dataclasses import replace
 
 from kbroker.coordination.outcome import Cancel, Outcome, Parked, Schedule
 from kbroker.group_coordinator.classic.join_group import MEMBER_ID_REQUIRED_SINCE, Join
-from kbroker.group_coordinator.consumer import records
-from kbroker.group_coordinator.consumer.group import CONSUMER, ConsumerGroup
-from kbroker.group_coordinator.consumer.identity import check_instance, check_room, dynamic_member, static_member
-from kbroker.group_coordinator.consumer.member import (
-    UNRELEASED,
-    UNREVOKED,
-    ClassicSide,
-    ConsumerMember,
-    without_epochs,
+from kbroker.group_coordinator.consumer.consumer_protocol import (
+    read_subscription,
+    version_of,
+    write_assignment,
 )
+from kbroker.group_coordinator.consumer.identity import check_instance, check_room, dynamic_member, static_member
+from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.reconciliation import Owned
 from kbroker.group_coordinator.consumer.regexes import Change
 from kbroker.group_coordinator.consumer.removal import Removal
 from kbroker.group_coordinator.consumer.sessions import Sessions
 from kbroker.group_coordinator.consumer.target import Targets
-from kbroker.group_coordinator.consumer_protocol import (
-    read_subscription,
-    version_of,
-    write_assignment,
-)
-from kbroker.group_coordinator.migration import Migration
+from kbroker.group_coordinator.groups.consumer_group import CONSUMER, ConsumerGroup
+from kbroker.group_coordinator.groups.consumer_member import UNRELEASED, UNREVOKED, ClassicSide, ConsumerMember
+from kbroker.group_coordinator.partitions import without_epochs
+from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

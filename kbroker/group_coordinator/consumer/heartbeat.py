@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from kbroker.coordination.outcome import Outcome
 from kbroker.group_coordinator.config import Settings
-from kbroker.group_coordinator.consumer import records
 from kbroker.group_coordinator.consumer.identity import (
     check_epoch,
     check_instance,
@@ -20,13 +19,15 @@ from kbroker.group_coordinator.consumer.identity import (
     dynamic_member,
     static_member,
 )
-from kbroker.group_coordinator.consumer.member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember, Epochs
+from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.reconciliation import Owned
 from kbroker.group_coordinator.consumer.removal import Removal
 from kbroker.group_coordinator.consumer.sessions import Sessions
 from kbroker.group_coordinator.consumer.target import Targets
-from kbroker.group_coordinator.groups import Groups
-from kbroker.group_coordinator.migration import Migration
+from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember
+from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.partitions import Epochs
+from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_group_heartbeat import (
     Assignment,

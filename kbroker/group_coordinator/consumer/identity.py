@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kbroker.coordination.outcome import Outcome
-from kbroker.group_coordinator.consumer import records
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
-from kbroker.group_coordinator.consumer.member import LEAVE_STATIC_EPOCH, ConsumerMember, Epochs
 from kbroker.group_coordinator.consumer.reconciliation import Owned
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.consumer_member import LEAVE_STATIC_EPOCH, ConsumerMember
+from kbroker.group_coordinator.partitions import Epochs
+from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)

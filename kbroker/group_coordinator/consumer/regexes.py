@@ -22,10 +22,10 @@ import re2
 
 from kbroker.coordination.outcome import Outcome, Schedule
 from kbroker.group_coordinator.config import Settings
-from kbroker.group_coordinator.consumer import records
-from kbroker.group_coordinator.consumer.group import ConsumerGroup, ResolvedRegex
-from kbroker.group_coordinator.consumer.member import ConsumerMember
-from kbroker.group_coordinator.groups import Groups
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup, ResolvedRegex
+from kbroker.group_coordinator.groups.consumer_member import ConsumerMember
+from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode
 

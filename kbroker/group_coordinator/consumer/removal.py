@@ -9,12 +9,12 @@ import logging
 from collections.abc import Sequence
 
 from kbroker.coordination.outcome import Outcome, Schedule
-from kbroker.group_coordinator.consumer import records
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
-from kbroker.group_coordinator.consumer.member import ConsumerMember
+from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.sessions import REASONS, forget_timers
-from kbroker.group_coordinator.groups import Groups
-from kbroker.group_coordinator.migration import Migration
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.consumer_member import ConsumerMember
+from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.topics import Topics
 
 log = logging.getLogger(__name__)

@@ -16,13 +16,14 @@ from kbroker.coordination.outcome import CoordinatorRecord, Outcome
 from kbroker.group_coordinator.assignors.choice import ASSIGNORS, choose
 from kbroker.group_coordinator.assignors.spec import GroupSpec, MemberSpec
 from kbroker.group_coordinator.config import Settings
-from kbroker.group_coordinator.consumer import records
-from kbroker.group_coordinator.consumer.group import NOTHING, ConsumerGroup, is_homogeneous
-from kbroker.group_coordinator.consumer.member import ConsumerMember, Partitions
 from kbroker.group_coordinator.consumer.reconciliation import Owned, reconcile
 from kbroker.group_coordinator.consumer.regexes import Change, Regexes
 from kbroker.group_coordinator.consumer.sessions import Sessions
+from kbroker.group_coordinator.groups.consumer_group import NOTHING, ConsumerGroup, is_homogeneous
+from kbroker.group_coordinator.groups.consumer_member import ConsumerMember
 from kbroker.group_coordinator.java_order import in_javas_order
+from kbroker.group_coordinator.partitions import Partitions
+from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.topics import Topics
 
 log = logging.getLogger(__name__)

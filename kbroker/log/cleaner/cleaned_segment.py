@@ -20,7 +20,7 @@ from kbroker.log.files import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from kbroker.log.segment.index_files import encode_offset_entry, encode_time_entry
+from kbroker.log.segment.index_files import OFFSET_ENTRY, TIME_ENTRY
 from kbroker.log.segment.transaction_index import AbortedTxn, encode_aborted
 
 _GATHERED: Final = 1 << 20
@@ -56,7 +56,7 @@ class CleanedSegment:
         if max_timestamp > self._newest[0]:
             self._newest = (max_timestamp, last_offset)
         if position - self._indexed > self._interval:
-            self._index += encode_offset_entry(last_offset - self._base, position)
+            self._index += OFFSET_ENTRY.pack(last_offset - self._base, position)
             self._note_time()
             self._indexed = position
         size = len(batch)
@@ -67,7 +67,7 @@ class CleanedSegment:
 
     def _note_time(self) -> None:
         if self._newest[0] > self._noted:
-            self._times += encode_time_entry(self._newest[0], self._newest[1] - self._base)
+            self._times += TIME_ENTRY.pack(self._newest[0], self._newest[1] - self._base)
             self._noted = self._newest[0]
 
     def flush(self) -> int:
@@ -106,7 +106,6 @@ class CleanedSegment:
         self._parts.clear()
 
     def discard(self) -> None:
-        """Remove the files."""
         self.close()
         for suffix in SEGMENT_SUFFIXES:
             with contextlib.suppress(FileNotFoundError):

@@ -35,7 +35,6 @@ class CleaningJob:
     io_bytes: int
 
     def encode(self) -> dict[str, Any]:
-        """Return the fields in JSON's types."""
         return asdict(self)
 
     @classmethod

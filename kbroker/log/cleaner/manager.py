@@ -97,7 +97,6 @@ class Cleaner:
 
     @property
     def busy(self) -> bool:
-        """Whether any log is being cleaned."""
         return bool(self._running)
 
     def forget(self, key: Key) -> bool:

@@ -113,12 +113,10 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that there are."""
         return [worker.pid for worker in (*self._busy, *self._idle)]
 
     @property
     def is_free(self) -> bool:
-        """Whether a worker can be had."""
         return self.settings.enable and len(self._busy) < self.settings.threads
 
     def share(self, total: float) -> float:
@@ -152,7 +150,6 @@ class WorkerPool:
             worker.end()
 
     def close(self) -> None:
-        """End all workers."""
         for worker in (*self._busy, *self._idle):
             worker.end()
         self._busy.clear()

@@ -391,7 +391,6 @@ class LogDirectory:
         self._doomed.append((now_ms, path))
 
     def sizes(self) -> list[LogSize]:
-        """Bytes of each partition."""
         return [LogSize(topic, partition, log.size) for (topic, partition), log in self.logs.items()]
 
     def disk_space(self) -> tuple[int, int]:

@@ -77,7 +77,6 @@ class LogManager:
 
     @property
     def online(self) -> list[LogDirectory]:
-        """The directories in use."""
         return [manager for manager in self.managers if not manager.failure]
 
     @property
@@ -175,7 +174,6 @@ class LogManager:
         return self.home(key) is not None
 
     def home(self, key: Key) -> LogDirectory | None:
-        """Return the directory that holds a partition."""
         return next((manager for manager in self.managers if key in manager.logs), None)
 
     def get_or_create(
@@ -210,7 +208,6 @@ class LogManager:
 
     @property
     def all_cordoned(self) -> bool:
-        """Whether no directory takes new partitions."""
         return all(self.is_cordoned(manager.directory) for manager in self.managers)
 
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
@@ -232,20 +229,12 @@ class LogManager:
     def save_log_starts(self) -> None:
         """Let what clients were told of deleted records survive a crash."""
         for manager in self.online:
-            try:
-                manager.save_log_starts()
-            except OSError as error:
-                logger.error("the start offsets of logs in %s could not be saved: %s", manager.directory, error)
-                manager.report(error)
+            _attempt(manager, "the start offsets of logs could not be saved", manager.save_log_starts)
 
     def sync(self) -> None:
         """Let partitions created since the last call survive a power loss."""
         for manager in self.online:
-            try:
-                manager.sync()
-            except OSError as error:
-                logger.error("log directory %s could not be synced: %s", manager.directory, error)
-                manager.report(error)
+            _attempt(manager, "the directory could not be synced", manager.sync)
 
     @property
     def producer_id_expiration_ms(self) -> int:
@@ -344,22 +333,14 @@ class LogManager:
         self.on_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)
         if source is not None:
-            try:
-                source.delete_all([key], now_ms)
-            except OSError as error:
-                logger.error("%s-%d could not be removed from its old directory: %s", *key, error)
-                source.report(error)
-        try:
-            move.target.checkpoint()
-        except OSError as error:
-            logger.error("checkpoints in %s could not be written: %s", move.target.directory, error)
-            move.target.report(error)
+            trouble = f"{key[0]}-{key[1]} could not be removed, which has moved"
+            _attempt(source, trouble, lambda: source.delete_all([key], now_ms))
+        _attempt(move.target, "checkpoints could not be written", move.target.checkpoint)
 
     # -- compaction -------------------------------------------------------------------------------------------
 
     @property
     def cleaning(self) -> bool:
-        """Whether any log is being compacted."""
         return any(manager.cleaner.busy for manager in self.online)
 
     def follow_cleaning(self, now_ms: int) -> None:
@@ -375,7 +356,6 @@ class LogManager:
     # -- what is due ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due in every directory."""
         for manager in self.online:
             manager.tick(now_ms)
         if self.moves:
@@ -385,3 +365,12 @@ class LogManager:
 def _extent(log: PartitionLog) -> tuple[int, int]:
     """Rank copies of a log: the longer one, then the one that knows of more deleted records."""
     return log.log_end_offset, log.log_start_offset
+
+
+def _attempt(manager: LogDirectory, trouble: str, work: Callable[[], object]) -> None:
+    """Do what is worth doing but need not be; a directory that fails is told."""
+    try:
+        work()
+    except OSError as error:
+        logger.error("%s: %s: %s", manager.directory, trouble, error)
+        manager.report(error)

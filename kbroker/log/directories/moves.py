@@ -95,7 +95,6 @@ class Move:
 
     @property
     def size(self) -> int:
-        """Bytes copied."""
         return sum(size for _, size, _ in self._copied.values())
 
     def is_ready(self) -> bool:

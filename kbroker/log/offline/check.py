@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kbroker.log import checkpoints
-from kbroker.log.batch_scan import scan_headers
+from kbroker.log.batch_scan import end_of_file
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.partition_dirs import partition_of
 from kbroker.log.files import (
@@ -28,12 +28,12 @@ from kbroker.log.files import (
 from kbroker.log.offline.check_batches import PartitionWalk
 from kbroker.log.offline.check_checkpoints import (
     check_snapshot,
-    parse_epochs,
     parse_offsets,
     parse_properties,
     parse_topic_id,
 )
-from kbroker.log.offline.findings import Checked, Finding, OpenFile, Progress
+from kbroker.log.offline.check_leader_epochs import EpochCheck
+from kbroker.log.offline.findings import Checked, Finding, Progress, read_bounded
 from kbroker.log.producers.producer_snapshots import ProducerEntry, decode_snapshot
 
 _OFFSET_CHECKPOINTS = (
@@ -45,7 +45,6 @@ _OFFSET_CHECKPOINTS = (
 _OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, meta_properties.META_PROPERTIES)
 _OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
 _OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
-_LARGEST_SNAPSHOT = 1 << 26
 
 Key = tuple[str, int]
 
@@ -64,7 +63,6 @@ class DataDir:
     topic_ids: dict[str, bytes] = field(default_factory=dict)
 
     def offset(self, checkpoint: str, key: Key) -> int | None:
-        """Return what a checkpoint says of a partition."""
         return self.offsets.get(checkpoint, {}).get(key)
 
 
@@ -147,21 +145,16 @@ def _partition(path: str, key: Key, state: DataDir, progress: Progress, checked:
     checked.files += sum(name.endswith(_OF_A_SEGMENT) or name in _OF_A_PARTITION for name in names)
     yield from _leftovers(path, names, state.clean)
     yield from _topic_id(path, key, state)
-    epochs: list[tuple[int, int]] = []
-    try:
-        epochs = parse_epochs(os.path.join(path, checkpoints.LEADER_EPOCHS))
-    except ValueError as error:
-        yield Finding(os.path.join(path, checkpoints.LEADER_EPOCHS), None, str(error))
+    epochs = EpochCheck(path)
+    yield from epochs.read()
     bases = sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := offset_of(name)) is not None)
     if not bases:
         yield Finding(path, None, "holds no segment", not state.clean)
         return
     log_start = max(state.offset(checkpoints.LOG_STARTS, key) or 0, bases[0])
-    # Deleting records takes epochs away at once; where the log starts is written down some time later.
-    epochs_from = log_start if state.clean or not epochs else max(log_start, epochs[0][1])
-    walk = PartitionWalk(path, bases[0], epochs, epochs_from, _first_producers(path, bases[0]), progress, checked)
+    epochs.begin(log_start, clean=state.clean)
+    walk = PartitionWalk(path, bases[0], epochs, _first_producers(path, bases[0]), progress, checked)
     first_recovered = _first_recovered(path, key, bases, state)
-    end: int | None = None
     for index, base in enumerate(bases):
         recovers = index >= first_recovered
         next_base = bases[index + 1] if index + 1 < len(bases) else None
@@ -171,16 +164,12 @@ def _partition(path: str, key: Key, state: DataDir, progress: Progress, checked:
         if not whole and recovers:
             for later in bases[index + 1 :]:
                 yield Finding(offset_name(path, later, LOG_SUFFIX), None, "recovery will remove the segment", True)
-            end = walk.next_offset
             break
-    else:
-        end = walk.next_offset
+    end = walk.next_offset
     for name in sorted(names):
         if name.endswith(SNAPSHOT_SUFFIX) and offset_of(name) is not None:
             yield from check_snapshot(os.path.join(path, name), end, recovery=first_recovered < len(bases))
-    if epochs and epochs[-1][1] > end:
-        what = f"epoch {epochs[-1][0]} begins with offset {epochs[-1][1]}, behind the log's end {end}"
-        yield Finding(os.path.join(path, checkpoints.LEADER_EPOCHS), None, what, not state.clean)
+    yield from epochs.end(end, clean=state.clean)
     yield from _offsets_in_order(path, key, log_start, end, state)
 
 
@@ -211,11 +200,7 @@ def _first_producers(path: str, base: int) -> list[ProducerEntry] | None:
     if base == 0:
         return []
     try:
-        file = offset_name(path, base, SNAPSHOT_SUFFIX)
-        if os.path.getsize(file) > _LARGEST_SNAPSHOT:
-            return None
-        with open(file, "rb") as content:
-            return decode_snapshot(content.read())
+        return decode_snapshot(read_bounded(offset_name(path, base, SNAPSHOT_SUFFIX)) or b"")
     except (OSError, ValueError):
         return None
 
@@ -225,17 +210,9 @@ def _first_recovered(path: str, key: Key, bases: list[int], state: DataDir) -> i
     if state.clean:
         return len(bases)
     point = state.offset(checkpoints.RECOVERY_POINTS, key) or 0
-    if point > bases[-1] and point > _header_end(path, bases[-1]):
+    if point > bases[-1] and point > end_of_file(offset_name(path, bases[-1], LOG_SUFFIX), bases[-1]):
         point = 0  # whatever wrote that did not know this log
     return max(bisect_right(bases, point) - 1, 0)
-
-
-def _header_end(path: str, base: int) -> int:
-    end = base
-    with OpenFile(offset_name(path, base, LOG_SUFFIX)) as file:
-        for _, header in scan_headers(file.fd, 0, file.size):
-            end = header.last_offset + 1
-    return end
 
 
 def _offsets_in_order(path: str, key: Key, log_start: int, end: int, state: DataDir) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Walk the segments of a partition and hold every batch to S2: whole, sound, in order, with a true CRC.
 
-Owns the walk over the `.log` files and what it remembers between batches: the next offset, the leader epochs, the open
-transactions. Never repairs anything and never holds more than a chunk of a file, whatever a batch claims.
+Owns the walk over the `.log` files and what it remembers between batches: the next offset, the open transactions. Never
+repairs anything and never holds more than a chunk of a file, whatever a batch claims.
 
 Compaction leaves gaps between offsets and takes records of transactions away; from the first gap on, what depends on
 records that may have been there is not judged any more.
@@ -9,20 +9,21 @@ records that may have been there is not judged any more.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Final
 
 from crc32c import crc32c
 
 from kbroker.log.files import LOG_SUFFIX, offset_name, read_at
 from kbroker.log.offline.check_indexes import IndexChecks
+from kbroker.log.offline.check_leader_epochs import EpochCheck
 from kbroker.log.offline.findings import CHUNK, Checked, Finding, OpenFile, Progress
 from kbroker.log.producers.producer_snapshots import ProducerEntry
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.transaction_index import AbortedTxn
+from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header, read_marker
+from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header
 
 _LARGEST_MARKER: Final = 1 << 16
 _MOST_TRANSACTIONS: Final = 1 << 20
@@ -50,7 +51,6 @@ class Window:
         return self._chunk[offset : offset + size]
 
     def crc(self, position: int, end: int) -> int:
-        """Return the CRC-32C of the bytes from `position` to `end`."""
         value = 0
         while position < end:
             part = self.read(position, min(CHUNK, end - position))
@@ -77,25 +77,18 @@ class PartitionWalk:
         self,
         directory: str,
         first_base: int,
-        epochs: Sequence[tuple[int, int]],
-        epochs_from: int,
+        epochs: EpochCheck,
         producers: Sequence[ProducerEntry] | None,
         progress: Progress,
         checked: Checked,
     ) -> None:
-        """Begin at the first segment; `producers` is what its snapshot holds, None if that is not known.
-
-        `epochs` are those of the leader-epoch-checkpoint, which need not tell of offsets below `epochs_from`.
-        """
+        """Begin at the first segment; `producers` is what its snapshot holds, None if that is not known."""
         self.directory = directory
         self.next_offset = first_base
-        self._epochs = [epoch for epoch, _ in epochs]
-        self._epoch_starts = [start for _, start in epochs]
-        self._epochs_from = epochs_from
+        self._epochs = epochs
         self._progress = progress
         self._checked = checked
         self._dense = producers is not None
-        self._last_epoch = -1
         self._open = {
             p.producer_id: p.current_txn_first_offset for p in producers or () if p.current_txn_first_offset >= 0
         }
@@ -149,7 +142,7 @@ class PartitionWalk:
                 yield Finding(
                     file.path, position, f"offset {header.last_offset} is beyond the next segment's {next_base}"
                 )
-            yield from self._epoch(file.path, position, header, recovers)
+            yield from self._epochs.batch(file.path, position, header, recovers)
             indexes.batch(position, header)
             self._transactions(window, position, header, indexes)
             self._checked.batches += 1
@@ -191,21 +184,6 @@ class PartitionWalk:
         except Malformed as error:
             raise Bad(str(error), header.size) from error
         return None if marker is None else marker.commit
-
-    def _epoch(self, path: str, position: int, header: BatchHeader, recovers: bool) -> Iterator[Finding]:
-        epoch = header.leader_epoch
-        if epoch < 0:
-            return
-        if epoch < self._last_epoch:
-            yield Finding(path, position, f"leader epoch {epoch} follows epoch {self._last_epoch}")
-        if epoch > self._last_epoch and header.last_offset >= self._epochs_from:
-            offset = max(header.base_offset, self._epochs_from)
-            index = bisect_right(self._epoch_starts, offset) - 1
-            if index < 0 or self._epochs[index] != epoch:
-                said = f"epoch {self._epochs[index]}" if index >= 0 else "nothing"
-                what = f"leader epoch {epoch} at offset {offset}, where the leader-epoch-checkpoint says {said}"
-                yield Finding(path, position, what, recovers and epoch > max(self._epochs, default=-1))
-        self._last_epoch = max(epoch, self._last_epoch)
 
     def _transactions(self, window: Window, position: int, header: BatchHeader, indexes: IndexChecks) -> None:
         count = header.last_offset_delta + 1

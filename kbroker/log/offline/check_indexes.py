@@ -11,16 +11,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Final
 
 from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
 from kbroker.log.offline.findings import Finding, OpenFile
-from kbroker.log.segment.transaction_index import AbortedTxn
+from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+from kbroker.log.segment.transaction_index import TXN_ENTRY, AbortedTxn, decode_aborted
 from kbroker.protocol.records import BatchHeader
 
-OFFSET_ENTRY: Final = struct.Struct(">II")
-TIME_ENTRY: Final = struct.Struct(">qI")
-TXN_ENTRY: Final = struct.Struct(">hqqqq")
 _Entry = tuple[int, int, int]  # position in the index file, and the two columns, offsets made absolute
 
 
@@ -59,24 +56,17 @@ class _Cursor:
         self.current = next(self._entries, None)
 
 
-def _offset_entries(file: OpenFile, base: int) -> Iterator[_Entry]:
+def _entries(file: OpenFile, index: type[OffsetIndex | TimeIndex], base: int) -> Iterator[_Entry]:
     last = (-1, -1)
-    for place, fields in used_entries(file, OFFSET_ENTRY):
-        relative, position = fields
-        if relative <= last[0] or position <= last[1] or relative > 0x7FFFFFFF:
-            raise Untrue(place, f"offset {base + relative}, position {position} is not beyond the entry before")
-        last = (relative, position)
-        yield place, base + relative, position
-
-
-def _time_entries(file: OpenFile, base: int) -> Iterator[_Entry]:
-    last = (-1, -1)
-    for place, fields in used_entries(file, TIME_ENTRY):
-        timestamp, relative = fields
-        if timestamp <= last[0] or relative < last[1] or relative > 0x7FFFFFFF:
-            raise Untrue(place, f"timestamp {timestamp}, offset {base + relative} is not beyond the entry before")
-        last = (timestamp, relative)
-        yield place, base + relative, timestamp
+    names = ("timestamp", "offset") if index.offset_column else ("offset", "position")
+    for place, (first, second) in used_entries(file, index.entry):
+        relative, other = (second, first) if index.offset_column else (first, second)
+        if first <= last[0] or second < last[1] + index.least_step or relative > MAX_RELATIVE_OFFSET:
+            shown = (other, base + relative) if index.offset_column else (base + relative, other)
+            what = f"{names[0]} {shown[0]}, {names[1]} {shown[1]} is not beyond the entry before"
+            raise Untrue(place, what)
+        last = (first, second)
+        yield place, base + relative, other
 
 
 class _OffsetCheck:
@@ -84,8 +74,8 @@ class _OffsetCheck:
 
     def __init__(self, file: OpenFile, path: str, base: int) -> None:
         self.path = path
-        self._by_position = _Cursor(_offset_entries(file, base))
-        self._by_offset = _Cursor(_offset_entries(file, base))
+        self._by_position = _Cursor(_entries(file, OffsetIndex, base))
+        self._by_offset = _Cursor(_entries(file, OffsetIndex, base))
 
     def batch(self, position: int, header: BatchHeader) -> None:
         cursor = self._by_position
@@ -117,7 +107,7 @@ class _TimeCheck:
 
     def __init__(self, file: OpenFile, path: str, base: int) -> None:
         self.path = path
-        self._cursor = _Cursor(_time_entries(file, base))
+        self._cursor = _Cursor(_entries(file, TimeIndex, base))
         self._largest = -1
         self._noted = -1
 
@@ -189,12 +179,11 @@ def _txn_text(entry: AbortedTxn | None) -> str:
 
 def _txn_entries(file: OpenFile, base: int) -> Iterator[tuple[int, AbortedTxn]]:
     previous = base - 1
-    for place, (version, *fields) in file.entries(TXN_ENTRY):
-        entry = AbortedTxn(*fields)
-        if version != 0:
-            raise Untrue(place, f"version {version}")
-        if entry.last_offset <= previous or entry.first_offset > entry.last_offset:
-            raise Untrue(place, f"offsets {entry.first_offset} to {entry.last_offset} are not in order")
+    for place, fields in file.entries(TXN_ENTRY):
+        try:
+            entry = decode_aborted(fields, previous)
+        except ValueError as error:
+            raise Untrue(place, str(error)) from error
         previous = entry.last_offset
         yield place, entry
     if file.size % TXN_ENTRY.size:
@@ -237,13 +226,11 @@ class IndexChecks:
             self._checks.pop(suffix, None)
 
     def batch(self, position: int, header: BatchHeader) -> None:
-        """Take the next batch of the log."""
         for suffix, check in list(self._checks.items()):
             with self._judging(suffix, check.path):
                 check.batch(position, header)
 
     def marker(self, offset: int, producer_id: int, expected: AbortedTxn | None, certain: bool) -> None:
-        """Take an abort marker of the log."""
         check = self._checks.get(TXN_INDEX_SUFFIX)
         if isinstance(check, TxnCheck):
             with self._judging(TXN_INDEX_SUFFIX, check.path):

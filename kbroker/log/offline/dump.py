@@ -25,13 +25,15 @@ from kbroker.log.files import (
 )
 from kbroker.log.offline.check import NoLogDir, partitions_of
 from kbroker.log.offline.check_batches import Window
-from kbroker.log.offline.check_checkpoints import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, parse_epochs, parse_offsets
-from kbroker.log.offline.check_indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
+from kbroker.log.offline.check_checkpoints import parse_offsets
+from kbroker.log.offline.check_leader_epochs import parse_epochs
 from kbroker.log.offline.findings import OpenFile, read_text
+from kbroker.log.producers.producer_snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEAD
+from kbroker.log.segment.index_files import OFFSET_ENTRY, TIME_ENTRY
+from kbroker.log.segment.transaction_index import TXN_ENTRY
+from kbroker.protocol.control_records import ABORT_MARKER, COMMIT_MARKER
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import (
-    ABORT_MARKER,
-    COMMIT_MARKER,
     CRC_START,
     HEADER_SIZE,
     BatchHeader,

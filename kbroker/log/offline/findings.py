@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, Self
 from kbroker.log.files import read_at
 
 CHUNK: Final = 1 << 20
-TEXT_LIMIT: Final = 1 << 24
-"""Bytes of the largest text file that is read: a checkpoint of some hundred thousand partitions."""
+SMALL_LIMIT: Final = 1 << 26
+"""Bytes of the largest checkpoint or snapshot that is read: some hundred thousand partitions, a million producers."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that have been read since the last call."""
@@ -48,19 +48,25 @@ class Checked:
 
 
 class TooLargeError(ValueError):
-    """A text file has more bytes than any broker writes."""
+    """A checkpoint or a snapshot has more bytes than any broker writes."""
+
+
+def read_bounded(path: str) -> bytes | None:
+    """Return a small file's content, None where there is no such file; raises TooLargeError, OSError."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(SMALL_LIMIT + 1)
+    except FileNotFoundError:
+        return None
+    if len(content) > SMALL_LIMIT:
+        raise TooLargeError(f"it has more than {SMALL_LIMIT} bytes")
+    return content
 
 
 def read_text(path: str) -> str | None:
     """Return a text file's content, None where there is no such file; raises ValueError for what is no text."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read(TEXT_LIMIT + 1)
-    except FileNotFoundError:
-        return None
-    if len(content) > TEXT_LIMIT:
-        raise TooLargeError(f"it has more than {TEXT_LIMIT} bytes")
-    return content.decode()
+    content = read_bounded(path)
+    return None if content is None else content.decode()
 
 
 class OpenFile:

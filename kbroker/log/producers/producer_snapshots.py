@@ -14,6 +14,7 @@ import logging
 import os
 import struct
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -24,8 +25,8 @@ from kbroker.protocol.records import BatchHeader
 RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62
 """Producer ids below this may have been handed out by a broker; others a client made up, which nobody checks."""
-_HEAD: Final = struct.Struct(">hIi")
-_ENTRY: Final = struct.Struct(">qhiqiqiq")
+SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
+SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _VERSION: Final = 1
 
 
@@ -55,34 +56,18 @@ def produced_batch(header: BatchHeader, base_offset: int) -> ProducedBatch:
     return ProducedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp)
 
 
+@dataclass(slots=True, eq=False)
 class ProducerEntry:
     """One producer's state on one partition; timestamps in ms."""
 
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "current_txn_first_offset",
-        "last_timestamp",
-        "producer_epoch",
-        "producer_id",
-    )
-
-    def __init__(
-        self,
-        producer_id: int,
-        producer_epoch: int = -1,
-        coordinator_epoch: int = -1,
-        last_timestamp: int = -1,
-        current_txn_first_offset: int = -1,
-    ) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.coordinator_epoch = coordinator_epoch
-        self.last_timestamp = last_timestamp
-        self.current_txn_first_offset = current_txn_first_offset
-        """Where its open transaction began, -1 without one."""
-        self.batches: list[ProducedBatch] = []
-        """The last five data batches of this epoch, oldest first."""
+    producer_id: int
+    producer_epoch: int = -1
+    coordinator_epoch: int = -1
+    last_timestamp: int = -1
+    current_txn_first_offset: int = -1
+    """Where its open transaction began, -1 without one."""
+    batches: list[ProducedBatch] = field(default_factory=list)
+    """The last five data batches of this epoch, oldest first."""
 
     @property
     def last_sequence(self) -> int:
@@ -90,7 +75,6 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else -1
 
     def add(self, epoch: int, batch: ProducedBatch) -> None:
-        """Note a data batch."""
         self.set_epoch(epoch)
         self.batches.append(batch)
         if len(self.batches) > RETAINED_BATCHES:
@@ -106,11 +90,11 @@ class ProducerEntry:
 
 def encode_snapshot(entries: Collection[ProducerEntry]) -> bytes:
     """Return a snapshot file's content."""
-    parts = [_HEAD.pack(_VERSION, 0, len(entries))]
+    parts = [SNAPSHOT_HEAD.pack(_VERSION, 0, len(entries))]
     for entry in entries:
         last = entry.batches[-1] if entry.batches else ProducedBatch(-1, -1, 0, -1)
         parts.append(
-            _ENTRY.pack(
+            SNAPSHOT_ENTRY.pack(
                 entry.producer_id,
                 entry.producer_epoch,
                 last.last_sequence,
@@ -128,15 +112,17 @@ def encode_snapshot(entries: Collection[ProducerEntry]) -> bytes:
 
 def decode_snapshot(content: bytes) -> list[ProducerEntry]:
     """Read a snapshot file's content; raises ValueError where it is not one."""
-    if len(content) < _HEAD.size:
-        raise ValueError("producer snapshot is cut off")
-    version, crc, count = _HEAD.unpack_from(content)
-    if version != _VERSION or crc != crc32c(memoryview(content)[6:]) or count < 0:
-        raise ValueError("producer snapshot has a wrong version or checksum")
-    if len(content) != _HEAD.size + count * _ENTRY.size:
-        raise ValueError("producer snapshot has a wrong length")
+    if len(content) < SNAPSHOT_HEAD.size:
+        raise ValueError("is cut off")
+    version, crc, count = SNAPSHOT_HEAD.unpack_from(content)
+    if version != _VERSION:
+        raise ValueError(f"version {version} is not {_VERSION}")
+    if crc != (found := crc32c(memoryview(content)[6:])):
+        raise ValueError(f"the CRC is {found:#010x}, the file says {crc:#010x}")
+    if len(content) != SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size:
+        raise ValueError(f"{len(content)} bytes do not hold {count} entries")
     entries = []
-    for fields in _ENTRY.iter_unpack(content[_HEAD.size :]):
+    for fields in SNAPSHOT_ENTRY.iter_unpack(content[SNAPSHOT_HEAD.size :]):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first_offset = fields
         entry = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, txn_first_offset)
         if offset >= 0:
@@ -161,7 +147,6 @@ class Snapshots:
         self.offsets = sorted(offset for offset in map(offset_of, names) if offset is not None)
 
     def move(self, directory: str) -> None:
-        """Follow the partition's directory to a new name."""
         self._directory = directory
 
     def _path(self, offset: int) -> str:
@@ -191,7 +176,6 @@ class Snapshots:
         return None
 
     def remove(self, offset: int) -> None:
-        """Remove one snapshot."""
         if offset in self.offsets:
             self.offsets.remove(offset)
         remove_quietly(self._path(offset))

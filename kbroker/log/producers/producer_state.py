@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 from kbroker.log.append_info import CLIENT, REPLICATION, AppendError, AppendOrigin
 from kbroker.log.producers.producer_snapshots import ProducedBatch, ProducerEntry, produced_batch
 from kbroker.log.producers.verification_guard import UNCHECKED, Verification
+from kbroker.protocol.control_records import EndTxnMarker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
+from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader
 
 _MAX_EPOCH: Final = 32767
 MAX_VERIFICATIONS: Final = 1000

@@ -10,6 +10,7 @@ coordinator does not know of.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from kbroker.log.append_info import AppendError
@@ -20,16 +21,14 @@ UNCHECKED: Final = object()
 """Shown where nobody verifies: verification is switched off, or the caller is no client."""
 
 
+@dataclass(slots=True, eq=False)
 class Verification:
     """What is being verified for one producer; `epoch_bump` from transaction version 2 on."""
 
-    __slots__ = ("epoch", "epoch_bump", "lowest_sequence", "started_ms")
-
-    def __init__(self, epoch: int, sequence: int, epoch_bump: bool, now_ms: int) -> None:
-        self.epoch = epoch
-        self.lowest_sequence = sequence
-        self.epoch_bump = epoch_bump
-        self.started_ms = now_ms
+    epoch: int
+    lowest_sequence: int
+    epoch_bump: bool
+    started_ms: int
 
     def note(self, epoch: int, sequence: int) -> None:
         """Take another batch into account that waits for the same answer."""

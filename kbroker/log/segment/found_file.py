@@ -71,7 +71,6 @@ class FoundFile:
         self._spans: Spans | None = None
 
     def cut(self, size: int) -> None:
-        """Follow a truncation."""
         self.unchecked = min(self.unchecked, size)
         self._not_proven_up_to(min(self.unproven, size))
 
@@ -93,5 +92,4 @@ class FoundFile:
             self.unproven, self._spans = 0, None
 
     def prove_end(self) -> None:
-        """Note that the last batch ends where it has to."""
         self.end_proven = True

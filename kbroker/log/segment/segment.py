@@ -101,7 +101,6 @@ class Segment:
 
     @property
     def handle(self) -> FileHandle:
-        """The open log file."""
         self._used = True
         handle = self._handle
         if handle is None:
@@ -144,7 +143,6 @@ class Segment:
             del self._tail_positions[: _TAIL_LENGTH // 2 + 1]
 
     def should_roll(self, size: int, last_offset: int, timestamp: int, now_ms: int, limit: int, age_ms: int) -> bool:
-        """Whether a batch of `size` bytes has to go to a new segment."""
         if self.size > limit - size or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if self.size == 0:
@@ -204,14 +202,14 @@ class Segment:
     def offset_beyond(self, position: int) -> int:
         """Return an offset that lies behind everything before `position`, as near as the index knows."""
         index = self._offset_index()
-        slot = index.entries.last_at_most(position, 1) + 1
-        return self.base_offset + (index.entries.get(slot)[0] if slot < index.entries.count else MAX_RELATIVE_OFFSET)
+        slot = index.last_at_most(position, 1) + 1
+        return self.base_offset + (index.get(slot)[0] if slot < index.count else MAX_RELATIVE_OFFSET)
 
     def boundary_before(self, position: int) -> int:
         """Return the position of a batch at or before `position`, as near as the index knows."""
         offsets = self._offset_index()
-        slot = offsets.entries.last_at_most(position, 1)
-        return offsets.entries.get(slot)[1] if slot >= 0 else 0
+        slot = offsets.last_at_most(position, 1)
+        return offsets.get(slot)[1] if slot >= 0 else 0
 
     def place_by_time(self, timestamp: int, start_offset: int) -> int | None:
         """Return the beginning of a batch from which on to look for `timestamp` at or after `start_offset`.
@@ -340,7 +338,6 @@ class Segment:
         self._used = False
 
     def move(self, directory: str) -> None:
-        """Follow the partition's directory to a new name."""
         self._directory = directory
         self.indexes.move(directory)
         self.txns.move(directory)

@@ -96,7 +96,7 @@ class SegmentIndexes:
         """Empty the files; whoever calls goes on with `note` for each batch, and `end_rebuild`."""
         if self._open is not None:
             for index in self._open:
-                index.entries.close()
+                index.close()
             self._open = None
         self._empty()
         self._indexed = 0
@@ -110,7 +110,7 @@ class SegmentIndexes:
 
     def _empty(self) -> None:
         for index in self.open():
-            index.entries.truncate(0)
+            index.empty()
         self.max_timestamp, self.max_offset = -1, self._base
 
     def _note_from(self, start: int, fd: int, size: int) -> None:
@@ -136,11 +136,10 @@ class SegmentIndexes:
         """Close the files, cut to their entries; they are looked at again when they are needed again."""
         if self._open is not None:
             for index in self._open:
-                index.entries.trim()
+                index.trim()
             self._open = None
 
     def move(self, directory: str) -> None:
-        """Follow the partition's directory to a new name."""
         self._directory = directory
 
 
@@ -157,7 +156,7 @@ class _Trust(NamedTuple):
 def _look(offsets: OffsetIndex, times: TimeIndex, fd: int, size: int, base_offset: int) -> _Trust:
     """Hold the last entries against the log file, which has `size` bytes."""
     last, newest = offsets.last, times.last
-    if newest is None or not (offsets.looks_sane(size) and times.looks_sane()):
+    if newest is None or not (offsets.in_order() and times.in_order()) or (last is not None and last[1] >= size):
         return _Trust(0, None)
     # The offset index of a small segment has no entry.
     if last is not None and not _begins_at(fd, size, base_offset, last):

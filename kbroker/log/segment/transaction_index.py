@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.log.files import TXN_INDEX_SUFFIX, offset_name, read_optional, write_all
 
-_ENTRY: Final = struct.Struct(">hqqqq")
+TXN_ENTRY: Final = struct.Struct(">hqqqq")
 
 
 class AbortedTxn(NamedTuple):
@@ -31,7 +31,17 @@ class AbortedTxn(NamedTuple):
 
 def encode_aborted(entries: Iterable[AbortedTxn]) -> bytes:
     """Return the content of an index file."""
-    return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
+    return b"".join(TXN_ENTRY.pack(0, *entry) for entry in entries)
+
+
+def decode_aborted(fields: Sequence[int], previous: int) -> AbortedTxn:
+    """Return an entry, which must lie behind the offset of the one before it; raises ValueError."""
+    version, entry = fields[0], AbortedTxn(*fields[1:])
+    if version != 0:
+        raise ValueError(f"version {version}")
+    if entry.last_offset <= previous or entry.first_offset > entry.last_offset:
+        raise ValueError(f"offsets {entry.first_offset} to {entry.last_offset} are not in order")
+    return entry
 
 
 class TxnIndex:
@@ -49,7 +59,6 @@ class TxnIndex:
         """Whether the entries are known to be those of the log."""
 
     def move(self, directory: str) -> None:
-        """Follow the partition's directory to a new name."""
         self._path = offset_name(directory, self._base, TXN_INDEX_SUFFIX)
 
     @property
@@ -65,18 +74,18 @@ class TxnIndex:
 
     def _read(self) -> list[AbortedTxn]:
         data = read_optional(self._path)
-        if data is None or len(data) % _ENTRY.size:
+        if data is None or len(data) % TXN_ENTRY.size:
             self.missing = True
             return []
         entries = []
         previous = self._base - 1
-        for version, *fields in _ENTRY.iter_unpack(data):
-            entry = AbortedTxn(*fields)
-            if version != 0 or entry.last_offset <= previous or entry.first_offset > entry.last_offset:
-                self.missing = True
-                return []
-            previous = entry.last_offset
-            entries.append(entry)
+        try:
+            for fields in TXN_ENTRY.iter_unpack(data):
+                entries.append(decode_aborted(fields, previous))
+                previous = entries[-1].last_offset
+        except ValueError:
+            self.missing = True
+            return []
         return entries
 
     def create(self) -> None:
@@ -87,11 +96,11 @@ class TxnIndex:
     def append(self, entry: AbortedTxn) -> None:
         """Write an entry; nothing is changed if that raises OSError."""
         entries = self.entries
-        size = len(entries) * _ENTRY.size
+        size = len(entries) * TXN_ENTRY.size
         fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
-                write_all(fd, _ENTRY.pack(0, *entry), size)
+                write_all(fd, TXN_ENTRY.pack(0, *entry), size)
             except OSError:
                 os.ftruncate(fd, size)
                 raise
@@ -103,11 +112,10 @@ class TxnIndex:
         """Drop transactions whose marker is at or beyond `offset`."""
         kept = [entry for entry in self.entries if entry.last_offset < offset]
         if len(kept) != len(self.entries):
-            os.truncate(self._path, len(kept) * _ENTRY.size)
+            os.truncate(self._path, len(kept) * TXN_ENTRY.size)
             self._entries = kept
 
     def reset(self) -> None:
-        """Drop everything."""
         self._entries = []
         self.missing, self.proven = False, True
         os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))

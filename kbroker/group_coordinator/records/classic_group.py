@@ -11,7 +11,7 @@ from typing import Any
 
 from kbroker.coordination.encoding import encode
 from kbroker.coordination.outcome import CoordinatorRecord
-from kbroker.group_coordinator.classic.group import STABLE, ClassicGroup, Member
+from kbroker.group_coordinator.groups.classic_group import STABLE, ClassicGroup, Member
 from kbroker.protocol.compiler import decoder
 from kbroker.protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 

@@ -14,7 +14,7 @@ from kbroker.log.producers.producer_state import MAX_VERIFICATIONS
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ErrorCode
 from tests.log.builders import NOW, batch, open_log
-from tests.log.test_producers import PID, end_txn
+from tests.log.producers.test_producer_state import PID, end_txn
 
 HOUR = 3_600_000
 

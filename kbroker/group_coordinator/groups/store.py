@@ -1,17 +1,14 @@
 """The groups of a shard, of both protocols, in one table by id.
 
-Owns which group an id stands for, and what deletes one. What a group is made into, and when, is decided elsewhere.
+Owns which group an id stands for. What a group is made into, and when, is decided elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbroker.coordination.outcome import CoordinatorRecord
-from kbroker.group_coordinator.classic.group import ClassicGroup
-from kbroker.group_coordinator.classic.group_record import group_tombstone
-from kbroker.group_coordinator.consumer import records
-from kbroker.group_coordinator.consumer.group import ConsumerGroup
+from kbroker.group_coordinator.groups.classic_group import ClassicGroup
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 Group = ClassicGroup | ConsumerGroup
@@ -51,8 +48,3 @@ class Groups:
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._by_id.values())
-
-
-def group_tombstones(group: Group) -> list[CoordinatorRecord]:
-    """Return what deletes a group, though not its offsets."""
-    return records.group_tombstones(group) if isinstance(group, ConsumerGroup) else [group_tombstone(group.group_id)]

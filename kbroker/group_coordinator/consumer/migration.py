@@ -10,29 +10,22 @@ import logging
 from collections.abc import Sequence
 
 from kbroker.coordination.outcome import Cancel, CoordinatorRecord, Outcome
-from kbroker.group_coordinator.classic.group import DEAD, EMPTY, STABLE, ClassicGroup, Member
-from kbroker.group_coordinator.classic.group_record import group_metadata, group_tombstone
 from kbroker.group_coordinator.classic.rebalance import Rebalances, schedule_session
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer import records
-from kbroker.group_coordinator.consumer.group import CONSUMER, NOTHING, ConsumerGroup
-from kbroker.group_coordinator.consumer.member import (
-    ClassicSide,
-    ConsumerMember,
-    Partitions,
-    copied,
-    frozen,
-    with_epochs,
-    without_epochs,
-)
-from kbroker.group_coordinator.consumer.sessions import Sessions, forget_timers
-from kbroker.group_coordinator.consumer_protocol import (
+from kbroker.group_coordinator.consumer.consumer_protocol import (
     read_assignment,
     read_subscription,
     version_of,
     write_assignment,
 )
-from kbroker.group_coordinator.groups import Groups
+from kbroker.group_coordinator.consumer.sessions import Sessions, forget_timers
+from kbroker.group_coordinator.groups.classic_group import EMPTY, STABLE, ClassicGroup, Member
+from kbroker.group_coordinator.groups.consumer_group import CONSUMER, NOTHING, ConsumerGroup
+from kbroker.group_coordinator.groups.consumer_member import ClassicSide, ConsumerMember
+from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.partitions import Partitions, copied, frozen, with_epochs, without_epochs
+from kbroker.group_coordinator.records import consumer_group as records
+from kbroker.group_coordinator.records.classic_group import group_metadata, group_tombstone
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.join_group import JoinGroupResponse
@@ -77,7 +70,7 @@ class Migration:
             out.records.append(group_tombstone(group_id))
             self._leave_behind(group, out)
             return ConsumerGroup(group_id)
-        if not create or group.state is DEAD:
+        if not create:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return self._upgrade(group, out)
 

@@ -12,15 +12,9 @@ from typing import Any
 
 from kbroker.coordination.encoding import encode
 from kbroker.coordination.outcome import CoordinatorRecord
-from kbroker.group_coordinator.consumer.group import ConsumerGroup, ResolvedRegex
-from kbroker.group_coordinator.consumer.member import (
-    LEAVE_EPOCH,
-    ClassicSide,
-    ConsumerMember,
-    Epochs,
-    MemberState,
-    Partitions,
-)
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup, ResolvedRegex
+from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, ClassicSide, ConsumerMember, MemberState
+from kbroker.group_coordinator.partitions import Epochs, Partitions
 from kbroker.protocol.compiler import decoder
 from kbroker.protocol.messages.consumer_group_records import (
     ClassicMemberMetadata,

@@ -152,4 +152,4 @@ def test_what_producers_send_is_plain(
     new = [(NOW + index, b"%05d" % index, value(index), record_headers) for index in range(count)]
     plain = read_plain(build_batch(new)[HEADER_SIZE:], count)
     assert plain is not None
-    assert (plain.smallest_stamp, plain.largest_stamp) == (0, count - 1)
+    assert plain == (0, count - 1)

@@ -20,7 +20,8 @@ from kbroker.log.offline.check import NoLogDir, audit, log_bytes, partitions_of
 from kbroker.log.offline.findings import Finding
 from kbroker.log.offline.repair import repair
 from kbroker.log.partition_log import PartitionLog
-from kbroker.protocol.records import build_batch, build_marker, iter_batches
+from kbroker.protocol.control_records import build_marker
+from kbroker.protocol.records import build_batch, iter_batches
 from tests.log.builders import NOW, batch, committed
 
 SMALL = LogConfig(segment_bytes=4000, index_interval_bytes=300)

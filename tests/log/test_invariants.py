@@ -64,7 +64,7 @@ def grown_file(log: PartitionLog) -> None:
 
 
 def unsorted_index(log: PartitionLog) -> None:
-    log.segments.active._checked_indexes()[0].entries.append(0, 0)
+    log.segments.active._checked_indexes()[0].put(0, 0)
 
 
 def moved_watermark(log: PartitionLog) -> None:

@@ -7,7 +7,6 @@ about a group is decided elsewhere in this package, on values.
     Assigning    The group's epoch is ahead of the target's: the next heartbeat that may computes a target.
     Reconciling  Members are on their way to the target.
     Stable       Every member has what the target gives it.
-    Dead         Gone.
 
 A group's state follows from its members and epochs, so there are no transitions to check.
 
@@ -22,7 +21,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from kbroker.group_coordinator.consumer.member import UNRELEASED, ConsumerMember, Epochs, Partitions
+from kbroker.group_coordinator.groups.consumer_member import UNRELEASED, ConsumerMember
+from kbroker.group_coordinator.partitions import Epochs, Partitions
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,6 @@ class ConsumerGroupState(Enum):
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
     STABLE = "Stable"
-    DEAD = "Dead"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,10 @@ record in the log makes it the group's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-Partitions = Mapping[bytes, frozenset[int]]
-"""Partition numbers by topic id."""
-Epochs = Mapping[bytes, Mapping[int, int]]
-"""The epoch at which each partition was assigned, by topic id and partition."""
+from kbroker.group_coordinator.partitions import Epochs
 
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
@@ -88,23 +84,3 @@ class ConsumerMember:
         """Return the epoch at which a partition was assigned to the member, which may be about to lose it, or None."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch
-
-
-def with_epochs(partitions: Partitions, epoch: int) -> Epochs:
-    """Return partitions that were all assigned at one epoch."""
-    return {topic_id: dict.fromkeys(indexes, epoch) for topic_id, indexes in partitions.items()}
-
-
-def copied(partitions: Partitions) -> dict[bytes, set[int]]:
-    """Return partitions that can be changed."""
-    return {topic_id: set(indexes) for topic_id, indexes in partitions.items()}
-
-
-def frozen(partitions: Mapping[bytes, set[int] | frozenset[int]]) -> Partitions:
-    """Return partitions as they are kept; topics without any are left out."""
-    return {topic_id: frozenset(indexes) for topic_id, indexes in partitions.items() if indexes}
-
-
-def without_epochs(epochs: Epochs) -> Partitions:
-    """Return partitions without their epochs."""
-    return {topic_id: frozenset(indexes) for topic_id, indexes in epochs.items()}

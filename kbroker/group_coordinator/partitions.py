@@ -1,0 +1,30 @@
+"""Sets of partitions by topic id, as groups and assignors keep them: values that never change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Partitions = Mapping[bytes, frozenset[int]]
+"""Partition numbers by topic id."""
+Epochs = Mapping[bytes, Mapping[int, int]]
+"""The epoch at which each partition was assigned, by topic id and partition."""
+
+
+def with_epochs(partitions: Partitions, epoch: int) -> Epochs:
+    """Return partitions that were all assigned at one epoch."""
+    return {topic_id: dict.fromkeys(indexes, epoch) for topic_id, indexes in partitions.items()}
+
+
+def copied(partitions: Partitions) -> dict[bytes, set[int]]:
+    """Return partitions that can be changed."""
+    return {topic_id: set(indexes) for topic_id, indexes in partitions.items()}
+
+
+def frozen(partitions: Mapping[bytes, set[int] | frozenset[int]]) -> Partitions:
+    """Return partitions as they are kept; topics without any are left out."""
+    return {topic_id: frozenset(indexes) for topic_id, indexes in partitions.items() if indexes}
+
+
+def without_epochs(epochs: Epochs) -> Partitions:
+    """Return partitions without their epochs."""
+    return {topic_id: frozenset(indexes) for topic_id, indexes in epochs.items()}

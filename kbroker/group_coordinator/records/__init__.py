@@ -1,0 +1,1 @@
+"""What stands in `__consumer_offsets`: the bytes of groups and offsets, in Kafka's own records."""
