@@ -1,6 +1,7 @@
 # Everything a developer runs. Each target makes the virtualenv that it needs; python3 must be 3.11 or newer.
 #
 #   make run      a broker on 127.0.0.1:9092 with its data in ./data; PORT=9192 takes another port
+#   make unit     the tests that need no Java and end soon: some two minutes
 #   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven
 #   make check    linters, types, import rules, freshness of generated pages
 #   make bench    the measured claims
@@ -18,10 +19,13 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 PORT ?= 9092
 
-.PHONY: run test check bench torture demo docs fmt clean
+.PHONY: run unit test check bench torture demo docs fmt clean
 
 run: .venv-run/.stamp
 	.venv-run/bin/kbroker start --dev --listen 127.0.0.1:$(PORT) --data-dir ./data
+
+unit: .venv/.stamp
+	$(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long" $(PYTEST_ARGS)
 
 test: .venv/.stamp
 	$(BIN)/pytest $(PYTEST_ARGS)

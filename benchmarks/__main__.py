@@ -1,7 +1,8 @@
 """`python -m benchmarks`: the measured claims, kbroker and Apache Kafka in turn on the same work in one run.
 
 Prints a table with ratios and saves it under benchmarks/results/. `--rounds N` alternates N times and takes medians;
-`--quick` shrinks the work; `--only WORD` runs the rows whose name contains it. Asserts nothing about time.
+`--quick` shrinks the work; `--only WORD` runs the rows whose name contains it. `--beside DIR` takes another checkout of
+kbroker, which has its environment in DIR/.venv, in place of Apache Kafka. Asserts nothing about time.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ ROWS = [
 ]
 
 
-def measure(name: str, scale: float, only: str) -> dict[str, work.Figures]:
-    """Run every piece of work on one broker."""
+def measure(name: str, scale: float, only: str, checkout: Path | None) -> dict[str, work.Figures]:
+    """Run every piece of work on one broker; `checkout` is where kbroker is taken from instead of here."""
     figures: dict[str, work.Figures] = {}
 
     def want(label: str) -> bool:
@@ -80,7 +81,7 @@ def measure(name: str, scale: float, only: str) -> dict[str, work.Figures]:
     def n(count: int) -> int:
         return max(int(count * scale), 50)
 
-    with running(name) as (broker, ready):
+    with running(name, checkout) as (broker, ready):
         say("start to ready", {"seconds": ready})
         time.sleep(2)
         say("memory idle", {"mb": memory_mb(broker.pid)})
@@ -145,7 +146,8 @@ def verdict(row: Row, ratio: float) -> str:
 
 
 def table(samples: dict[str, dict[str, list[work.Figures]]], limit: dict[str, work.Figures]) -> list[list[str]]:
-    """Return the table's cells; medians over the rounds."""
+    """Return the table's cells, of kbroker and of what stands beside it; medians over the rounds."""
+    (beside,) = samples.keys() - {"kbroker"}
     lines = []
     for row in ROWS:
         values = {
@@ -153,7 +155,7 @@ def table(samples: dict[str, dict[str, list[work.Figures]]], limit: dict[str, wo
         }
         if not all(values.values()):
             continue
-        ours, theirs = (statistics.median(values[side]) for side in ("kbroker", "kafka"))
+        ours, theirs = (statistics.median(values[side]) for side in ("kbroker", beside))
         ratio = ours / theirs if theirs else float("inf")
         bound = limit.get(row.name, {}).get(row.figure)
         lines.append(
@@ -163,14 +165,18 @@ def table(samples: dict[str, dict[str, list[work.Figures]]], limit: dict[str, wo
                 f"{ours:,.2f}" if ours < 100 else f"{ours:,.0f}",
                 f"{theirs:,.2f}" if theirs < 100 else f"{theirs:,.0f}",
                 f"{ratio:.2f}x",
-                verdict(row, ratio),
+                verdict(row, ratio) if beside == "kafka" else "",
                 "" if bound is None else (f"{bound:,.2f}" if bound < 100 else f"{bound:,.0f}"),
             ]
         )
     return lines
 
 
-HEADINGS = ["work", "unit", "kbroker", "Apache Kafka 4.3.0", "ratio", "target", "sink"]
+BESIDE = {"kafka": "Apache Kafka 4.3.0", "before": "kbroker before"}
+
+
+def headings(beside: str) -> list[str]:
+    return ["work", "unit", "kbroker", BESIDE[beside], "ratio", "target", "sink"]
 
 
 def first_touch_us() -> float:
@@ -188,7 +194,7 @@ def first_touch_us() -> float:
         return (time.perf_counter() - started) / pages * 1e6
 
 
-def save(lines: list[list[str]], samples: Any, touches: list[float], command: str) -> Path:
+def save(lines: list[list[str]], samples: Any, touches: list[float], command: str, beside: str) -> Path:
     """Write the table as Markdown and the samples as JSON; return the Markdown's path."""
     RESULTS.mkdir(exist_ok=True)
     stamp = time.strftime("%Y-%m-%d-%H%M", time.gmtime())
@@ -196,13 +202,13 @@ def save(lines: list[list[str]], samples: Any, touches: list[float], command: st
     text = [
         f"# Benchmark of {stamp} UTC",
         "",
-        f"- command: `{command}` (medians of {len(touches) - 1} rounds, kbroker and Apache Kafka in turn)",
+        f"- command: `{command}` (medians of {len(touches) - 1} rounds, kbroker and {BESIDE[beside]} in turn)",
         f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, clients on it too",
         f"- versions: Python {platform.python_version()}, Apache Kafka 4.3.0 (-Xmx1G, G1), {java}",
         f"- first touch of a page of memory, before and after each round: {', '.join(f'{t:.1f}' for t in touches)} us",
         "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * len(HEADINGS),
+        "| " + " | ".join(headings(beside)) + " |",
+        "|" + "---|" * len(headings(beside)),
         *("| " + " | ".join(line) + " |" for line in lines),
         "",
     ]
@@ -217,17 +223,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
     parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--beside", type=Path, metavar="DIR", help="another checkout, in place of Apache Kafka")
     args = parser.parse_args()
     scale = 0.1 if args.quick else 1.0
+    beside = "kafka" if args.beside is None else "before"
     samples: dict[str, dict[str, list[work.Figures]]] = {
         "kbroker": defaultdict(list),
-        "kafka": defaultdict(list),
+        beside: defaultdict(list),
     }
     touches = [first_touch_us()]
     for number in range(args.rounds):
-        for name in ("kbroker", "kafka") if number % 2 == 0 else ("kafka", "kbroker"):
+        for name in ("kbroker", beside) if number % 2 == 0 else (beside, "kbroker"):
             print(f"round {number + 1} of {args.rounds}: {name}", flush=True)
-            for label, figures in measure(name, scale, args.only).items():
+            checkout = args.beside if name == "before" else None
+            for label, figures in measure(name, scale, args.only, checkout).items():
                 samples[name][label].append(figures)
         touches.append(first_touch_us())
     limit = measure_sink(scale) if not args.only or args.only in "raw produce" else {}
@@ -235,11 +244,11 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    shown = Table(*HEADINGS)
+    shown = Table(*headings(beside))
     for line in lines:
         shown.add_row(*line)
     Console(width=160).print(shown)
-    path = save(lines, samples, touches, "python -m benchmarks " + " ".join(sys.argv[1:]))
+    path = save(lines, samples, touches, "python -m benchmarks " + " ".join(sys.argv[1:]), beside)
     print(f"saved {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 

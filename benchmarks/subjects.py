@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,14 +38,25 @@ def kbroker(directory: Path) -> KBroker:
     return KBroker(directory, SETTINGS)
 
 
-SUBJECTS = {"kbroker": kbroker, "kafka": kafka}
+class OtherKBroker(KBroker):
+    """kbroker from another checkout, which has its own environment in .venv."""
+
+    def __init__(self, directory: Path, checkout: Path) -> None:
+        super().__init__(directory, SETTINGS)
+        self._python = checkout.resolve() / ".venv" / "bin" / "python"
+
+    def _command(self) -> list[str]:
+        return [str(self._python), *super()._command()[1:]]
+
+
+SUBJECTS: dict[str, Callable[[Path], BrokerProcess]] = {"kbroker": kbroker, "kafka": kafka}
 
 
 @contextmanager
-def running(name: str) -> Iterator[tuple[BrokerProcess, float]]:
-    """Run a broker on a fresh directory; yields it and the seconds from start to ready."""
+def running(name: str, checkout: Path | None = None) -> Iterator[tuple[BrokerProcess, float]]:
+    """Run a subject, or kbroker of another checkout, on a fresh directory; yields it and the seconds until ready."""
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        broker = SUBJECTS[name](Path(directory))
+        broker = SUBJECTS[name](Path(directory)) if checkout is None else OtherKBroker(Path(directory), checkout)
         if name == "kafka":
             broker._command()  # formats the storage, which is not part of a start
         started = time.perf_counter()

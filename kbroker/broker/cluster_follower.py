@@ -143,7 +143,7 @@ class ClusterFollower:
             controller.register_broker(replace(known, cordoned=self._logs.all_cordoned))
         self._cleaner_pool.settings = cleaner_settings(config)
         self._logs.change_cleaning_rate()
-        self._logs.producer_id_expiration_ms = config.get_int("producer.id.expiration.ms")
+        self._logs.set_producer_id_expiration(config.get_int("producer.id.expiration.ms"))
         self._groups.set_assignment_interval(config.get_int("group.consumer.assignment.interval.ms"))
         self._server.limits = server_limits(config)
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from kbroker.handlers.config_changes import KINDS, change, check_request
+from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -31,18 +28,8 @@ def _answer(resource: AlterConfigsResource, code: int, message: str | None) -> A
 @handles(AlterConfigsRequest, AlterConfigsResponse, "0-2", _on_error)
 def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Change each resource by itself."""
-    seen = Counter((r.resource_type, r.resource_name) for r in request.resources)
-    answers = []
-    for resource in request.resources:
-        try:
-            if seen[resource.resource_type, resource.resource_name] > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            _alter(ctx, resource, request.validate_only)
-        except ApiError as err:
-            answers.append(_answer(resource, err.code, err.message or DEFAULT_MESSAGES.get(err.code)))
-        else:
-            answers.append(_answer(resource, 0, None))
-    return AlterConfigsResponse(responses=answers)
+    done = outcomes(request.resources, lambda each: _alter(ctx, each, request.validate_only))
+    return AlterConfigsResponse(responses=[_answer(*each) for each in done])
 
 
 def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:

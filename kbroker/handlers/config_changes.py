@@ -5,15 +5,42 @@ Owns the order of checks (ConfigAdminManager, then the controller's validator). 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from kbroker.config.validation import validate_broker, validate_group, validate_topic
 from kbroker.controller.decide import check_topic_name
 from kbroker.handlers.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from kbroker.handlers.registry import RequestContext
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+
+R = TypeVar("R", bound="Resource")
 
 KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups"}
+
+
+class Resource(Protocol):
+    """What both requests name."""
+
+    resource_type: int
+    resource_name: str
+
+
+def outcomes(resources: Sequence[R], alter: Callable[[R], None]) -> list[tuple[R, int, str | None]]:
+    """Change each resource by itself; return error code and message of each. One that is named twice is refused."""
+    seen = Counter((each.resource_type, each.resource_name) for each in resources)
+    found: list[tuple[R, int, str | None]] = []
+    for resource in resources:
+        try:
+            if seen[resource.resource_type, resource.resource_name] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            alter(resource)
+        except ApiError as err:
+            found.append((resource, err.code, err.message or DEFAULT_MESSAGES.get(err.code)))
+        else:
+            found.append((resource, 0, None))
+    return found
 
 
 def check_request(entries: Sequence[tuple[str, str | None]], kinds: Collection[int], resource_type: int) -> None:

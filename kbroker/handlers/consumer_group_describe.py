@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe (key 69), versions 0-1.
 
 Behaviour: state, epochs, members and assignments of consumer groups (KIP-848); any other group is GROUP_ID_NOT_FOUND.
-A group that is named again is answered again, within a bound (repeated.py).
+A group that is named again is answered again, within a bound (repeated_groups.py).
 Version notes: v1 says of each member which protocol it speaks.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from kbroker.controller.features import GROUP_VERSION
 from kbroker.handlers.describe_groups import ALL_OPERATIONS
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.repeated import REFUSAL, as_often
+from kbroker.handlers.repeated_groups import REFUSAL, as_often
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import (

@@ -1,14 +1,14 @@
 """DescribeGroups (key 15), versions 0-6.
 
 Behaviour: state, protocol and members of classic groups; metadata and protocol only while a group is Stable.
-A group that is named again is answered again, within a bound (repeated.py).
+A group that is named again is answered again, within a bound (repeated_groups.py).
 Version notes: v3 authorized operations; a group that does not exist is Dead, and an error only since v6.
 """
 
 from __future__ import annotations
 
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.repeated import REFUSAL, as_often
+from kbroker.handlers.repeated_groups import REFUSAL, as_often
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse

@@ -6,16 +6,15 @@ Behaviour: levels of loggers are set in this process (KIP-412), nothing of them 
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 from kbroker.config.loggers import check_levels, set_levels
 from kbroker.config.operations import Op, apply_broker_ops, apply_ops
 from kbroker.config.table import GROUP as GROUP_KEYS
 from kbroker.config.table import TOPIC as TOPIC_KEYS
-from kbroker.handlers.config_changes import KINDS, change, check_request
+from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, TOPIC
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -46,18 +45,8 @@ def incremental_alter_configs(
     ctx: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change each resource by itself."""
-    seen = Counter((r.resource_type, r.resource_name) for r in request.resources)
-    answers = []
-    for resource in request.resources:
-        try:
-            if seen[resource.resource_type, resource.resource_name] > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            _alter(ctx, resource, request.validate_only)
-        except ApiError as err:
-            answers.append(_answer(resource, err.code, err.message or DEFAULT_MESSAGES.get(err.code)))
-        else:
-            answers.append(_answer(resource, 0, None))
-    return IncrementalAlterConfigsResponse(responses=answers)
+    done = outcomes(request.resources, lambda each: _alter(ctx, each, request.validate_only))
+    return IncrementalAlterConfigsResponse(responses=[_answer(*each) for each in done])
 
 
 def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:

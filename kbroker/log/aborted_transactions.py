@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from kbroker.log.files import read_at
 from kbroker.log.header_chain import batch_at
+from kbroker.log.log_segments import LogExtent, Segments
+from kbroker.log.producers.producer_rebuild import aborted_entry, replay
 from kbroker.log.producers.producer_snapshots import Snapshots
 from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
-from kbroker.log.recovery import aborted_entry, replay
 from kbroker.log.segment.transaction_index import AbortedTxn, TxnIndex
-from kbroker.log.segments import LogExtent, Segments
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.records import BatchHeader
 

@@ -38,7 +38,6 @@ class DiskTrouble:
         """Why no more is appended, as what is on disk can no longer be known; None while all is well."""
 
     def refuse(self, reason: str) -> None:
-        """Let nothing be appended any more."""
         self.refusal = reason
 
     def append_failed(self, error: OSError, now_ms: int) -> None:

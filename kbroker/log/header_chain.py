@@ -16,10 +16,11 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.log.batch_scan import is_intact, read_header, scan_headers
+from kbroker.log.log_segments import LogExtent, Segments
 from kbroker.log.segment.found_file import Link
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.segment import Segment
-from kbroker.log.segments import LogExtent, Segments
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import BatchHeader
 
 # A header is checked in 1 to 2 us, and the event loop waits: a read that meets more of them is cut short.
@@ -121,6 +122,22 @@ def _ends_well(segments: Segments, extent: LogExtent, index: int, last: Link) ->
 
 def _follows(offset: int, epoch: int, before: Link) -> bool:
     return epoch >= before.epoch and (before.offset is None or offset >= before.offset)
+
+
+def is_whole_from(segments: Segments, extent: LogExtent, index: int, offset: int) -> bool:
+    """Whether segment `index` can be read from `offset` to its end."""
+    segment = segments[index]
+    if not segment.found.unproven or offset >= segment.tail_start:
+        return segment.is_whole_from(offset)
+    return proven_end(segments, extent, index, segment.place_before(offset), segment.size, segment.size) >= segment.size
+
+
+def proven_size(segments: Segments, extent: LogExtent, index: int, offset: int, position: int, size: int) -> int:
+    """Return how many of `size` bytes from `position` on may be served; raises ApiError(CORRUPT_MESSAGE) for none."""
+    end = proven_end(segments, extent, index, segments[index].place_before(offset), position, position + size)
+    if end <= position:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE)
+    return min(end - position, size)
 
 
 def batch_at(segments: Segments, extent: LogExtent, offset: int) -> tuple[Segment, int, BatchHeader] | None:

@@ -13,7 +13,7 @@ from bisect import bisect_right
 
 from kbroker.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
 from kbroker.log.header_chain import batch_at
-from kbroker.log.segments import LogExtent, Segments
+from kbroker.log.log_segments import LogExtent, Segments
 from kbroker.protocol.records import BatchHeader
 
 UNDEFINED = (-1, -1)

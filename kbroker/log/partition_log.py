@@ -1,9 +1,9 @@
 """The log of one partition (Kafka's UnifiedLog).
 
 Owns its offsets, and keeps segments, producers and leader epochs true to them: an append, a truncation or a deletion
-changes all or none of them. Each of these owns its own state (segments.py, producers/, leader_epochs.py), and what is
-only asked of them is beside it (timestamp_search.py, aborted_transactions.py, retention.py). Never waits, never knows
-who asks, and never moves the high watermark of itself.
+changes all or none of them. Each of these owns its own state (log_segments.py, producers/, leader_epochs.py), and what
+is only asked of them is beside it (timestamp_search.py, aborted_transactions.py, retention.py). Never waits, never
+knows who asks, and never moves the high watermark of itself.
 
     <topic>-<partition>/   segments (segment/), *.snapshot (producers/producer_snapshots.py),
                            leader-epoch-checkpoint and partition.metadata (checkpoints.py)
@@ -34,18 +34,19 @@ from kbroker.log.append_validation import (
     walk,
 )
 from kbroker.log.disk_errors import DiskTrouble
-from kbroker.log.flush import FlushTask
-from kbroker.log.header_chain import proven_end
+from kbroker.log.flush_task import FlushTask
+from kbroker.log.header_chain import is_whole_from, proven_size
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_segments import LogExtent
 from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
+from kbroker.log.producers.producer_rebuild import aborted_entry, rebuild_producers
 from kbroker.log.producers.producer_snapshots import ProducerEntry
 from kbroker.log.producers.producer_state import CompletedTxn
 from kbroker.log.producers.verification_guard import UNCHECKED
-from kbroker.log.recovery import aborted_entry, load_log, rebuild_producers
+from kbroker.log.recovery import load_log
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
-from kbroker.log.segments import LogExtent
 from kbroker.log.timestamp_search import TimestampSearch
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
@@ -337,44 +338,23 @@ class PartitionLog:
             segment = segments[index]
             found = segment.find(fetch_offset)
             if found is None:
-                if not self._is_whole_from(index, fetch_offset):
+                if not is_whole_from(self.segments, self.extent(), index, fetch_offset):
                     raise ApiError(ErrorCode.CORRUPT_MESSAGE)  # or the reader would go past what it cannot see
                 continue
             position, first_size = found
             limit = max(max_bytes, first_size) if min_one else max_bytes
             if limit < first_size:
                 return EMPTY_SLICE
-            end = segment.size if upper_bound >= self.log_end_offset else self._end_position(index, upper_bound)
+            known = upper_bound >= self.log_end_offset
+            end = segment.size if known else self.segments.end_position(index, upper_bound)
             wanted = min(end - position, limit)
             if segment.found.unproven and fetch_offset < segment.tail_start:
-                limit = min(limit, self._proven_size(index, fetch_offset, position, limit))
+                limit = proven_size(self.segments, self.extent(), index, fetch_offset, position, limit)
             size = min(wanted, limit)
             if size <= 0:
                 return EMPTY_SLICE
             return LogSlice(segment.handle, position, size, segment, fetch_offset, upper_bound, size < wanted)
         return EMPTY_SLICE
-
-    def _is_whole_from(self, index: int, offset: int) -> bool:
-        segment = self.segments[index]
-        if not segment.found.unproven or offset >= segment.tail_start:
-            return segment.is_whole_from(offset)
-        anchor, size = segment.place_before(offset), segment.size
-        return proven_end(self.segments, self.extent(), index, anchor, size, size) >= size
-
-    def _proven_size(self, index: int, offset: int, position: int, size: int) -> int:
-        """Return how many bytes from `position` on may be served; raises ApiError(CORRUPT_MESSAGE) for none."""
-        anchor = self.segments[index].place_before(offset)
-        end = proven_end(self.segments, self.extent(), index, anchor, position, position + size)
-        if end <= position:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE)
-        return end - position
-
-    def _end_position(self, index: int, upper_bound: int) -> int:
-        segment = self.segments[index]
-        if self.segments.end_of(index, self.log_end_offset) <= upper_bound:
-            return segment.size
-        found = segment.find(upper_bound)
-        return segment.size if found is None else found[0]
 
     def aborted_in(self, piece: LogSlice) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of aborted transactions with records in a slice that was just read."""
@@ -544,7 +524,6 @@ class PartitionLog:
                 raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
 
     def release_idle(self, *, force: bool = False) -> None:
-        """Close the files that nobody has used since the last call, or all; they are opened again when needed."""
         self.segments.release_idle(force=force)
 
     def move(self, directory: str) -> None:

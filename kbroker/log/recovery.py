@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from kbroker.failpoints import passed
-from kbroker.log.batch_scan import end_of_file, read_header, scan_batches, scan_headers
+from kbroker.log.batch_scan import end_of_file, read_header, scan_batches
 from kbroker.log.files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -21,24 +21,21 @@ from kbroker.log.files import (
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
     offset_of,
-    read_at,
     remove_quietly,
     sync_directory,
 )
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
-from kbroker.log.producers.producer_snapshots import RETAINED_BATCHES, ProducedBatch, Snapshots, produced_batch
+from kbroker.log.log_segments import Segments
+from kbroker.log.producers.producer_rebuild import aborted_entry, apply_to_producers, rebuild_producers
+from kbroker.log.producers.producer_snapshots import Snapshots
 from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.segment import Segment
-from kbroker.log.segment.transaction_index import AbortedTxn
-from kbroker.log.segments import Segments
-from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc
 
 _BEYOND_ALL = 2**63
-_RECALLED_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -220,6 +217,11 @@ def recover_segment(
     `before_cut` is called before anything is cut off: a crash between the two must leave the reason for both. `after`
     is the segment behind this one.
     """
+
+    def note(completed: CompletedTxn) -> None:
+        if completed.aborted:
+            segment.txns.append(aborted_entry(completed, producers))
+
     segment.begin_recovery()
     fd = segment.handle.fd
     end, next_offset = 0, segment.base_offset
@@ -234,7 +236,7 @@ def recover_segment(
             if gapless and header.base_offset > next_offset:
                 break
         try:
-            _apply(segment, producers, header, batch)
+            apply_to_producers(producers, header, batch.toreadonly, note)
         except Malformed:
             break
         # A batch that compaction emptied still has a timestamp, but no record to show for it.
@@ -269,100 +271,3 @@ def _is_sound(header: BatchHeader, batch: memoryview, next_offset: int, base_off
         and header.record_count >= 0
         and header.crc == compute_crc(batch)
     )
-
-
-def _apply(segment: Segment, producers: ProducerState, header: BatchHeader, batch: memoryview) -> None:
-    def note(completed: CompletedTxn) -> None:
-        if completed.aborted:
-            segment.txns.append(aborted_entry(completed, producers))
-
-    apply_to_producers(producers, header, lambda: batch, note)
-
-
-def aborted_entry(completed: CompletedTxn, producers: ProducerState) -> AbortedTxn:
-    """Return the index entry of a transaction that is about to be ended."""
-    return AbortedTxn(
-        completed.producer_id, completed.first_offset, completed.last_offset, producers.stable_after(completed)
-    )
-
-
-def apply_to_producers(
-    producers: ProducerState,
-    header: BatchHeader,
-    read_batch: Callable[[], memoryview],
-    on_completed: Callable[[CompletedTxn], None] | None = None,
-) -> None:
-    """Take a batch of the log into account; only a control batch is read beyond its header."""
-    if header.producer_id >= 0:
-        if not header.is_control:
-            producers.apply_batch(header, header.base_offset)
-        else:
-            marker = read_marker(read_batch())
-            if marker is not None:
-                completed = producers.preview_marker(header, marker, header.base_offset)
-                if completed is not None and on_completed is not None:
-                    on_completed(completed)
-                producers.apply_marker(header, marker, header.base_offset)
-
-
-def rebuild_producers(
-    producers: ProducerState, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int
-) -> None:
-    """Bring the producers to `end_offset`: from the newest valid snapshot, and the log from there on."""
-    lowest = segments[0].base_offset if segments else end_offset
-    found = snapshots.newest(end_offset)
-    begin = max(found[0], lowest) if found else lowest
-    # Producers whose records were deleted are still known: their next retry must not be taken for something new.
-    producers.reset(found[1] if found else [])
-    _recall_batches(producers, segments, begin)
-    replay(producers, segments, begin, end_offset)
-
-
-def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> None:
-    """Add to the one batch of each producer that a snapshot at `end` holds those that still stand right before it.
-
-    So a producer may retry any of its last batches after a restart, too, as long as they are among the last megabyte.
-    """
-    segment = next((segment for segment in reversed(segments) if segment.base_offset < end), None)
-    if not producers.entries or segment is None:
-        return
-    found = segment.find(end)
-    stop = segment.size if found is None else found[0]
-    earlier: dict[int, list[ProducedBatch]] = {}
-    for _, header in scan_headers(segment.handle.fd, segment.boundary_before(max(0, stop - _RECALLED_BYTES)), stop):
-        entry = producers.entries.get(header.producer_id)
-        if entry is None or header.is_control or header.producer_epoch != entry.producer_epoch or not entry.batches:
-            continue
-        if header.last_offset < entry.batches[0].last_offset:
-            earlier.setdefault(header.producer_id, []).append(produced_batch(header, header.base_offset))
-    for producer_id, batches in earlier.items():
-        known = producers.entries[producer_id].batches
-        known[:0] = batches[-(RETAINED_BATCHES - len(known)) :]
-
-
-def replay(
-    producers: ProducerState,
-    segments: Sequence[Segment],
-    begin_offset: int,
-    end_offset: int,
-    on_completed: Callable[[CompletedTxn], None] | None = None,
-) -> None:
-    """Apply the batches of `segments` from `begin_offset` up to `end_offset`."""
-    reached = begin_offset
-    for index, segment in enumerate(segments):
-        if segment.base_offset >= end_offset:
-            return
-        if index + 1 < len(segments) and segments[index + 1].base_offset <= reached:
-            continue
-        found = segment.find(reached)
-        if found is None:
-            continue
-        for position, header in scan_headers(segment.handle.fd, found[0], segment.size):
-            if header.base_offset >= end_offset:
-                return
-            apply_to_producers(producers, header, partial(_read_batch, segment, position, header.size), on_completed)
-            reached = header.last_offset + 1
-
-
-def _read_batch(segment: Segment, position: int, size: int) -> memoryview:
-    return memoryview(read_at(segment.handle.fd, size, position))

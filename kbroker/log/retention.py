@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_segments import Segments
 from kbroker.log.segment.segment import Segment
-from kbroker.log.segments import Segments
 
 
 def beyond_size(segments: Segments, config: LogConfig, log_end: int, high_watermark: int) -> int:

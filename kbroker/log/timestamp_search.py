@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.files import read_at
 from kbroker.log.header_chain import ends_well, proven_end
+from kbroker.log.log_segments import LogExtent, Segments
 from kbroker.log.segment.segment import Segment
-from kbroker.log.segments import LogExtent, Segments
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import BatchHeader, Record, compute_crc, read_records
 

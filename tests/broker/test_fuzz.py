@@ -105,6 +105,7 @@ class Canary:
         self.count += 3
 
 
+@pytest.mark.long
 def test_hostile_frames_harm_nobody(victim):
     rng = random.Random(SEED)
     print(f"seed {SEED}, {FRAMES} frames")

@@ -186,6 +186,7 @@ def damage(rng: random.Random, path: Path) -> tuple[str, int, int]:
     return how, at, end
 
 
+@pytest.mark.long
 def test_any_single_damage(source: Source, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     files = sorted(path for path in source.path.rglob("*") if path.is_file() and path.name != ".lock")

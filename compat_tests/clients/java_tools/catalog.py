@@ -51,7 +51,7 @@ def configs(bootstrap: str, unique: str) -> object:
         "unknown": tool("--alter", *entity, "--add-config", "no.such=1"),
         "bad value": tool("--alter", *entity, "--add-config", "retention.ms=soon"),
         "unknown topic": tool("--describe", "--entity-type", "topics", "--entity-name", f"{unique}-none"),
-        "all of a topic": without_ours(tool("--describe", "--all", *entity)),
+        "all of a topic": tool("--describe", "--all", *entity),
         "broker": tool("--alter", *broker, "--add-config", "log.cleaner.threads=2"),
         "broker described": tool("--describe", *broker),
         "broker reset": tool("--alter", *broker, "--delete-config", "log.cleaner.threads"),
@@ -59,9 +59,34 @@ def configs(bootstrap: str, unique: str) -> object:
     }
 
 
-def without_ours(lines: list[str]) -> list[str]:
-    """Leave out the config that Kafka does not have."""
-    return [line for line in lines if "record.validation" not in line]
+@scenarios.add
+def features(bootstrap: str, unique: str) -> object:
+    shared = ("Feature: group.", "Feature: kraft.", "Feature: metadata.", "Feature: transaction.")
+    # The epoch counts the records of Kafka's metadata log.
+    described = [
+        line.partition(" Epoch:")[0]
+        for line in run("features", "describe", bootstrap=bootstrap)
+        if line.startswith(shared)
+    ]
+    as_it_is = run("features", "upgrade", "--metadata", "4.3-IV0", bootstrap=bootstrap)
+    lower = run("features", "downgrade", "--metadata", "4.2-IV1", bootstrap=bootstrap)
+    return {"described": described, "as it is": as_it_is, "lower": lower, "unique": bool(unique)}
+
+
+@scenarios.add
+def loggers(bootstrap: str, unique: str) -> object:
+    loggers = ["--entity-type", "broker-loggers", "--entity-name", "1"]
+
+    def tool(*arguments: str) -> list[str]:
+        return run("configs", *arguments, *loggers, bootstrap=bootstrap)
+
+    return {
+        "set": tool("--alter", "--add-config", "root=INFO"),
+        "described": [line for line in tool("--describe") if line.startswith("root=")],
+        "bad level": tool("--alter", "--add-config", "root=LOUD"),
+        "unknown": tool("--alter", "--add-config", f"{unique}=INFO"),
+        "delete": tool("--alter", "--delete-config", "root"),
+    }
 
 
 @scenarios.add

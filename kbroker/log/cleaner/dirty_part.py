@@ -85,14 +85,14 @@ class _DirtyPart:
         offsets = OffsetMap(job.first_dirty, max(job.upper, job.first_dirty), job.map_bytes)
         for place, base, size in reversed(self._segments):
             if place >= limit:
-                offsets.end = base
+                offsets.end_at(base)
                 continue
             with closing(self._reader.backward(base, size, use_index=self._use_index)) as batches:
                 for position, header, batch in batches:
                     if header.last_offset < job.first_dirty:
                         return offsets, None
                     if place + position >= limit:
-                        offsets.end = header.base_offset
+                        offsets.end_at(header.base_offset)
                     elif not self._add(offsets, header, batch):
                         return offsets, min(limit, self._size) - (place + position + header.size)
         return offsets, None

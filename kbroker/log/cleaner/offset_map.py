@@ -35,6 +35,10 @@ class OffsetMap:
         self._max_bytes = max_bytes
         self._kept_bytes = 0
 
+    def end_at(self, offset: int) -> None:
+        """Leave out what lies at or beyond `offset`: nothing of it has been added."""
+        self.end = offset
+
     def add(self, data: bytes, runs: Sequence[Part], base_offset: int) -> bool:
         """Take in the records of a batch that lies before all that were added; False, and nothing done, if it is full.
 

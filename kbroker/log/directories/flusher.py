@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from kbroker.log.flush import FlushTask
+from kbroker.log.flush_task import FlushTask
 from kbroker.log.partition_log import PartitionLog
 
 

@@ -20,7 +20,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
 
 from kbroker.failpoints import passed
 from kbroker.log import checkpoints
@@ -53,14 +52,6 @@ _PURGE_SECONDS = 0.05
 logger = logging.getLogger(__name__)
 
 Belongs = Callable[[str, int, uuid.UUID | None], bool]
-
-
-class LogSize(NamedTuple):
-    """Bytes of one partition."""
-
-    topic: str
-    partition: int
-    size: int
 
 
 class LogDirectory:
@@ -126,8 +117,12 @@ class LogDirectory:
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Lock the directory and check that it is ours; raises LogDirError. Other files in it may be read then."""
+    def open(self, cluster_id: str = "") -> None:
+        """Lock the directory and check that it is ours; raises LogDirError. Other files in it may be read then.
+
+        `cluster_id` counts where none is known yet.
+        """
+        self.cluster_id = self.cluster_id or cluster_id
         os.makedirs(self.directory, exist_ok=True)
         self._lock_fd = lock_directory(self.directory)
         try:
@@ -223,8 +218,12 @@ class LogDirectory:
         """Hear of a failed read, write or flush; what does not pass of itself ends the use of the directory."""
         if passes(error) or self.failure:
             return
-        self.failure = str(error) or type(error).__name__
+        self.fail(error)
         self.on_failure(self)
+
+    def fail(self, error: OSError) -> None:
+        """Be offline; whoever calls knows."""
+        self.failure = str(error) or type(error).__name__
 
     def abandon(self) -> list[Key]:
         """Use the directory no more and return the partitions that it held; nothing is written, the lock stays."""
@@ -313,12 +312,11 @@ class LogDirectory:
         """Let partitions created since the last call survive a power loss; raises OSError."""
         sync_directory(self.directory)
 
-    def delete(self, topic: str, partition: int, now_ms: int | None = None) -> None:
-        """Take a partition away at once; its files are removed `file.delete.delay.ms` later. Raises OSError."""
-        self.delete_all([(topic, partition)], now_ms)
-
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
-        """Take partitions away at once, as `delete` does; raises OSError when all that can go have gone."""
+        """Take partitions away at once; their files are removed `file.delete.delay.ms` later.
+
+        Raises OSError when all that can go have gone.
+        """
         time_ms = self._now_ms if now_ms is None else now_ms
         failure: OSError | None = None
         was_cleaned = False
@@ -389,9 +387,6 @@ class LogDirectory:
     def discard(self, path: str, now_ms: int) -> None:
         """Have a directory removed, a future one that is not wanted any more, by `tick`."""
         self._doomed.append((now_ms, path))
-
-    def sizes(self) -> list[LogSize]:
-        return [LogSize(topic, partition, log.size) for (topic, partition), log in self.logs.items()]
 
     def disk_space(self) -> tuple[int, int]:
         """Return (total bytes, usable bytes) of the file system that holds the directory."""

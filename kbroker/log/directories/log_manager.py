@@ -88,7 +88,6 @@ class LogManager:
         opened: list[LogDirectory] = []
         try:
             for manager in sorted(self.managers, key=lambda manager: manager is not self.metadata):
-                manager.cluster_id = manager.cluster_id or self.metadata.cluster_id
                 self._open_one(manager)
                 opened.append(manager)
             ids = [manager.directory_id for manager in self.online]
@@ -101,11 +100,11 @@ class LogManager:
 
     def _open_one(self, manager: LogDirectory) -> None:
         try:
-            manager.open()
+            manager.open(self.metadata.cluster_id)
         except OSError as error:
             if manager is self.metadata:
                 raise unusable(manager.directory, error) from error
-            manager.failure = str(error)
+            manager.fail(error)
             logger.error("log directory %s is offline: %s", manager.directory, error)
 
     def load(self, configs: Callable[[str], LogConfig], now_ms: int, belongs: Belongs) -> None:
@@ -117,7 +116,7 @@ class LogManager:
             except OSError as error:
                 if manager is self.metadata:
                     raise
-                manager.failure = str(error)
+                manager.fail(error)
                 manager.abandon()
                 logger.error("log directory %s is offline: %s", manager.directory, error)
 
@@ -227,23 +226,16 @@ class LogManager:
             raise failure
 
     def save_log_starts(self) -> None:
-        """Let what clients were told of deleted records survive a crash."""
         for manager in self.online:
             _attempt(manager, "the start offsets of logs could not be saved", manager.save_log_starts)
 
     def sync(self) -> None:
-        """Let partitions created since the last call survive a power loss."""
         for manager in self.online:
             _attempt(manager, "the directory could not be synced", manager.sync)
 
-    @property
-    def producer_id_expiration_ms(self) -> int:
-        return self.metadata.producer_id_expiration_ms
-
-    @producer_id_expiration_ms.setter
-    def producer_id_expiration_ms(self, value: int) -> None:
+    def set_producer_id_expiration(self, ms: int) -> None:
         for manager in self.managers:
-            manager.producer_id_expiration_ms = value
+            manager.producer_id_expiration_ms = ms
 
     # -- failures ---------------------------------------------------------------------------------------------
 
@@ -344,12 +336,10 @@ class LogManager:
         return any(manager.cleaner.busy for manager in self.online)
 
     def follow_cleaning(self, now_ms: int) -> None:
-        """Take over what has been compacted."""
         for manager in self.online:
             manager.cleaner.tick(now_ms)
 
     def change_cleaning_rate(self) -> None:
-        """Let a changed limit count for the jobs that are under way."""
         for manager in self.online:
             manager.cleaner.change_rate()
 

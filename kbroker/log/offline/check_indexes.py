@@ -57,15 +57,13 @@ class _Cursor:
 
 
 def _entries(file: OpenFile, index: type[OffsetIndex | TimeIndex], base: int) -> Iterator[_Entry]:
-    last = (-1, -1)
-    names = ("timestamp", "offset") if index.offset_column else ("offset", "position")
-    for place, (first, second) in used_entries(file, index.entry):
-        relative, other = (second, first) if index.offset_column else (first, second)
-        if first <= last[0] or second < last[1] + index.least_step or relative > MAX_RELATIVE_OFFSET:
-            shown = (other, base + relative) if index.offset_column else (base + relative, other)
-            what = f"{names[0]} {shown[0]}, {names[1]} {shown[1]} is not beyond the entry before"
-            raise Untrue(place, what)
-        last = (first, second)
+    last: tuple[int, ...] = (-1, -1)
+    for place, fields in used_entries(file, index.entry):
+        relative, other = fields[index.offset_column], fields[1 - index.offset_column]
+        if fields[0] <= last[0] or fields[1] < last[1] + index.least_step or relative > MAX_RELATIVE_OFFSET:
+            name = "timestamp" if index.offset_column else "position"
+            raise Untrue(place, f"offset {base + relative}, {name} {other} is not beyond the entry before")
+        last = fields
         yield place, base + relative, other
 
 

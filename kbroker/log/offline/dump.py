@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kbroker.log import checkpoints
+from kbroker.log.batch_scan import scan_headers
 from kbroker.log.directories import meta_properties
 from kbroker.log.files import (
     INDEX_SUFFIX,
@@ -35,10 +36,8 @@ from kbroker.protocol.control_records import ABORT_MARKER, COMMIT_MARKER
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import (
     CRC_START,
-    HEADER_SIZE,
     BatchHeader,
     Record,
-    parse_header,
     read_records,
 )
 
@@ -117,13 +116,7 @@ def _existing(path: str) -> str:
 def _log(file: OpenFile, deep: bool, contents: bool) -> Iterator[str]:
     window = Window(file, lambda _count: None)
     position = 0
-    while position + HEADER_SIZE <= file.size:
-        try:
-            header = parse_header(window.read(position, HEADER_SIZE))
-        except Malformed:
-            break
-        if position + header.size > file.size:
-            break
+    for position, header in scan_headers(file.fd, 0, file.size):
         valid = window.crc(position + CRC_START, position + header.size) == header.crc
         yield _batch_line(header, position, valid)
         if deep:

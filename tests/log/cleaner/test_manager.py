@@ -214,7 +214,7 @@ def test_a_corrupt_log_is_left_alone_and_others_go_on(world: World, caplog: pyte
     assert "CRC" in world.logs.cleaner.uncleanable["t", 0]
     assert "CRC" in caplog.text
     assert path.read_bytes() == broken
-    world.logs.delete("t", 0, world.now)
+    world.logs.delete_all([("t", 0)], world.now)
     assert world.logs.cleaner.uncleanable == {}
 
 
@@ -223,7 +223,7 @@ def test_a_topic_that_is_deleted_and_made_again_while_it_is_cleaned(world: World
     fill(world.log())
     world.until(lambda: world.busy)
     world.until(lambda: list((world.directory / "t-0").glob("*.cleaned")))
-    world.logs.delete("t", 0, world.now)
+    world.logs.delete_all([("t", 0)], world.now)
     log = world.log()
     expected = fill(log, 1)
     world.until(lambda: not world.busy)

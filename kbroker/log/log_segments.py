@@ -1,4 +1,4 @@
-"""The segments of one log, in the order of their offsets, and the files of those that were deleted.
+"""The segments of one log (Kafka's LogSegments), and the files of those that were deleted.
 
 Owns which segments there are, which one is appended to, when the files of deleted ones go, and whether the directory
 has changed since it was last on disk. Never decides what is rolled, deleted or replaced, and never knows what their
@@ -34,12 +34,13 @@ class LogExtent(NamedTuple):
 class Segments:
     """At least one segment, of which the last one is `active`; sizes in bytes, times in ms."""
 
-    __slots__ = ("_directory", "_directory_changed", "_doomed", "_idle_size", "active", "bases", "items", "were_none")
+    __slots__ = ("_directory", "_doomed", "_idle_size", "active", "bases", "directory_changed", "items", "were_none")
 
     def __init__(self, directory: str, config: LogConfig, now_ms: int) -> None:
         """Open what the directory holds, or begin at offset 0; raises OSError."""
         self._directory = directory
-        self._directory_changed = True
+        self.directory_changed = True
+        """Whether files came or changed their names since `take_directory`."""
         self._doomed: list[tuple[int, str]] = []
         self._idle_size = -1
         names = os.listdir(directory)
@@ -87,6 +88,14 @@ class Segments:
         """Return the base of the next segment, or the end of the log."""
         return self.bases[index + 1] if index + 1 < len(self.bases) else log_end
 
+    def end_position(self, index: int, upper_bound: int) -> int:
+        """Return where in a segment's file the first batch begins that reaches to `upper_bound`, or the file's end."""
+        segment = self.items[index]
+        if index + 1 < len(self.bases) and self.bases[index + 1] <= upper_bound:
+            return segment.size
+        found = segment.find(upper_bound)
+        return segment.size if found is None else found[0]
+
     # -- changing ---------------------------------------------------------------------------------------------
 
     def add(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
@@ -97,7 +106,7 @@ class Segments:
         self.items.append(segment)
         self.bases.append(base_offset)
         self.active = segment
-        self._directory_changed = True
+        self.directory_changed = True
         return segment
 
     def remove(self, segment: Segment, config: LogConfig, now_ms: int) -> None:
@@ -127,7 +136,7 @@ class Segments:
         self.items[index : index + len(old)] = [Segment.open(self._directory, base, config, now_ms)]
         self.bases[index : index + len(old)] = [base]
         self._doomed += [(now_ms + config.file_delete_delay_ms, path) for path in doomed]
-        self._directory_changed = True
+        self.directory_changed = True
 
     def purge(self, config: LogConfig, now_ms: int) -> int:
         """Remove the files of deleted segments that are due; returns how many."""
@@ -145,20 +154,15 @@ class Segments:
         """Return the open files that hold what lies at or beyond `offset`."""
         return [segment.handle for segment in self.items[self.index_at(offset) :]]
 
-    @property
-    def directory_changed(self) -> bool:
-        """Whether files came or changed their names since `take_directory`."""
-        return self._directory_changed
-
     def take_directory(self) -> str | None:
         """Return the directory, for a flush, if that is due."""
-        changed, self._directory_changed = self._directory_changed, False
+        changed, self.directory_changed = self.directory_changed, False
         return self._directory if changed else None
 
     def seal_active(self) -> None:
         """Bring the last segment's files into the form in which they rest; raises OSError."""
         self.active.seal()
-        self._directory_changed = True
+        self.directory_changed = True
 
     def release_idle(self, *, force: bool) -> None:
         """Close the files that nobody has used since the last call, or all; they are opened again when needed."""
