@@ -140,12 +140,10 @@ class Runtime(Generic[S]):
         self._timers.forget(lambda key: key[0] == partition)
 
     def resign_all(self) -> None:
-        """Stop coordinating every partition."""
         for partition in list(self._partitions):
             self.resign(partition)
 
     def close(self) -> None:
-        """Resign everywhere and stop the timers."""
         self._closed = True
         if self._loader is not None:
             self._loader.cancel()
@@ -379,7 +377,6 @@ class Runtime(Generic[S]):
         return code
 
     def _tell(self, partition: int, outcome: Outcome) -> None:
-        """Set the timers of an outcome and answer those whom it completes."""
         for timer in outcome.timers:
             if timer.__class__ is Schedule:
                 self._timers.schedule((partition, timer.key), timer.delay_ms)

@@ -75,7 +75,6 @@ class CoordinatorService(Generic[S]):
         self._runtime.lead(partition, epoch)
 
     def resign(self, partition: int) -> None:
-        """Stop coordinating a partition."""
         self._runtime.resign(partition)
 
     def on_topic_deleted(self) -> None:

@@ -60,13 +60,11 @@ class Timers:
                 self._arm()
 
     def cancel(self, key: Key) -> None:
-        """Forget `key`."""
         self._deadlines.pop(key, None)
         if self._failures:
             self._failures.pop(key, None)
 
     def forget(self, matches: Callable[[Key], bool]) -> None:
-        """Forget all keys that match."""
         for known in (self._deadlines, self._failures):
             for key in [key for key in known if matches(key)]:
                 del known[key]
@@ -118,7 +116,6 @@ class Timers:
                 self._failures.pop(key, None)
 
     def close(self) -> None:
-        """Forget everything."""
         self._deadlines.clear()
         self._failures.clear()
         self._queued.clear()

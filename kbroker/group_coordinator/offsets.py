@@ -79,7 +79,6 @@ class Offsets:
                 del self._pending[producer_id]
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """Apply a transaction marker."""
         for (group, topic, partition), stored in self._pending.pop(producer_id, {}).items():
             self._close(producer_id, group, topic, partition)
             if committed:

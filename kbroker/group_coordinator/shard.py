@@ -78,7 +78,6 @@ class GroupShard:
     # -- replay
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
-        """Apply a record of the log."""
         kind = key[0] << 8 | key[1] if len(key) > 1 else -1
         if kind in (offset_records.OFFSET_COMMIT, offset_records.LEGACY_OFFSET_COMMIT):
             place = offset_records.read_offset_key(key[2:])
@@ -111,7 +110,6 @@ class GroupShard:
         return group
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
-        """Apply a transaction marker of the log."""
         self.offsets.end_transaction(producer_id, committed)
 
     def on_loaded(self, now_ms: int) -> Outcome:

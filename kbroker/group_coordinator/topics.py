@@ -53,7 +53,6 @@ class Topics:
         return None if topic is None else topic.topic_id
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return a topic's name."""
         return self.state.topic_names.get(topic_id)
 
     def ids_of(self, names: Iterable[str]) -> frozenset[bytes]:

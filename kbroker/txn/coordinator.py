@@ -113,7 +113,6 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
     def verify(
         self, transactional_id: str, producer: Identity, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Tell which partitions are in the transaction."""
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
         try:

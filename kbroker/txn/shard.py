@@ -95,7 +95,6 @@ class TransactionShard:
     # -- replay
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
-        """Apply a record of the log."""
         try:
             transactional_id = records.read_key(key)
         except ValueError:

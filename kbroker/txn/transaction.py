@@ -160,7 +160,6 @@ class Transaction:
         )
 
     def completed(self, now_ms: int) -> Transaction:
-        """Return the transaction with all markers written."""
         producer_id, epoch = self.producer_id, self.producer_epoch
         if self.bumps_epoch and self.next_producer_id != NO_PRODUCER_ID:
             producer_id, epoch = self.next_producer_id, 0

@@ -215,7 +215,6 @@ class ClassicGroup:
         return member
 
     def awaiting_joins(self) -> int:
-        """Return how many members have a parked JoinGroup."""
         return sum(member.awaiting_join is not None for member in self.members.values())
 
     def all_joined(self) -> bool:
@@ -223,7 +222,6 @@ class ClassicGroup:
         return not self.pending_joins and all(m.awaiting_join is not None for m in self.members.values())
 
     def rebalance_timeout_ms(self) -> int:
-        """Return the longest rebalance timeout of the members."""
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:

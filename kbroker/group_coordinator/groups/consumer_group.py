@@ -63,16 +63,13 @@ class SubscriptionCounts:
         return SubscriptionCounts(dict(self.by_name), dict(self.by_regex))
 
     def topics(self) -> set[str]:
-        """Return every topic that anybody subscribes to."""
         return self.by_name.keys() | self.by_regex.keys()
 
     def count_member(self, member: ConsumerMember | None, step: int) -> None:
-        """Count a member's names in or out."""
         if member is not None:
             _count(self.by_name, member.topics, step)
 
     def count_regex(self, resolved: ResolvedRegex | None, step: int) -> None:
-        """Count a pattern's topics in or out."""
         if resolved is not None:
             _count(self.by_regex, resolved.topics, step)
 
@@ -151,7 +148,6 @@ class ConsumerGroup:
         return found
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
-        """Return the member that holds an instance id."""
         held = None if instance_id is None else self.static_members.get(instance_id)
         return None if held is None else self.members.get(held)
 
@@ -168,7 +164,6 @@ class ConsumerGroup:
         return -1 if held is None else held.get(partition, -1)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Tell whether a member consumes `topic`."""
         return topic in self.counts.by_name or topic in self.counts.by_regex
 
     def preferred_assignor(self, old: ConsumerMember | None = None, new: ConsumerMember | None = None) -> str | None:
@@ -185,7 +180,6 @@ class ConsumerGroup:
         return now_ms >= self.refresh_deadline or self.epoch < self.refresh_epoch or self.seen_version != version
 
     def all_classic_without(self, members: Iterable[ConsumerMember]) -> bool:
-        """Tell whether all members but these speak the classic protocol."""
         gone = list(members)
         classic = self.classic_members - sum(member.classic is not None for member in gone)
         return classic == len(self.members) - len(gone)
@@ -221,7 +215,6 @@ class ConsumerGroup:
             self.static_members[member.instance_id] = member.member_id
 
     def remove_member(self, member_id: str) -> None:
-        """Forget a member."""
         old = self.members.pop(member_id, None)
         if old is None:
             return
