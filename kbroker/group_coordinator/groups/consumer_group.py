@@ -1,7 +1,7 @@
 """A consumer group: its members, its epochs, its target.
 
-Owns the state and the counts that follow from it. Changes only by the records that replay.py applies; what is decided
-about a group is decided elsewhere in this package, on values.
+Owns the state and the counts that follow from it. Changes only by the records that records/consumer_group.py applies;
+what is decided about a group is decided in consumer/, on values.
 
     Empty        No members. Offsets may live on until they expire.
     Assigning    The group's epoch is ahead of the target's: the next heartbeat that may computes a target.
