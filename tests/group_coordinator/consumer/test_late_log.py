@@ -6,8 +6,8 @@ import pytest
 
 from kbroker.group_coordinator.groups.classic_group import PREPARING
 from kbroker.protocol.errors import ErrorCode
+from tests.group_coordinator.consumer.test_migration import classic, context, subscription
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, converge
-from tests.group_coordinator.test_consumer_migration import classic, context, subscription
 
 E = ErrorCode
 

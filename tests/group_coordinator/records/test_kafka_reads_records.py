@@ -13,8 +13,8 @@ from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.wire import uuid_text
+from tests.group_coordinator.consumer.test_migration import classic
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, converge, topic_id
-from tests.group_coordinator.test_consumer_migration import classic
 from tests.log.builders import NOW, committed, open_log
 from tests.log.test_kafka_reads import dump
 
