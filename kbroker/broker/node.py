@@ -29,10 +29,10 @@ from kbroker.clock import Clock, SystemClock
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.controller.controller import Controller
+from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.embedded import EmbeddedStore
 from kbroker.controller.features import TRANSACTION_VERSION
-from kbroker.controller.topic_defaults import topic_defaults
+from kbroker.controller.internal_topics import internal_topics
 from kbroker.group_coordinator.config import group_config
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
@@ -42,7 +42,7 @@ from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
-from kbroker.log.producers.producer_snapshots import CREDIBLE_IDS
+from kbroker.log.producers.producer_state import CREDIBLE_IDS
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, bind, own_host_name, server_limits
 from kbroker.replicas import Replicas, topic_settings
@@ -153,7 +153,10 @@ class BrokerNode:
             parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
             store = EmbeddedStore(logs.directory)
             parts.callback(store.close)
-            controller = Controller(store, logs.cluster_id, topic_defaults(config))
+            defaults = TopicDefaults(
+                config.get_int("num.partitions"), config.get_int("default.replication.factor"), internal_topics(config)
+            )
+            controller = Controller(store, logs.cluster_id, defaults)
             controller.begin_cluster(config.get_int("min.insync.replicas"))
             take_configs(config, controller.state)
             configure_dirs(logs, config)

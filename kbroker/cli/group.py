@@ -16,7 +16,7 @@ from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker.cli.client import Connection, Failures, client_options, error_text, patiently
-from kbroker.cli.consumer_group import describe_consumer_group
+from kbroker.cli.describe_consumer_group import describe_consumer_group
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
 
 STATES: Final = (

@@ -22,6 +22,7 @@ from typing import Any
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller import decide
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
+from kbroker.controller.internal_topics import InternalTopic
 from kbroker.controller.store import Change, Delete, MetadataStore, Put
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import new_uuid, parse_uuid, uuid_text
@@ -35,15 +36,6 @@ FEATURES = "/feature"
 PRODUCER_IDS = "/kbroker/producer_ids"
 DEFAULT_ENTITY = "<default>"
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
-
-
-@dataclass(frozen=True, slots=True)
-class InternalTopic:
-    """How an internal topic is created when it is first needed."""
-
-    num_partitions: int
-    replication_factor: int
-    configs: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kbroker.log.batch_continuity import batch_at
 from kbroker.log.files import read_at
-from kbroker.log.header_chain import batch_at
 from kbroker.log.log_segments import LogExtent, Segments
 from kbroker.log.producers.producer_rebuild import aborted_entry, replay
 from kbroker.log.producers.producer_snapshots import Snapshots

@@ -29,7 +29,7 @@ class LogSlice:
     end_offset: int = 0
     """Up to where the reader may see."""
     cut_short: bool = False
-    """Whether more could have been served than one read looks at (header_chain.py)."""
+    """Whether more could have been served than one read looks at (batch_continuity.py)."""
 
     @property
     def fd(self) -> int:

@@ -33,16 +33,15 @@ from kbroker.log.append_validation import (
     trim,
     walk,
 )
+from kbroker.log.batch_continuity import is_whole_from, proven_size
 from kbroker.log.disk_errors import DiskTrouble
 from kbroker.log.flush_task import FlushTask
-from kbroker.log.header_chain import is_whole_from, proven_size
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_segments import LogExtent
 from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
 from kbroker.log.producers.producer_rebuild import aborted_entry, rebuild_producers
-from kbroker.log.producers.producer_snapshots import ProducerEntry
-from kbroker.log.producers.producer_state import CompletedTxn
+from kbroker.log.producers.producer_state import CompletedTxn, ProducerEntry
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.recovery import load_log
 from kbroker.log.segment.segment import Segment

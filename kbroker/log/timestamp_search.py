@@ -8,9 +8,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
+from kbroker.log.batch_continuity import ends_well, proven_end
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.files import read_at
-from kbroker.log.header_chain import ends_well, proven_end
 from kbroker.log.log_segments import LogExtent, Segments
 from kbroker.log.segment.segment import Segment
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed

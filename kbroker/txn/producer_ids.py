@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kbroker.log.producers.producer_snapshots import CREDIBLE_IDS
+from kbroker.log.producers.producer_state import CREDIBLE_IDS
 
 BLOCK = 1000
 

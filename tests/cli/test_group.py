@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from kbroker import Broker
-from kbroker.cli import consumer_group, own_request
+from kbroker.cli import describe_consumer_group, own_request
 from kbroker.cli import group as verbs
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse, DescribedGroup
 from tests.cli.conftest import CommandLine
@@ -256,10 +256,10 @@ def test_a_broker_that_has_the_consumer_protocol_switched_off():
 def test_a_request_for_a_refused_group_says_why(monkeypatch):
     told = [DescribedGroup(error_code=14), DescribedGroup(error_code=30, error_message="not for you")]
     monkeypatch.setattr(
-        consumer_group, "ask_coordinator", lambda *_: ConsumerGroupDescribeResponse(groups=[told.pop(0)])
+        describe_consumer_group, "ask_coordinator", lambda *_: ConsumerGroupDescribeResponse(groups=[told.pop(0)])
     )
     with pytest.raises(click.ClickException, match=r"^cannot describe group g: not for you \("):
-        consumer_group.describe_consumer_group(None, "g")
+        describe_consumer_group.describe_consumer_group(None, "g")
     assert told == []
 
 

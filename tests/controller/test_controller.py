@@ -9,9 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kbroker.cluster_state import BrokerEndpoint
-from kbroker.controller.controller import Controller, InternalTopic, TopicDefaults
+from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.decide import topic_name_fault
 from kbroker.controller.embedded import EmbeddedStore
+from kbroker.controller.internal_topics import InternalTopic
 from kbroker.controller.store import Put
 from kbroker.protocol.errors import ApiError, ErrorCode
 

@@ -2,7 +2,7 @@
 
 Owns the copy: a thread, which all moves share, chases the log until little is left, and that is copied while the event
 loop waits.
-Never takes a log into or out of service: log_dirs.py does.
+Never takes a log into or out of service: log_manager.py does.
 
 The copy is the same files, byte for byte, so what was checked once stays checked. A sealed segment does not change; the
 active one only grows; a segment that is deleted, rolled or compacted meanwhile is noticed, and copied anew or dropped.

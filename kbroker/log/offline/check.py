@@ -34,7 +34,8 @@ from kbroker.log.offline.check_checkpoints import (
 )
 from kbroker.log.offline.check_leader_epochs import EpochCheck
 from kbroker.log.offline.findings import Checked, Finding, Progress, read_bounded
-from kbroker.log.producers.producer_snapshots import ProducerEntry, decode_snapshot
+from kbroker.log.producers.producer_snapshots import decode_snapshot
+from kbroker.log.producers.producer_state import ProducerEntry
 
 _OFFSET_CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS,

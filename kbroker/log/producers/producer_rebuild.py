@@ -11,8 +11,14 @@ from typing import Final
 
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.files import read_at
-from kbroker.log.producers.producer_snapshots import RETAINED_BATCHES, ProducedBatch, Snapshots, produced_batch
-from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
+from kbroker.log.producers.producer_snapshots import Snapshots
+from kbroker.log.producers.producer_state import (
+    RETAINED_BATCHES,
+    CompletedTxn,
+    ProducedBatch,
+    ProducerState,
+    produced_batch,
+)
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.protocol.control_records import read_marker

@@ -1,7 +1,7 @@
-"""What a partition remembers of each producer, and the `<offset>.snapshot` files that hold it.
+"""The `<offset>.snapshot` files, which hold what a partition remembers of each producer.
 
-Owns the entry, the format, and which snapshots exist: one at the base of each segment, and the newest. Never judges a
-batch. A snapshot that cannot be read is removed, for the log says the same, only slower.
+Owns the format, and which snapshots exist: one at the base of each segment, and the newest. Never judges a batch. A
+snapshot that cannot be read is removed, for the log says the same, only slower.
 
     version i16 (1) | CRC-32C u32 of what follows | count i32 | entries of
     producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 |
@@ -14,78 +14,19 @@ import logging
 import os
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
 from kbroker.log.files import SNAPSHOT_SUFFIX, offset_name, offset_of, remove_quietly, write_atomically
-from kbroker.protocol.records import BatchHeader
+from kbroker.log.producers.producer_state import ProducedBatch, ProducerEntry
 
-RETAINED_BATCHES: Final = 5
-CREDIBLE_IDS: Final = 1 << 62
-"""Producer ids below this may have been handed out by a broker; others a client made up, which nobody checks."""
 SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
 SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _VERSION: Final = 1
 
 
 logger = logging.getLogger(__name__)
-
-
-class ProducedBatch(NamedTuple):
-    """One of a producer's last batches; timestamp in ms."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def first_sequence(self) -> int:
-        return (self.last_sequence - self.offset_delta) & 0x7FFFFFFF
-
-    @property
-    def first_offset(self) -> int:
-        return self.last_offset - self.offset_delta
-
-
-def produced_batch(header: BatchHeader, base_offset: int) -> ProducedBatch:
-    """Return what is to be remembered of a batch that stands at `base_offset`."""
-    delta = header.last_offset_delta
-    return ProducedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp)
-
-
-@dataclass(slots=True, eq=False)
-class ProducerEntry:
-    """One producer's state on one partition; timestamps in ms."""
-
-    producer_id: int
-    producer_epoch: int = -1
-    coordinator_epoch: int = -1
-    last_timestamp: int = -1
-    current_txn_first_offset: int = -1
-    """Where its open transaction began, -1 without one."""
-    batches: list[ProducedBatch] = field(default_factory=list)
-    """The last five data batches of this epoch, oldest first."""
-
-    @property
-    def last_sequence(self) -> int:
-        """Sequence number of the last record, -1 if none is known."""
-        return self.batches[-1].last_sequence if self.batches else -1
-
-    def add(self, epoch: int, batch: ProducedBatch) -> None:
-        self.set_epoch(epoch)
-        self.batches.append(batch)
-        if len(self.batches) > RETAINED_BATCHES:
-            del self.batches[0]
-        self.last_timestamp = batch.timestamp
-
-    def set_epoch(self, epoch: int) -> None:
-        """Begin a new epoch, in which no earlier batch counts."""
-        if epoch != self.producer_epoch:
-            self.producer_epoch = epoch
-            self.batches.clear()
 
 
 def encode_snapshot(entries: Collection[ProducerEntry]) -> bytes:

@@ -8,14 +8,74 @@ then apply, so that a failed append leaves no trace.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kbroker.log.append_info import CLIENT, REPLICATION, AppendError, AppendOrigin
-from kbroker.log.producers.producer_snapshots import ProducedBatch, ProducerEntry, produced_batch
 from kbroker.log.producers.verification_guard import UNCHECKED, Verification
 from kbroker.protocol.control_records import EndTxnMarker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader
+
+RETAINED_BATCHES: Final = 5
+CREDIBLE_IDS: Final = 1 << 62
+"""Producer ids below this may have been handed out by a broker; others a client made up, which nobody checks."""
+
+
+class ProducedBatch(NamedTuple):
+    """One of a producer's last batches; timestamp in ms."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & 0x7FFFFFFF
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+def produced_batch(header: BatchHeader, base_offset: int) -> ProducedBatch:
+    """Return what is to be remembered of a batch that stands at `base_offset`."""
+    delta = header.last_offset_delta
+    return ProducedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp)
+
+
+@dataclass(slots=True, eq=False)
+class ProducerEntry:
+    """One producer's state on one partition; timestamps in ms."""
+
+    producer_id: int
+    producer_epoch: int = -1
+    coordinator_epoch: int = -1
+    last_timestamp: int = -1
+    current_txn_first_offset: int = -1
+    """Where its open transaction began, -1 without one."""
+    batches: list[ProducedBatch] = field(default_factory=list)
+    """The last five data batches of this epoch, oldest first."""
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, -1 if none is known."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    def add(self, epoch: int, batch: ProducedBatch) -> None:
+        self.set_epoch(epoch)
+        self.batches.append(batch)
+        if len(self.batches) > RETAINED_BATCHES:
+            del self.batches[0]
+        self.last_timestamp = batch.timestamp
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin a new epoch, in which no earlier batch counts."""
+        if epoch != self.producer_epoch:
+            self.producer_epoch = epoch
+            self.batches.clear()
+
 
 _MAX_EPOCH: Final = 32767
 MAX_VERIFICATIONS: Final = 1000

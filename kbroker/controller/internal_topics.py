@@ -1,14 +1,28 @@
-"""What topics get that are created without being told: those of clients, and those of the coordinators."""
+"""The topics that the coordinators keep their state in: how they are made when they are first needed.
+
+Owns their partitions, replicas and configs. Never creates one: the controller does.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.config.server_config import BrokerConfig
-from kbroker.controller.controller import InternalTopic, TopicDefaults
 
 
-def topic_defaults(config: BrokerConfig) -> TopicDefaults:
-    """Return what the broker's config says of that."""
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """How an internal topic is created when it is first needed."""
+
+    num_partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
+    """Return what the broker's config says of each."""
     offsets = InternalTopic(
         config.get_int("offsets.topic.num.partitions"),
         min(config.get_int("offsets.topic.replication.factor"), 1),
@@ -29,8 +43,4 @@ def topic_defaults(config: BrokerConfig) -> TopicDefaults:
             "unclean.leader.election.enable": "false",
         },
     )
-    return TopicDefaults(
-        config.get_int("num.partitions"),
-        config.get_int("default.replication.factor"),
-        {OFFSETS_TOPIC: offsets, TRANSACTIONS_TOPIC: transactions},
-    )
+    return {OFFSETS_TOPIC: offsets, TRANSACTIONS_TOPIC: transactions}
