@@ -371,7 +371,11 @@ class Runtime(Generic[S]):
         state.active = False
         code = ErrorCode.NOT_COORDINATOR
         if outcome.after is not None:
-            self._settle(partition, outcome.after(code, now_ms))
+            try:
+                self._tell(partition, outcome.after(code, now_ms))
+            except Exception:
+                # It speaks of a state that may be half changed, and must not keep it from being loaded anew.
+                log.exception("%s %d: what follows a decision failed", self._name, partition)
         self._unload(partition, state, was_active=True)
         self._load_later(partition, state, error.__cause__ or error, "cannot apply what it has appended")
         return code

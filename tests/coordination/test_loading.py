@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination.outcome import EndOfTransaction, Outcome
+from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, Outcome
 from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import build_batch
@@ -157,6 +157,22 @@ def test_a_shard_that_raises_on_every_load_too_is_loaded_less_and_less_often(cap
         world.advance(1_000)
     assert 10 < caplog.text.count("the next load is in") < 20
     assert caplog.text.count("Traceback") == 1
+    world.runtime.close()
+
+
+def test_an_after_that_cannot_undo_half_a_replay_does_not_keep_the_shard_from_being_loaded_anew() -> None:
+    world = World()
+    world.lead()
+
+    def undo(_code: ErrorCode, _now_ms: int) -> Outcome:
+        raise KeyError("what the replay did not come to")
+
+    decided = Outcome(reply="done", records=[CoordinatorRecord(b"a", b"v")], after=undo)
+    world.runtime.shard(0).fails = True
+    assert world.runtime.run(0, lambda _shard, _now: decided, failed) == (ErrorCode.NOT_COORDINATOR, None)
+    world.advance(1_000)
+    assert world.write(b"b") == "done"
+    assert [key for _, _, key, _ in world.runtime.shard(0).seen] == [b"a", b"b"]
     world.runtime.close()
 
 
