@@ -190,3 +190,33 @@ def test_who_waits_is_told_when_a_shard_falls_behind_its_log() -> None:
         world.runtime.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("lag", [False, True])
+def test_a_shard_whose_after_raises_instead_of_moving_it_is_loaded_anew(lag: bool) -> None:
+    """A decision without replay, as those of transactions, changes the shard by what follows it."""
+
+    async def scenario() -> None:
+        world = World()
+        world.lead()
+        world.write(b"a")
+
+        def move(_code: ErrorCode, _now_ms: int) -> Outcome:
+            raise ValueError("this is tried on purpose")
+
+        decided = Outcome(reply="done", records=[CoordinatorRecord(b"b", b"v")], after=move, replay=False)
+        world.writer.lag = lag
+        asked = world.runtime.run(0, lambda _shard, _now: decided, failed)
+        if lag:
+            behind = world.read()
+            world.writer.commit_to(world.writer.end)
+            assert await asyncio.wait_for(behind, 10) == (ErrorCode.NOT_COORDINATOR, None)
+            asked = await asyncio.wait_for(asked, 10)
+        assert asked == (ErrorCode.NOT_COORDINATOR, None)
+        world.writer.lag = False
+        world.advance(1_000)
+        assert [key for _, _, key, _ in world.runtime.shard(0).seen] == [b"a", b"b"]
+        assert world.write(b"c") == "done"
+        world.runtime.close()
+
+    asyncio.run(scenario())
