@@ -97,8 +97,9 @@ def test_what_cannot_be_cut_back_ends_appending(log: PartitionLog, monkeypatch: 
     assert offsets_of(read_all(again)) == [0]
 
 
+@pytest.mark.parametrize("opened", [False, True])
 def test_a_batch_is_taken_where_only_its_index_cannot_be_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: bool
 ) -> None:
     """Refused when it was written already, it would be back after the next start."""
     log = open_log(tmp_path / "topic-0", config=LogConfig(index_interval_bytes=0))
@@ -110,6 +111,8 @@ def test_a_batch_is_taken_where_only_its_index_cannot_be_opened(
         return real(path, *arguments)
 
     log.append_as_leader(batch(), 0, NOW)
+    if opened:  # then they have to grow
+        log.segments.active.indexes.open()
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", no_index)
         log.append_as_leader(batch(), 0, NOW)
