@@ -249,11 +249,13 @@ class Replicas:
             self._retry_ms = now_ms + _RETRY_MS
             if not self._later:
                 self._defer(self._catch_up)
-            self._later.update(self._refused)
+            self._later = self._refused | self._later  # what waits is newer than what was refused
             self._refused.clear()
 
     def close(self) -> None:
-        """Stop leading; whoever waits is told."""
+        """Stop leading, and host nothing more; whoever waits is told."""
+        self._later.clear()
+        self._refused.clear()
         for partition in self._partitions.values():
             partition.leading = False
             partition.poke()

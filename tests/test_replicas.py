@@ -7,6 +7,7 @@ import resource
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -116,3 +117,24 @@ def test_a_topic_that_changed_meanwhile_is_hosted_as_it_is(world: World) -> None
         world.change(world.state.with_topic(topic("early", 3)))
     world.wait()
     assert world.hosted() == 3
+
+
+def test_a_topic_that_changed_meanwhile_and_waits_for_its_turn_is_hosted_as_it_is(world: World) -> None:
+    early = topic("early", COUNT)
+    with no_descriptors():
+        world.change(world.state.with_topic(early))
+    old = world.state
+    world.state = old.with_topic(replace(early, partitions=early.partitions * 2))
+    world.replicas.apply(old, world.state)
+    world.wait()
+    assert world.hosted() == 2 * COUNT
+
+
+def test_nothing_is_hosted_once_the_broker_stops(world: World) -> None:
+    with no_descriptors():
+        world.change(world.state.with_topic(topic("refused", 1)))
+    old, world.state = world.state, world.state.with_topic(topic("large", COUNT))
+    world.replicas.apply(old, world.state)
+    world.replicas.close()
+    world.wait()
+    assert list(world.replicas) == []

@@ -270,11 +270,11 @@ async def _load(logs: LogManager, controller: Controller, config: BrokerConfig, 
     if logs.was_clean:
         load()
         return
+    if topics:
+        controller.bump_leader_epochs()  # first: a start that is cancelled once all is read closes the logs cleanly
     with ThreadPoolExecutor(1, thread_name_prefix="loading") as pool:
         try:
             await asyncio.get_running_loop().run_in_executor(pool, load)
         except asyncio.CancelledError:
             logs.stop_loading()  # or the pool's end would hold the loop up until all is read
             raise
-    if topics:
-        controller.bump_leader_epochs()

@@ -266,13 +266,13 @@ class BrokerConfig:
         self.warnings += complaints
 
     def _refuse_security(self) -> None:
-        """Refuse what promises security, rather than to serve without it. A default that is given does no harm."""
+        """Refuse what promises security, rather than to serve without it. A default or an empty value does no harm."""
         promised = []
         for name, text in sorted(self.static.items()):
             key = broker_key(name)
             base = listener_base(name) or name
             promises = key.refused if key else base in _OF_AUTHORIZERS or base.startswith(_SECURITY_PREFIXES)
-            if promises and (key is None or parse_text(name, key.type, text) != key.default):
+            if promises and text.strip() and (key is None or parse_text(name, key.type, text) != key.default):
                 promised.append(name)
         if promised:
             raise ConfigError(

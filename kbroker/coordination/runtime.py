@@ -48,11 +48,14 @@ OnError = Callable[[ErrorCode, "str | None"], Any]
 class _Waiting:
     """An appended decision that waits for the high watermark, or an answer that must not outrun it."""
 
-    __slots__ = ("after", "done", "end", "future", "on_error", "parked", "reply")
+    __slots__ = ("after", "done", "end", "future", "moves", "on_error", "parked", "reply")
 
-    def __init__(self, end: int, after: Callable[[ErrorCode, int], Outcome] | None) -> None:
+    def __init__(
+        self, end: int, after: Callable[[ErrorCode, int], Outcome] | None = None, *, moves: bool = False
+    ) -> None:
         self.end = end
         self.after = after
+        self.moves = moves  # `after` is all that brings the shard to what was appended
         self.done = False
         self.reply: Any = None
         self.future: asyncio.Future[Any] | None = None
@@ -314,7 +317,7 @@ class Runtime(Generic[S]):
             return on_error(err.code, err.message)
         if not state.waiting:
             return reply
-        entry = _Waiting(state.last_end, None)
+        entry = _Waiting(state.last_end)
         entry.reply = reply
         entry.on_error = on_error
         entry.future = asyncio.get_running_loop().create_future()
@@ -355,10 +358,16 @@ class Runtime(Generic[S]):
             if found is None or isinstance(found, ErrorCode):
                 code = found or ErrorCode.NONE
                 if outcome.after is not None:
-                    self._settle(partition, outcome.after(code, now_ms))
+                    try:
+                        then = outcome.after(code, now_ms)
+                    except Exception as err:
+                        if outcome.replay or code is not ErrorCode.NONE:
+                            raise
+                        return self._load_anew(partition, state, err), None
+                    self._settle(partition, then)
                 return code, None
             awaitable = found
-        entry = _Waiting(state.last_end, outcome.after)
+        entry = _Waiting(state.last_end, outcome.after, moves=not outcome.replay)
         self._wait(partition, state, entry)
         if awaitable is not None:
             self._watch(partition, state, entry, awaitable)
@@ -371,10 +380,18 @@ class Runtime(Generic[S]):
         state.active = False
         code = ErrorCode.NOT_COORDINATOR
         if outcome.after is not None:
-            self._settle(partition, outcome.after(code, now_ms))
+            try:
+                self._tell(partition, outcome.after(code, now_ms))
+            except Exception:
+                # It speaks of a state that may be half changed, and must not keep it from being loaded anew.
+                log.exception("%s %d: what follows a decision failed", self._name, partition)
+        return self._load_anew(partition, state, error.__cause__ or error)
+
+    def _load_anew(self, partition: int, state: _Partition[S], error: BaseException) -> ErrorCode:
+        state.active = False
         self._unload(partition, state, was_active=True)
-        self._load_later(partition, state, error.__cause__ or error, "cannot apply what it has appended")
-        return code
+        self._load_later(partition, state, error, "cannot apply what it has appended")
+        return ErrorCode.NOT_COORDINATOR
 
     def _tell(self, partition: int, outcome: Outcome) -> None:
         for timer in outcome.timers:
@@ -449,10 +466,13 @@ class Runtime(Generic[S]):
                     self._settle(partition, outcome)
                 else:
                     self._tell(partition, outcome)
-            except Exception:
-                # Whoever waits is to be answered, and what comes behind is to go on.
-                log.exception("%s %d: what follows a decision failed", self._name, partition)
-                code = code or ErrorCode.UNKNOWN_SERVER_ERROR
+            except Exception as err:
+                if entry.moves and code is ErrorCode.NONE and state.active:
+                    code = self._load_anew(partition, state, err)
+                else:
+                    # Whoever waits is to be answered, and what comes behind is to go on.
+                    log.exception("%s %d: what follows a decision failed", self._name, partition)
+                    code = code or ErrorCode.UNKNOWN_SERVER_ERROR
         if entry.future is not None and not entry.future.done():
             if code is ErrorCode.NONE or entry.on_error is None:
                 entry.future.set_result(entry.reply)

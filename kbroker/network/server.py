@@ -136,16 +136,17 @@ class Server:
             self._gone.set_result(None)
 
     def _schedule_sweep(self) -> None:
-        delay = min(max(self.limits.max_idle_ms / 4000, 0.05), 60.0)
+        max_idle_ms = self.limits.max_idle_ms
+        delay = min(max(max_idle_ms / 4000, 0.05), 60.0) if max_idle_ms >= 0 else 60.0
         self._sweep = asyncio.get_running_loop().call_later(delay, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close what has been idle for connections.max.idle.ms."""
+        """Close what has been idle for connections.max.idle.ms: nothing, where that is negative."""
         now = self._services.clock.monotonic_ms()
         for connection in list(self._connections):
             if connection.has_moved():
                 connection.idle_since = now
-            elif now - connection.idle_since >= self.limits.max_idle_ms:
+            elif 0 <= self.limits.max_idle_ms <= now - connection.idle_since:
                 log.info("closing the connection from %s: idle", connection.peer)
                 connection.abort()
         self._schedule_sweep()

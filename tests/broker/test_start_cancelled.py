@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,3 +36,41 @@ def test_cancelling_a_start_ends_its_reading(tmp_path: Path, monkeypatch: pytest
 
     asyncio.run(asyncio.wait_for(run(), 60))
     assert outcome == [True], "the reading thread was told to end"
+
+
+def test_cancelling_a_start_that_has_read_all_after_a_crash_does_not_pass_for_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leader epochs tell clients of a crash, so that they look whether what they have read is still there."""
+    read, told = threading.Event(), threading.Event()
+    real = LogManager.load
+
+    def load(logs: LogManager, *args: Any) -> None:
+        real(logs, *args)
+        read.set()
+        assert told.wait(20)
+
+    async def epoch() -> int:
+        node = await BrokerNode.start(config)
+        if "t" not in node.controller.state.topics:
+            node.controller.auto_create("t")
+        known = node.controller.state.partition("t", 0)
+        assert known is not None
+        await node.stop()
+        return known.leader_epoch
+
+    async def cancelled() -> None:
+        starting = asyncio.ensure_future(BrokerNode.start(config))
+        assert await asyncio.to_thread(read.wait, 60)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    config = BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "data")})
+    before = asyncio.run(epoch())
+    (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(LogManager, "load", load)
+        patch.setattr(LogManager, "stop_loading", lambda _logs: told.set())
+        asyncio.run(asyncio.wait_for(cancelled(), 60))
+    assert asyncio.run(epoch()) > before

@@ -311,6 +311,11 @@ def test_the_defaults_of_security_may_be_given() -> None:
     assert BrokerConfig({name: text for name, text in refused.items() if text is not None}).warnings == []
 
 
+def test_a_security_setting_that_is_left_empty_promises_nothing() -> None:
+    names = ("ssl.keystore.location", "ssl.endpoint.identification.algorithm", "super.users", "sasl.jaas.config")
+    assert BrokerConfig(dict.fromkeys(names, " ")).warnings == ["unknown config super.users"]
+
+
 def test_a_key_of_our_own_is_told_only_where_it_is_set() -> None:
     def told(settings: dict[str, str], configs: dict[str, str]) -> list[object]:
         config = BrokerConfig(settings)

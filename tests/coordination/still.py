@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,20 @@ from .world import FakeWriter, ManualClock
 
 START_MS = 1_700_000_000_000
 NEVER_MS = 10**12
+ON_PURPOSE = "this is tried on purpose"
 S = TypeVar("S", bound=Shard)
+
+
+class _Loud(logging.Handler):
+    """Lets a test fail by what the runtime survives and only logs: a shard that raises, but for ON_PURPOSE."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and str(error) != ON_PURPOSE:
+            raise error
+
+
+LOG, LOUD = logging.getLogger("kbroker.coordination"), _Loud()
 
 
 class StillLoop(asyncio.AbstractEventLoop):
@@ -53,6 +67,7 @@ class StillLoop(asyncio.AbstractEventLoop):
         """Be the running loop, and do what got ready."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
+        LOG.addHandler(LOUD)
         try:
             yield
             while self._ready:
@@ -60,6 +75,7 @@ class StillLoop(asyncio.AbstractEventLoop):
                 if not handle.cancelled():
                     handle._run()
         finally:
+            LOG.removeHandler(LOUD)
             asyncio._set_running_loop(outer)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination.outcome import EndOfTransaction, Outcome
+from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, Outcome
 from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import build_batch
@@ -160,6 +160,22 @@ def test_a_shard_that_raises_on_every_load_too_is_loaded_less_and_less_often(cap
     world.runtime.close()
 
 
+def test_an_after_that_cannot_undo_half_a_replay_does_not_keep_the_shard_from_being_loaded_anew() -> None:
+    world = World()
+    world.lead()
+
+    def undo(_code: ErrorCode, _now_ms: int) -> Outcome:
+        raise KeyError("what the replay did not come to")
+
+    decided = Outcome(reply="done", records=[CoordinatorRecord(b"a", b"v")], after=undo)
+    world.runtime.shard(0).fails = True
+    assert world.runtime.run(0, lambda _shard, _now: decided, failed) == (ErrorCode.NOT_COORDINATOR, None)
+    world.advance(1_000)
+    assert world.write(b"b") == "done"
+    assert [key for _, _, key, _ in world.runtime.shard(0).seen] == [b"a", b"b"]
+    world.runtime.close()
+
+
 def test_who_waits_is_told_when_a_shard_falls_behind_its_log() -> None:
     async def scenario() -> None:
         world = World()
@@ -171,6 +187,36 @@ def test_who_waits_is_told_when_a_shard_falls_behind_its_log() -> None:
         assert world.write(b"b") == (ErrorCode.NOT_COORDINATOR, None)
         assert await waiting == (ErrorCode.NOT_COORDINATOR, None)
         assert await parked == "moved"
+        world.runtime.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("lag", [False, True])
+def test_a_shard_whose_after_raises_instead_of_moving_it_is_loaded_anew(lag: bool) -> None:
+    """A decision without replay, as those of transactions, changes the shard by what follows it."""
+
+    async def scenario() -> None:
+        world = World()
+        world.lead()
+        world.write(b"a")
+
+        def move(_code: ErrorCode, _now_ms: int) -> Outcome:
+            raise ValueError("this is tried on purpose")
+
+        decided = Outcome(reply="done", records=[CoordinatorRecord(b"b", b"v")], after=move, replay=False)
+        world.writer.lag = lag
+        asked = world.runtime.run(0, lambda _shard, _now: decided, failed)
+        if lag:
+            behind = world.read()
+            world.writer.commit_to(world.writer.end)
+            assert await asyncio.wait_for(behind, 10) == (ErrorCode.NOT_COORDINATOR, None)
+            asked = await asyncio.wait_for(asked, 10)
+        assert asked == (ErrorCode.NOT_COORDINATOR, None)
+        world.writer.lag = False
+        world.advance(1_000)
+        assert [key for _, _, key, _ in world.runtime.shard(0).seen] == [b"a", b"b"]
+        assert world.write(b"c") == "done"
         world.runtime.close()
 
     asyncio.run(scenario())

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordination.outcome import Outcome
 from kbroker.group_coordinator import offset_expiration
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import CONSUMER
 from kbroker.group_coordinator.groups.store import Group
 from kbroker.group_coordinator.offset_expiration import Expiration
 from kbroker.group_coordinator.records import offsets as offset_records
+from kbroker.group_coordinator.shard import GroupShard
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.messages.offset_delete import (
@@ -20,6 +22,7 @@ from kbroker.protocol.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from kbroker.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+from tests.coordination.still import ON_PURPOSE
 from tests.group_coordinator.context import TOPIC_ID, Context
 
 NONE = ErrorCode.NONE
@@ -200,7 +203,13 @@ def test_a_deleted_topic_takes_its_offsets_along() -> None:
     c.commit(2, partition=1, topic_id=b"\1" * 16)
     c.commit(3, partition=2, topic_id=bytes(16))
     c.commit(4, topic="u")
-    c.ask(lambda shard, _now: shard.on_topics_deleted({"t": TOPIC_ID, "v": TOPIC_ID}))
+
+    def delete(shard: GroupShard, _now: int) -> Outcome:
+        outcome = shard.on_topics_deleted({"t": TOPIC_ID, "v": TOPIC_ID})
+        assert not outcome.atomic
+        return outcome
+
+    c.ask(delete)
     assert [c.fetch(partition=i)[0] for i in range(3)] == [-1, 2, -1]
     assert c.fetch(topic="u") == (4, NONE)
 
@@ -311,7 +320,7 @@ def test_expiry_is_cut_by_time_and_goes_on_behind_a_group_that_fails(monkeypatch
 
     def failing(self: Expiration, group: Group, now_ms: int) -> Any:
         if group.group_id == "g5":
-            raise RuntimeError("this is tried on purpose")
+            raise RuntimeError(ON_PURPOSE)
         return expired(self, group, now_ms)
 
     def slice_of_work() -> int:

@@ -97,6 +97,33 @@ def test_what_cannot_be_cut_back_ends_appending(log: PartitionLog, monkeypatch: 
     assert offsets_of(read_all(again)) == [0]
 
 
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_batch_is_taken_where_only_its_index_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: bool
+) -> None:
+    """Refused when it was written already, it would be back after the next start."""
+    log = open_log(tmp_path / "topic-0", config=LogConfig(index_interval_bytes=0))
+    real = os.open
+
+    def no_index(path: str, *arguments: Any) -> int:
+        if path.endswith("index"):
+            raise OSError(errno.EMFILE, "too many open files")
+        return real(path, *arguments)
+
+    log.append_as_leader(batch(), 0, NOW)
+    if opened:  # then they have to grow
+        log.segments.active.indexes.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", no_index)
+        log.append_as_leader(batch(), 0, NOW)
+        assert log.log_end_offset == 2
+    log.append_as_leader(batch(), 0, NOW)
+    assert os.path.getsize(log.segments.active.path()) == log.size
+    log.close()
+    again = open_log(tmp_path / "topic-0")
+    assert (again.log_end_offset, offsets_of(read_all(again))) == (3, [0, 1, 2])
+
+
 def test_a_failed_roll_changes_nothing(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log.update_config(LogConfig(segment_bytes=len(batch())))
     with monkeypatch.context() as patch:

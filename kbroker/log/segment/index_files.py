@@ -80,7 +80,10 @@ class _IndexFile:
         entries = min(self._most, max(_FIRST_STEP // self.entry.size, 2 * max(self._capacity, self.count)))
         if entries <= self._capacity:
             return False
-        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
         try:
             os.posix_fallocate(fd, 0, entries * self.entry.size)
             grown = mmap.mmap(fd, entries * self.entry.size)

@@ -64,7 +64,10 @@ class SegmentIndexes:
             self.max_timestamp = timestamp
             self.max_offset = last_offset
         if position - self._indexed > self._interval:
-            offsets, times = self._open or self.open()
+            try:
+                offsets, times = self._open or self.open()
+            except OSError:
+                return  # no descriptor, say: the batch is written, and the next one tries again
             offsets.append(last_offset, position)
             times.maybe_append(self.max_timestamp, self.max_offset)
             self._indexed = position

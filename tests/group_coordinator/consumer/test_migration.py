@@ -12,6 +12,7 @@ from kbroker.group_coordinator.consumer.consumer_protocol import read_assignment
 from kbroker.group_coordinator.groups.classic_group import COMPLETING, PREPARING, STABLE
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroupState
 from kbroker.protocol.errors import ErrorCode
+from tests.coordination.still import ON_PURPOSE
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, Owned, converge
 
 E = ErrorCode
@@ -427,7 +428,7 @@ def test_an_empty_group_stays_when_the_join_to_it_fails(monkeypatch: pytest.Monk
     a.leave()
 
     def broken(*_args: object) -> None:
-        raise RuntimeError("this is tried on purpose")
+        raise RuntimeError(ON_PURPOSE)
 
     with monkeypatch.context() as patch:
         patch.setattr(JoinGroups, "_persist_new", broken)

@@ -8,6 +8,7 @@ from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer import regexes
 from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.protocol.errors import ErrorCode
+from tests.coordination.still import ON_PURPOSE
 from tests.group_coordinator.consumer_context import EAGER, Consumer, ConsumerContext, converge
 
 REFRESH_MS = 10_000
@@ -211,7 +212,7 @@ def test_a_look_that_was_refused_or_failed_does_not_keep_others_from_it(monkeypa
 
 
 def broken(*_args: object, **_options: object) -> None:
-    raise RuntimeError("this is tried on purpose")
+    raise RuntimeError(ON_PURPOSE)
 
 
 def test_a_pattern_that_makes_backtracking_explode_is_matched_at_once() -> None:
