@@ -72,5 +72,5 @@ fmt: .venv/.stamp
 	touch $@
 
 clean:
-	rm -rf .venv .venv-run .parts .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf demo .venv .venv-run .parts .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,15 +12,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "Clock", "ConfigError", "ExternalBroker", "__version__"]
+__all__ = ["Broker", "Clock", "ConfigError", "ExternalBroker", "LogDirError", "__version__"]
 
 if TYPE_CHECKING:
     from kbroker.clock import Clock
     from kbroker.config.model import ConfigError
     from kbroker.embed import Broker
+    from kbroker.log.directories.dir_lock import LogDirError
     from kbroker.pytest_plugin import ExternalBroker
 
-_WHERE = {"Broker": "embed", "Clock": "clock", "ConfigError": "config.model", "ExternalBroker": "pytest_plugin"}
+_WHERE = {
+    "Broker": "embed",
+    "Clock": "clock",
+    "ConfigError": "config.model",
+    "ExternalBroker": "pytest_plugin",
+    "LogDirError": "log.directories.dir_lock",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -228,10 +228,12 @@ def _limit(error: Any, connection: Connection, producer: Any, topic: str) -> str
         return None
     try:
         with connection.admin() as admin:
-            value = admin.describe_configs([ConfigResource("TOPIC", topic)])["topic"][topic][key]["value"]
+            found = admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
+            value = found["topic"][topic][key]["value"]
     except (KafkaError, KeyError, click.ClickException):
         return None
-    return f"a batch is larger than the topic's {key}={value} ({error.message})"
+    change = f"`kbroker topic alter {topic} -c {key}=BYTES` changes it"
+    return f"a batch is larger than the topic's {key}={value} ({error.message}); {change}"
 
 
 def _words(error: BaseException) -> str:

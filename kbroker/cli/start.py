@@ -27,7 +27,7 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
 
-DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT://127.0.0.1:9092"}
 """What `--dev` sets: what one who develops against a broker of his own would set anyway."""
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]

@@ -254,7 +254,7 @@ class Controller:
             changes.insert(0, Delete(plain))  # as it was stored before names were encoded
         self._store.write(changes)
         # Without the values: those of brokers may be secrets.
-        log.info("configs of %s %s: %s are set", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
+        log.info("configs set on %s %s: %s", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
         state = self.state
         if kind == "topics":
             self._publish(state.with_topic(replace(state.topics[name], configs=dict(configs))))

@@ -4,7 +4,7 @@ Owns the question and what its answers mean to producers. No API: Produce and Tx
 
 A partition that already has an open transaction of this producer and epoch needs no question. Else the coordinator is
 asked whether the partition is part of the transaction; producers of version 2 never said so before, and the partition
-is added now. The guard that was taken before the question is shown with the append (log/verification.py).
+is added now. The guard that was taken before the question is shown with the append (verification_guard.py).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def test_topics_and_groups(caplog):
     wanted = [
         r"topic t is created with 1 partition\(s\), id [\w-]{22}",
         r"topic t has 3 partitions now, had 1",
-        r"configs of topics t: retention\.ms are set",
+        r"configs set on topics t: retention\.ms",
         r"topic __consumer_offsets is created with 4 partition\(s\), id [\w-]{22}",
         r"group g: generation 1 is stable",
         r"group g: generation 2 is empty",

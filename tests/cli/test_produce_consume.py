@@ -348,7 +348,11 @@ def test_many_records_need_little_memory(cli, name):
 def test_a_record_over_a_limit_names_it(cli, name):
     cli.ok("topic", "create", name, "--config", "max.message.bytes=2000", "--replication-factor", "1")
     told = cli("produce", name, stdin=b"x" * 3000).err.splitlines()[-1]
-    assert told.endswith("failed: a batch is larger than the topic's max.message.bytes=2000 (MESSAGE_SIZE_TOO_LARGE)")
+    assert "failed: a batch is larger than the topic's max.message.bytes=2000 (MESSAGE_SIZE_TOO_LARGE)" in told
+    assert told.endswith(f"`kbroker topic alter {name} -c max.message.bytes=BYTES` changes it")
+    cli.ok("topic", "alter", name, "--delete-config", "max.message.bytes")
+    told = cli("produce", name, "-X", "max.request.size=3000000", stdin=b"x" * 2_000_000).err.splitlines()[-1]
+    assert "larger than the topic's max.message.bytes=1048588" in told
     told = cli("produce", name, "-X", "max.request.size=1000", stdin=b"x" * 3000).err.splitlines()[-1]
     limit = "a record is larger than the client's limit of 1000 bytes (-X max.request.size=BYTES sets it)"
     assert told.endswith(f"1 record failed: {limit}")

@@ -149,7 +149,7 @@ def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: En
             return ending.start(builder.getOrCreate)
     except Exception as err:
         said = _last_words(scratch_log) or first_line(err)
-        if "unresolved dependency" in said:
+        if "unresolved dependency" in said or "[download failed" in said:
             said = (
                 f"its Kafka connector, {connector(pyspark.__version__)}, cannot be fetched:"
                 f" name its jars with --jars, or install a pyspark that was tried: {', '.join(TRIED)}"
