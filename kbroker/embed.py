@@ -43,8 +43,9 @@ class Broker:
     """An embedded broker.
 
     `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError, LogDirError or OSError, as the
-    command line would report them. A key that is not known is a warning, under `strict` a ConfigError. A broker starts once. The
-    data lies in `data_dir`, or in the directories of `log.dirs`. With a `clock` of its own a test lets hours pass.
+    command line would report them. A key that is not known is a warning, under `strict` a ConfigError. A broker starts
+    once. The data lies in `data_dir`, or in the directories of `log.dirs`. With a `clock` of its own a test lets hours
+    pass.
     """
 
     def __init__(

@@ -42,14 +42,6 @@ def test_without_a_signal_it_starts() -> None:
     assert asyncio.run(run()) is NODE
 
 
-@pytest.mark.parametrize(
-    ("arguments", "delay"),
-    [
-        ([], 3000),
-        (["--dev"], 0),
-        (["--dev", "--set", "group.initial.rebalance.delay.ms=5"], 5),
-    ],
-)
 def test_dev_serves_this_machine_alone_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[BrokerConfig] = []
     monkeypatch.setattr(start, "run", lambda config, *_rest: configs.append(config))
@@ -58,6 +50,14 @@ def test_dev_serves_this_machine_alone_unless_told_otherwise(monkeypatch: pytest
     assert [config.listeners.bind[0].host for config in configs] == ["127.0.0.1", "0.0.0.0"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "delay"),
+    [
+        ([], 3000),
+        (["--dev"], 0),
+        (["--dev", "--set", "group.initial.rebalance.delay.ms=5"], 5),
+    ],
+)
 def test_dev_lets_groups_form_at_once(monkeypatch: pytest.MonkeyPatch, arguments: list[str], delay: int) -> None:
     configs: list[BrokerConfig] = []
     monkeypatch.setattr(start, "run", lambda config, *_rest: configs.append(config))
