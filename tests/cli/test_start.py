@@ -45,9 +45,9 @@ def test_without_a_signal_it_starts() -> None:
 def test_dev_serves_this_machine_alone_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[BrokerConfig] = []
     monkeypatch.setattr(start, "run", lambda config, *_rest: configs.append(config))
-    for arguments in ([], ["--listen", "0.0.0.0:9192"]):
+    for arguments in ([], ["--listen", "127.0.0.2:9192"]):
         assert CliRunner().invoke(start.command, ["--memory", "--dev", *arguments]).exit_code == 0
-    assert [config.listeners.bind[0].host for config in configs] == ["127.0.0.1", "0.0.0.0"]
+    assert [config.listeners.bind[0].host for config in configs] == ["127.0.0.1", "127.0.0.2"]
 
 
 @pytest.mark.parametrize(
