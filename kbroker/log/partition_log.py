@@ -180,7 +180,7 @@ class PartitionLog:
         """Append one batch, which gets the next offsets; raises AppendError, and then nothing has changed.
 
         A writable buffer is written to: base offset and leader epoch are put into it. `transaction_version` counts for
-        the markers that end a transaction, `guard` (verification.py) for the batches that open one.
+        the markers that end a transaction, `guard` (verification_guard.py) for the batches that open one.
         """
         if self._trouble.refusal is not None:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
