@@ -1,7 +1,7 @@
 # Everything a developer runs. Each target makes the virtualenv that it needs; python3 must be 3.11 or newer.
 #
 #   make run      a broker on 127.0.0.1:9092 with its data in ./data; PORT=9192 takes another port
-#   make unit     the tests that need no Java and end soon: some two minutes
+#   make unit     the tests that need no Java and end soon: under three minutes
 #   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven
 #   make check    linters, types, import rules, freshness of generated pages
 #   make bench    the measured claims

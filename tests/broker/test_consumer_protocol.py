@@ -132,6 +132,7 @@ def test_a_static_member_that_comes_back_has_what_it_had(topic, member):
     assert (owned(back), owned(other)) == (had, others)
 
 
+@pytest.mark.long
 def test_a_pattern_takes_in_topics_that_come_later(broker, topic, member, admin):
     pattern = f"^{topic}-.*"
     create(admin, f"{topic}-a", 2)

@@ -37,6 +37,7 @@ def test_every_address_has_its_reason():
     assert the_line(done) == f"no broker answers at {closed}: connection refused; no..host:9092: unknown host"
 
 
+@pytest.mark.long
 def test_a_broker_that_is_silent_is_given_up():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

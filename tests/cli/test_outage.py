@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import Popen
 
+import pytest
+
 from kbroker import Broker
 from kbroker.cli.outage import Outage
 from tests.cli.conftest import CommandLine
@@ -35,6 +37,7 @@ def next_line(process: Popen[bytes]) -> str:
     return process.stderr.readline().decode().strip()
 
 
+@pytest.mark.long
 def test_consume_tells_that_the_broker_is_gone_and_back(tmp_path):
     port = free_port()
     cli = CommandLine(f"127.0.0.1:{port}")
@@ -56,6 +59,7 @@ def test_consume_tells_that_the_broker_is_gone_and_back(tmp_path):
         consuming.__exit__(None, None, None)
 
 
+@pytest.mark.long
 def test_produce_tells_that_the_broker_is_gone_and_back(tmp_path):
     port = free_port()
     cli = CommandLine(f"127.0.0.1:{port}")

@@ -329,6 +329,7 @@ def test_a_pipe_through_head(cli, name):
     assert (done.stdout, done.stderr) == (b"0\n0\n", b"")
 
 
+@pytest.mark.long
 def test_many_records_need_little_memory(cli, name):
     """What is read from a pipe waits for the broker instead of piling up."""
     psutil = pytest.importorskip("psutil")

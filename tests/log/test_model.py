@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -236,4 +237,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(max_examples=400, stateful_step_count=30, deadline=None)
-TestLog = LogMachine.TestCase
+TestLog = pytest.mark.long(LogMachine.TestCase)
