@@ -12,7 +12,8 @@ from typing import Final
 
 import click
 
-_LOOK_S: Final = 1.0
+_LOOK_S: Final = 3.0
+_LOOK_AGAIN_S: Final = 1.0
 SILENCE_S: Final = 2.0
 """Without an answer for so long, a verb may have lost its broker."""
 
@@ -36,12 +37,15 @@ class Outage:
 
 @contextmanager
 def told_of_outages(unreachable: Callable[[], str | None], waiting: Callable[[], bool]) -> Iterator[None]:
-    """Look every second, from a thread, while `waiting()`: `unreachable()` says why no broker answers, or None."""
+    """Look from a thread while `waiting()`: `unreachable()` says why no broker answers, or None.
+
+    A look is a connection that is closed at once: every three seconds, and every second while none answers.
+    """
     over = threading.Event()
 
     def look() -> None:
         outage = Outage()
-        while not over.wait(_LOOK_S):
+        while not over.wait(_LOOK_AGAIN_S if outage.failed else _LOOK_S):
             line = outage.after(unreachable() if outage.failed or waiting() else None)
             if line is not None and not over.is_set():
                 click.echo(f"kbroker: {line}", err=True)
