@@ -4,8 +4,9 @@ Owns the registry that `@handles` fills and that ApiVersions is derived from: wh
 Never calls a handler: dispatch.py does.
 
 A handler is `def api(ctx, request) -> response`, run on the event loop, or a coroutine function (or one that returns an
-awaitable) where an answer may have to wait. `ctx.version` is the request's version; a handler looks at it only where
-*behaviour* differs between versions. It may return None for "no answer at all" (Produce with acks=0).
+awaitable) where an answer may have to wait, or a generator function (divided.py) where a request may be long: a bare
+`yield` once an element, and the response as its result. `ctx.version` is the request's version; a handler looks at it
+only where *behaviour* differs between versions. It may return None for "no answer at all" (Produce with acks=0).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from kbroker.divided import Divided
 from kbroker.handlers.services import Services
 from kbroker.protocol.schema import Versions
 
@@ -79,8 +81,8 @@ def handles(
     versions: str,
     on_error: Callable[[_Request, int, str | None], _Answer] | None = None,
 ) -> Callable[
-    [Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | None]],
-    Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | None],
+    [Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None]],
+    Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None],
 ]:
     """Register a function for an API in `versions` ("3-13").
 
@@ -96,8 +98,8 @@ def handles(
         return answer
 
     def register(
-        function: Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | None],
-    ) -> Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | None]:
+        function: Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None],
+    ) -> Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None]:
         key: int = request.KEY  # type: ignore[attr-defined]
         if key in APIS:
             raise ValueError(f"{request.__name__} is already served")

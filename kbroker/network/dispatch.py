@@ -12,8 +12,10 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Awaitable, Callable
+from types import GeneratorType
 from typing import Any
 
+from kbroker.divided import whole
 from kbroker.handlers.registry import APIS, Api, CloseConnection, Handler, RequestContext
 from kbroker.protocol.compiler import Spill, decoder, encoder
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
@@ -108,6 +110,8 @@ class Dispatcher:
         context.version = version
         try:
             answer = entry.handler(context, request)
+            if answer.__class__ is GeneratorType:
+                answer = whole(answer)
         except Exception as err:  # noqa: BLE001 - the one place where failures become answers
             answer = self._failed(entry, request, err)
         if answer.__class__ is entry.response:

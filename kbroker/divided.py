@@ -1,0 +1,28 @@
+"""Work that can be left and taken up again: a generator that yields wherever others may go first.
+
+Owns the shape and the two ways to run one. Never decides how long a slice may be: whoever runs the work does.
+
+The event loop belongs to everybody, so what takes longer than about a millisecond at its longest (a list of a hundred
+thousand names, a batch of a million records) is written as a generator with a bare `yield` once an element, and returns
+its result. Whoever runs it goes on until its time is over, and comes back to it in a later turn of the loop.
+Between two yields nothing else runs; across one, everything may have changed, so state is looked up anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+Divided = Generator[None, None, _T]
+"""Work in slices, with its result."""
+
+
+def whole(work: Generator[Any, Any, _T]) -> _T:
+    """Run work to its end at once: where it is known to be short, or nobody waits."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
