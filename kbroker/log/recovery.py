@@ -192,7 +192,8 @@ class _Loader:
             end = max(end, segment.base_offset)
             # What a snapshot from before the crash says of offsets from here on may not be true any more.
             self.snapshots.remove_outside(-1, segment.base_offset)
-            self.snapshots.take(self.producers.entries.values(), end, sync=True)
+            # Not forced to disk: the CRC tells, and the flush that moves the recovery point on syncs it.
+            self.snapshots.take(self.producers.entries.values(), end, sync=False)
             size = segment.size
             after = self.segments[index + 1] if segment is not self.segments.active else None
             before_cut = partial(self._remove_behind, index)
