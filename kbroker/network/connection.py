@@ -23,7 +23,7 @@ from kbroker.network.dispatch import Dispatcher, Work
 from kbroker.network.frames import FIRST_GROWTH, BadFrame, FrameBuffer
 from kbroker.network.loop_watch import HELD_LONG, LoopWatch
 from kbroker.network.memory import Memory
-from kbroker.network.outbox import BY_FILE_BYTES, Outbox
+from kbroker.network.outbox import BY_FILE_BYTES, GATHERED_BYTES, TINY_BYTES, Outbox
 from kbroker.network.turns import SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
 
@@ -483,20 +483,23 @@ class Connection:
 
 
 def _pieces(out: bytearray, spill: Spill) -> list[Any]:
-    """Return an answer in order: its bytes, joined with what is small, and ranges of files."""
+    """Return an answer in order: its bytes, joined with what is small (and little), and ranges of files."""
     pieces: list[Any] = []
     position = 0
+    room = GATHERED_BYTES
     gathered = bytearray()
     for at, piece in spill:
         gathered += memoryview(out)[position:at]
         position = at
-        if len(piece) >= BY_FILE_BYTES and hasattr(piece, "fd"):
+        size = len(piece)
+        if (size >= BY_FILE_BYTES or (size > room and size >= TINY_BYTES)) and hasattr(piece, "fd"):
             if gathered:
                 pieces.append(gathered)
                 gathered = bytearray()
             pieces.append(piece)
         else:
             gathered += piece.view() if hasattr(piece, "view") else piece
+            room -= size
     gathered += memoryview(out)[position:]
     if gathered:
         pieces.append(gathered)

@@ -206,13 +206,14 @@ class Dispatcher:
             answer = entry.handler(context, request)
         except Exception as err:  # noqa: BLE001 - as in `run`
             answer = self._failed(entry, request, err)
-        return (yield from self._answer(entry, correlation_id, request, answer))
+        return (yield from self._answer(entry, correlation_id, request, answer, divided=True))
 
-    def _answer(self, entry: Entry, correlation_id: int, request: Any, answer: Any) -> Steps:
-        """Come to an answer by whatever a handler returned, and encode it in steps."""
+    def _answer(self, entry: Entry, correlation_id: int, request: Any, answer: Any, *, divided: bool = False) -> Steps:
+        """Come to an answer by whatever a handler returned, and encode it: in steps where it was come to in steps."""
         while answer is not None and answer.__class__ is not entry.response:
             try:
                 if answer.__class__ is GeneratorType:
+                    divided = True
                     answer = yield from answer
                 else:
                     answer = yield answer
@@ -221,7 +222,10 @@ class Dispatcher:
         if answer is None:
             return None
         out, spill = bytearray(), cast("Spill", [])
-        yield from encode_divided(entry, correlation_id, answer, out, spill)
+        if divided:
+            yield from encode_divided(entry, correlation_id, answer, out, spill)
+        else:
+            encode_answer(entry, correlation_id, answer, out, spill)
         return out, spill
 
     def name_of(self, frame: memoryview) -> str:

@@ -18,8 +18,14 @@ from typing import Any
 Piece = Any
 """bytes-like, or a range of a file with `fd`, `position`, `size`, and `view()` to read it."""
 
-BY_FILE_BYTES = 4096
+BY_FILE_BYTES = 32 * 1024
 """A range from this size on leaves by sendfile; below it one read and a gathered send are cheaper."""
+GATHERED_BYTES = 64 * 1024
+"""How much of one answer is read and gathered; the rest leaves by sendfile, since answers may wait for long."""
+TINY_BYTES = 1024
+"""A range below this size is gathered always: it would take as much as a range."""
+_LEAST_COST = 8 * 1024
+"""Bytes that could be sent in the time that a range takes, whatever its size."""
 _AT_ONCE = 4 * 1024 * 1024
 """Bytes for a client that takes them as fast as they come, before others have their turn."""
 _RANGE_BYTES = 200
@@ -113,7 +119,7 @@ class Outbox:
                     sent = self._sock.send(memoryview(piece)[offset:] if offset else piece, more)
             except BlockingIOError:
                 return False
-            budget -= sent
+            budget -= max(sent, _LEAST_COST)
             if offset + sent == size:
                 pieces.popleft()
                 self._offset = 0

@@ -17,7 +17,7 @@ from collections import deque
 from enum import Enum
 from typing import Protocol
 
-TURN = 0.004
+TURN = 0.002
 """Seconds that one turn gives to those that wait, and to those that come."""
 SLICE = 0.0005
 """Seconds for one connection at a time."""
