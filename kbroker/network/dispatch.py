@@ -122,13 +122,22 @@ class Dispatcher:
         return Pending(entry, correlation_id, request, answer)
 
     def finish(self, pending: Pending, answer: Any, error: BaseException | None, out: bytearray, spill: Spill) -> None:
-        """Encode an answer that had to be awaited."""
+        """Encode an answer that had to be awaited, or that divided work is to bring which had to be awaited."""
+        if error is None and answer.__class__ is GeneratorType:
+            try:
+                answer = whole(answer)
+            except Exception as err:  # noqa: BLE001 - as in `run`
+                error = err
         if error is not None:
             answer = self._failed(pending.entry, pending.request, error)
         if answer is not None:
             encode_answer(pending.entry, pending.correlation_id, answer, out, spill)
 
     def _failed(self, entry: Entry, request: Any, error: BaseException) -> Any:
+        answer = self._failure(entry, request, error)
+        return whole(answer) if answer.__class__ is GeneratorType else answer
+
+    def _failure(self, entry: Entry, request: Any, error: BaseException) -> Any:
         if isinstance(error, ApiError):
             log.debug("%s v%d is refused: %s", entry.api.name, entry.version, error)
             return entry.api.on_error(request, error.code, error.message)
