@@ -5,15 +5,16 @@ Never calls a handler: dispatch.py does.
 
 A handler is `def api(ctx, request) -> response`, run on the event loop, or a coroutine function (or one that returns an
 awaitable) where an answer may have to wait, or a generator function (divided.py) where a request may be long: a bare
-`yield` once an element, and the response as its result. `ctx.version` is the request's version; a handler looks at it
-only where *behaviour* differs between versions. It may return None for "no answer at all" (Produce with acks=0).
+`yield` once an element, and as its result what a plain function would return. What an awaitable brings may be such a
+generator again. `ctx.version` is the request's version; a handler looks at it only where *behaviour*
+differs between versions. It may return None for "no answer at all" (Produce with acks=0).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from kbroker.divided import Divided
 from kbroker.handlers.services import Services
@@ -53,6 +54,10 @@ class RequestContext:
 
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
+Later: TypeAlias = Awaitable[_Answer | None] | Awaitable[Divided[_Answer]] | Awaitable[_Answer | Divided[_Answer]]
+"""An answer that must be waited for."""
+Reply: TypeAlias = _Answer | Later[_Answer] | Divided[_Answer] | Divided[_Answer | Later[_Answer] | None] | None
+"""What a handler may return for a request; see the module's docstring."""
 Handler = Callable[[RequestContext, Any], Any]
 
 
@@ -60,7 +65,8 @@ Handler = Callable[[RequestContext, Any], Any]
 class Api:
     """One served API: its request and response classes, the versions served, and the function.
 
-    `on_error` builds the answer to a whole-request failure (an ApiError), as each API has its own place for it.
+    `on_error` builds the answer to a whole-request failure (an ApiError), as each API has its own place for it; it may
+    be a generator function, as a handler may.
     """
 
     key: int
@@ -79,10 +85,9 @@ def handles(
     request: type[_Request],
     response: type[_Answer],
     versions: str,
-    on_error: Callable[[_Request, int, str | None], _Answer] | None = None,
+    on_error: Callable[[_Request, int, str | None], _Answer | Divided[_Answer]] | None = None,
 ) -> Callable[
-    [Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None]],
-    Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None],
+    [Callable[[RequestContext, _Request], Reply[_Answer]]], Callable[[RequestContext, _Request], Reply[_Answer]]
 ]:
     """Register a function for an API in `versions` ("3-13").
 
@@ -98,8 +103,8 @@ def handles(
         return answer
 
     def register(
-        function: Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None],
-    ) -> Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None]:
+        function: Callable[[RequestContext, _Request], Reply[_Answer]],
+    ) -> Callable[[RequestContext, _Request], Reply[_Answer]]:
         key: int = request.KEY  # type: ignore[attr-defined]
         if key in APIS:
             raise ValueError(f"{request.__name__} is already served")
