@@ -315,18 +315,20 @@ class Connection:
             except OSError as err:
                 self._gone(err)
                 return
-        if self.state is not _CLOSED:
+        if frames.consumed < len(data) or self._held or self.state is not _SERVING:
             self._leave(data, at >= deadline)
 
     def _leave(self, data: memoryview, stopped: bool) -> None:
         """Keep what was not consumed; wait for a turn where it may hold whole requests."""
+        if self.state is _CLOSED:
+            return
         rest = data[self._frames.consumed :]
         if rest and self.state is not _ENDING:
             if stopped and self.state is _SERVING:
                 self.state = _QUEUED
                 self._turns.put(self)
             self._keep(rest)
-        elif self._held or self.state is not _SERVING:
+        else:
             self._account()
 
     def go_on(self, deadline: float) -> None:

@@ -19,6 +19,7 @@ from types import GeneratorType
 from typing import Any, cast
 
 from kbroker.divided import Divided
+from kbroker.handlers.express_produce import Forms
 from kbroker.handlers.registry import APIS, Api, CloseConnection, Handler, RequestContext
 from kbroker.network.turns import Breadth
 from kbroker.protocol.compiler import (
@@ -132,10 +133,12 @@ class Dispatcher:
 
     def __init__(self) -> None:
         self._table: dict[int, Entry] = {}
+        self._express = not log.isEnabledFor(logging.DEBUG)
 
     def forget_entries(self) -> None:
         """Ask anew, for every API that comes next, whether its requests are to be logged."""
         self._table.clear()
+        self._express = not log.isEnabledFor(logging.DEBUG)
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
         """Run one frame: append its answer to `out` and `spill`, or return what there is to do before it has one.
@@ -146,6 +149,13 @@ class Dispatcher:
             key, version, correlation_id, id_length = _HEADER.unpack_from(frame)
         except struct.error:
             raise CloseConnection("a request shorter than its header") from None
+        if (
+            key == PRODUCE_KEY
+            and context.forms is not None
+            and self._express
+            and context.forms.answer(frame, version, correlation_id, out)
+        ):
+            return None
         entry = self._table.get(key << 16 | version) or self._resolve(key, version)
         position = 10
         if id_length >= 0:
@@ -178,6 +188,10 @@ class Dispatcher:
             answer = self._failed(entry, request, err)
         if answer.__class__ is entry.response:
             encode_answer(entry, correlation_id, answer, out, spill)
+            if key == PRODUCE_KEY and self._express:
+                if context.forms is None:
+                    context.forms = Forms()
+                context.forms.learn(context, frame, position, request, answer)
             return None
         if answer is None:
             return None

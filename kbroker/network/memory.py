@@ -40,15 +40,12 @@ class Memory:
     def __init__(self, limit: int) -> None:
         self.limit = limit if limit > 0 else DEFAULT_LIMIT
         self.used = 0
+        self.tight = False
+        """Whether more than half is taken: then connections take in less at once."""
         self._held: dict[Holder, tuple[int, float]] = {}
         """Bytes, and since when; oldest first."""
         self._waiting: dict[Holder, None] = {}
         self._look: asyncio.TimerHandle | None = None
-
-    @property
-    def tight(self) -> bool:
-        """Whether more than half is taken: then connections take in less at once."""
-        return self.used * 2 > self.limit
 
     def held_by(self, holder: Holder) -> int:
         """Return how many bytes a connection holds."""
@@ -67,6 +64,7 @@ class Memory:
         """Note that a connection holds `size` bytes in all now."""
         before, since = self._held.get(holder, (0, 0.0))
         self.used += size - before
+        self.tight = self.used * 2 > self.limit
         if size:
             self._held[holder] = (size, since or time.monotonic())
         elif before:
