@@ -10,10 +10,11 @@ Between two yields nothing else runs; across one, everything may have changed, s
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+_U = TypeVar("_U")
 Divided = Generator[None, None, _T]
 """Work in slices, with its result."""
 
@@ -26,3 +27,22 @@ def whole(work: Generator[Any, Any, _T]) -> _T:
         except StopIteration as end:
             result: _T = end.value
             return result
+
+
+def each(items: Iterable[_U], make: Callable[[_U], _T]) -> Divided[list[_T]]:
+    """Return what `make` makes of each item, one item between two yields."""
+    made = []
+    for item in items:
+        made.append(make(item))
+        yield
+    return made
+
+
+def every(items: Iterable[_U], work: Callable[[_U], Divided[_T]]) -> Divided[list[_T]]:
+    """Return what `work` makes of each item, where that may itself be long."""
+    made = []
+    for item in items:
+        result = yield from work(item)
+        made.append(result)
+        yield
+    return made

@@ -5,15 +5,16 @@ Never calls a handler: dispatch.py does.
 
 A handler is `def api(ctx, request) -> response`, run on the event loop, or a coroutine function (or one that returns an
 awaitable) where an answer may have to wait, or a generator function (divided.py) where a request may be long: a bare
-`yield` once an element, and the response as its result. `ctx.version` is the request's version; a handler looks at it
-only where *behaviour* differs between versions. It may return None for "no answer at all" (Produce with acks=0).
+`yield` once an element, and as its result what a plain function would return. What an awaitable brings may be such a
+generator again. `ctx.version` is the request's version; a handler looks at it only where *behaviour*
+differs between versions. It may return None for "no answer at all" (Produce with acks=0).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from kbroker.divided import Divided
 from kbroker.handlers.services import Services
@@ -31,8 +32,8 @@ class RequestContext:
     """
 
     __slots__ = (
-        "client_host", "client_id", "client_software", "listener", "local_address", "raw_client_id", "services",
-        "version",
+        "client_host", "client_id", "client_software", "forms", "listener", "local_address", "raw_client_id",
+        "services", "version",
     )  # fmt: skip
 
     def __init__(self, services: Services, client_host: str, listener: str, local_address: tuple[str, int]) -> None:
@@ -44,6 +45,8 @@ class RequestContext:
         self.listener = listener
         self.local_address = local_address
         self.version = 0
+        self.forms: Any = None
+        """What is known of this connection's requests (express_produce.Forms)."""
 
     def set_client_id(self, raw: memoryview | None) -> None:
         """Take over the client id of a request header; it seldom changes within a connection."""
@@ -53,6 +56,10 @@ class RequestContext:
 
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
+Later: TypeAlias = Awaitable[_Answer | Divided[_Answer] | None]
+"""An answer that must be waited for."""
+Reply: TypeAlias = _Answer | Later[_Answer] | Divided[_Answer | Later[_Answer] | None] | None
+"""What a handler may return for a request; see the module's docstring."""
 Handler = Callable[[RequestContext, Any], Any]
 
 
@@ -60,7 +67,8 @@ Handler = Callable[[RequestContext, Any], Any]
 class Api:
     """One served API: its request and response classes, the versions served, and the function.
 
-    `on_error` builds the answer to a whole-request failure (an ApiError), as each API has its own place for it.
+    `on_error` builds the answer to a whole-request failure (an ApiError), as each API has its own place for it; it may
+    be a generator function, as a handler may.
     """
 
     key: int
@@ -79,10 +87,9 @@ def handles(
     request: type[_Request],
     response: type[_Answer],
     versions: str,
-    on_error: Callable[[_Request, int, str | None], _Answer] | None = None,
+    on_error: Callable[[_Request, int, str | None], _Answer | Divided[_Answer]] | None = None,
 ) -> Callable[
-    [Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None]],
-    Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None],
+    [Callable[[RequestContext, _Request], Reply[_Answer]]], Callable[[RequestContext, _Request], Reply[_Answer]]
 ]:
     """Register a function for an API in `versions` ("3-13").
 
@@ -98,8 +105,8 @@ def handles(
         return answer
 
     def register(
-        function: Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None],
-    ) -> Callable[[RequestContext, _Request], _Answer | Awaitable[_Answer | None] | Divided[_Answer] | None]:
+        function: Callable[[RequestContext, _Request], Reply[_Answer]],
+    ) -> Callable[[RequestContext, _Request], Reply[_Answer]]:
         key: int = request.KEY  # type: ignore[attr-defined]
         if key in APIS:
             raise ValueError(f"{request.__name__} is already served")
