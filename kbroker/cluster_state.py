@@ -6,7 +6,7 @@ read one immutable state for the length of a request. A topic id is 16 bytes; a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -89,15 +89,23 @@ class ClusterState:
 
     def with_topic(self, topic: TopicState) -> ClusterState:
         """Return the state with `topic` added or replaced."""
-        return replace(
-            self,
-            version=self.version + 1,
-            topics={**self.topics, topic.name: topic},
-            topic_names={**self.topic_names, topic.topic_id: topic.name},
-        )
+        return self.with_topics((topic,))
+
+    def with_topics(self, topics: Iterable[TopicState]) -> ClusterState:
+        """Return the state with topics added or replaced, of several of one name the last one."""
+        by_name, names = dict(self.topics), dict(self.topic_names)
+        for topic in topics:
+            by_name[topic.name] = topic
+            names[topic.topic_id] = topic.name
+        return replace(self, version=self.version + 1, topics=by_name, topic_names=names)
 
     def without_topic(self, name: str) -> ClusterState:
         """Return the state without the topic `name`, which must exist."""
+        return self.without_topics((name,))
+
+    def without_topics(self, gone: Iterable[str]) -> ClusterState:
+        """Return the state without the topics `gone`, which must exist."""
         topics, names = dict(self.topics), dict(self.topic_names)
-        del names[topics.pop(name).topic_id]
+        for name in gone:
+            del names[topics.pop(name).topic_id]
         return replace(self, version=self.version + 1, topics=topics, topic_names=names)

@@ -36,3 +36,13 @@ def each(items: Iterable[_U], make: Callable[[_U], _T]) -> Divided[list[_T]]:
         made.append(make(item))
         yield
     return made
+
+
+def every(items: Iterable[_U], work: Callable[[_U], Divided[_T]]) -> Divided[list[_T]]:
+    """Return what `work` makes of each item, where that may itself be long."""
+    made = []
+    for item in items:
+        result = yield from work(item)
+        made.append(result)
+        yield
+    return made

@@ -15,7 +15,7 @@ Stored, on Apache Kafka 3.9's paths:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from kbroker.controller import decide
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
 from kbroker.controller.internal_topics import InternalTopic
 from kbroker.controller.store import Change, Delete, MetadataStore, Put
+from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import new_uuid, parse_uuid, uuid_text
 
@@ -35,6 +36,9 @@ CONFIG = "/config"
 FEATURES = "/feature"
 PRODUCER_IDS = "/kbroker/producer_ids"
 DEFAULT_ENTITY = "<default>"
+PIECE_TOPICS, PIECE_PARTITIONS = 50, 100
+"""Topics, and partitions, that are stored and published at once where there are many: some milliseconds."""
+LOGGED_BY_NAME = 8
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
 
@@ -55,6 +59,7 @@ class Controller:
         self._defaults = defaults
         self._listeners: list[Listener] = []
         self.state = _load(store, cluster_id)
+        self._colliding = decide.CollidingNames(self.state.topics)
 
     def begin_cluster(self, min_insync_replicas: int) -> None:
         """Give a cluster of which nothing is stored yet what Apache Kafka's formatting gives a new one."""
@@ -93,12 +98,12 @@ class Controller:
         partitions = self._plan_partitions(num_partitions, replication_factor, assignments)
         return TopicState(name, new_uuid(), partitions, dict(configs or {}))
 
-    def check_new_name(self, name: str) -> None:
-        """Raise ApiError when no topic of this name can be created."""
+    def check_new_name(self, name: str, beside: Container[str] = ()) -> None:
+        """Raise ApiError when no topic of this name can be created; names may collide with those in `beside`."""
         if name in self.state.topics:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         decide.check_topic_name(name)
-        other = decide.collision(name, self.state.topics)
+        other = self._colliding.other(name, beside)
         if other is not None:
             text = f"Topic '{name}' collides with existing topic: {other}"
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
@@ -142,8 +147,17 @@ class Controller:
         factor = self._defaults.replication_factor if replication_factor == -1 else replication_factor
         return decide.place(self.state, 0, count, factor)
 
-    def plan_growth(self, name: str, count: int, assignments: Sequence[Sequence[int]] | None) -> TopicState:
-        """Return the topic with `count` partitions in all, nothing stored. Raises ApiError as Kafka refuses it."""
+    def plan_growth(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None,
+        most: int = decide.MAX_PARTITIONS_PER_REQUEST,
+    ) -> TopicState:
+        """Return the topic with `count` partitions in all, nothing stored. Raises ApiError as Kafka refuses it.
+
+        At most `most` partitions are added.
+        """
         topic = self.state.topics.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -156,6 +170,8 @@ class Controller:
                 f"The topic {name} currently has {current} partition(s); {count} would not be an increase.",
             )
         additional = count - current
+        if additional > most:
+            raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         factor = len(topic.partitions[0].replicas)
         if assignments is None:
             added = decide.place(self.state, current, additional, factor)
@@ -171,31 +187,59 @@ class Controller:
 
     def put_topics(self, topics: Sequence[TopicState]) -> None:
         """Store new or grown topics, then publish them."""
+        if not topics:
+            return
+        old = self.state.topics
         changes: list[Change] = []
-        state = self.state
         for topic in topics:
-            known = state.topics.get(topic.name)
+            known = old.get(topic.name)
             changes += _topic_changes(topic, len(known.partitions) if known else 0)
-            state = state.with_topic(topic)
-        if changes:
-            old = self.state.topics
-            self._store.write(changes)
-            for name in dict.fromkeys(topic.name for topic in topics):
-                _log_put(old.get(name), state.topics[name])
-            self._publish(state)
+        self._store.write(changes)
+        for topic in topics:
+            self._colliding.add(topic.name)
+        _log_put(old, topics)
+        self._publish(self.state.with_topics(topics))
+
+    def put_in_pieces(self, plans: Sequence[TopicState]) -> Divided[dict[str, ApiError]]:
+        """Store and publish new topics that were planned a while ago, some at a time; return why some were not.
+
+        What has changed meanwhile is held against each plan once more: another may have created its name.
+        """
+        own = {plan.name for plan in plans}
+        refused: dict[str, ApiError] = {}
+        piece: list[TopicState] = []
+        partitions = 0
+        for plan in plans:
+            # No yield between this look and the write.
+            if plan.name in self.state.topics or self._colliding.other(plan.name, own) is not None:
+                try:
+                    self.check_new_name(plan.name, own)
+                except ApiError as error:
+                    refused[plan.name] = error
+                    continue
+            piece.append(plan)
+            partitions += len(plan.partitions)
+            if len(piece) >= PIECE_TOPICS or partitions >= PIECE_PARTITIONS:
+                self.put_topics(piece)
+                piece, partitions = [], 0
+                yield
+        self.put_topics(piece)
+        return refused
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Forget topics that exist, with their configs."""
+        gone = list(dict.fromkeys(names))
+        if not gone:
+            return
         changes: list[Change] = []
-        state = self.state
-        for name in names:
+        for name in gone:
             changes += [Delete(f"{TOPICS}/{name}"), Delete(f"{CONFIG}/topics/{name}")]
-            state = state.without_topic(name)
-        if changes:
-            self._store.write(changes)
-            for name in self.state.topics.keys() - state.topics.keys():
-                log.info("topic %s is deleted", name)
-            self._publish(state)
+        state = self.state.without_topics(gone)
+        self._store.write(changes)
+        for name in gone:
+            self._colliding.discard(name)
+        log.info("%s deleted", _named(gone))
+        self._publish(state)
 
     def bump_leader_epochs(self) -> None:
         """Begin a new leader epoch everywhere: after a crash, what was not on disk may be gone from the logs."""
@@ -304,12 +348,31 @@ class Controller:
             listener(old, state)
 
 
-def _log_put(old: TopicState | None, new: TopicState) -> None:
-    count = len(new.partitions)
-    if old is None:
-        log.info("topic %s is created with %d partition(s), id %s", new.name, count, uuid_text(new.topic_id))
-    elif len(old.partitions) != count:
-        log.info("topic %s has %d partitions now, had %d", new.name, count, len(old.partitions))
+def _log_put(old: Mapping[str, TopicState], topics: Sequence[TopicState]) -> None:
+    """Tell of new and of grown topics: of a few one by one, of many by their number."""
+    if len(topics) > LOGGED_BY_NAME:
+        fresh = [topic.name for topic in topics if topic.name not in old]
+        if fresh:
+            log.info("%s created", _named(fresh))
+        grown = [topic.name for topic in topics if topic.name in old]
+        if grown:
+            log.info("%s given more partitions", _named(grown))
+        return
+    for topic in topics:
+        known, count = old.get(topic.name), len(topic.partitions)
+        if known is None:
+            log.info("topic %s is created with %d partition(s), id %s", topic.name, count, uuid_text(topic.topic_id))
+        elif len(known.partitions) != count:
+            log.info("topic %s has %d partitions now, had %d", topic.name, count, len(known.partitions))
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return how a line of the log speaks of topics: never as many names as somebody asked for."""
+    if len(names) == 1:
+        return f"topic {names[0]} is"
+    left = len(names) - LOGGED_BY_NAME
+    text = ", ".join(names[:LOGGED_BY_NAME])
+    return f"topics {text} and {left} more are" if left > 0 else f"topics {text} are"
 
 
 def _partition_change(topic: str, index: int, partition: PartitionState) -> Put:

@@ -7,7 +7,7 @@ Kafka's code and text (ReplicationControlManager, Topic).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from kbroker.cluster_state import ClusterState, PartitionState
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -38,12 +38,32 @@ def check_topic_name(name: str) -> None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")
 
 
-def collision(name: str, others: Iterable[str]) -> str | None:
-    """Return a topic whose name differs from `name` only in '.' and '_' (metric names would clash)."""
-    if "." not in name and "_" not in name:
-        return None
-    unified = name.replace(".", "_")
-    return next((o for o in others if o != name and o.replace(".", "_") == unified), None)
+class CollidingNames:
+    """The names of topics by what they are in metrics, where '.' and '_' are the same.
+
+    A lookup costs the same however many topics there are.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._by_metric: dict[str, dict[str, None]] = {}
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        if "." in name or "_" in name:
+            self._by_metric.setdefault(name.replace(".", "_"), {})[name] = None
+
+    def discard(self, name: str) -> None:
+        metric = name.replace(".", "_")
+        held = self._by_metric.get(metric, {})
+        held.pop(name, None)
+        if not held:
+            self._by_metric.pop(metric, None)
+
+    def other(self, name: str, besides: Container[str] = ()) -> str | None:
+        """Return a topic whose name differs from `name` only in '.' and '_', and is not among `besides`."""
+        held = self._by_metric.get(name.replace(".", "_"), ())
+        return next((each for each in held if each != name and each not in besides), None)
 
 
 def place(state: ClusterState, first: int, count: int, replication_factor: int) -> tuple[PartitionState, ...]:
@@ -87,7 +107,8 @@ def check_assignment(state: ClusterState, replicas: Sequence[int], factor: int |
     if not replicas:
         fault = f"{prefix} an empty replica list."
     previous = None
-    for broker in sorted(replicas):
+    # Of a list longer than there are brokers, its beginning has something wrong already.
+    for broker in sorted(replicas[: len(state.brokers) + 1]):
         if fault is None and broker not in state.brokers:
             fault = f"{prefix} broker {broker}, but no such broker is registered."
         elif fault is None and broker == previous:

@@ -31,6 +31,7 @@ from kbroker.coordination.interfaces import Shard, Writer
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
 from kbroker.coordination.shard_log import ReplayError, ShardLog
 from kbroker.coordination.timers import Timers
+from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -323,6 +324,22 @@ class Runtime(Generic[S]):
         entry.future = asyncio.get_running_loop().create_future()
         self._wait(partition, state, entry)
         return entry.future
+
+    def read_divided(
+        self,
+        partition: int,
+        look: Callable[[S, int], Divided[R]],
+        on_error: Callable[[ErrorCode, str | None], R],
+    ) -> Divided[R | Awaitable[R]]:
+        """As `read`, where looking may take long: what is decided meanwhile may have been seen or not."""
+        try:
+            state = self._active(partition)
+            reply = yield from look(state.shard, self._clock.now_ms())
+            if self._active(partition) is not state:
+                raise ApiError(ErrorCode.NOT_COORDINATOR)
+        except ApiError as err:
+            return on_error(err.code, err.message)
+        return self.read(partition, lambda _shard, _now_ms: reply, on_error)
 
     def _apply(
         self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, *, is_asked: bool = False

@@ -8,7 +8,8 @@ A method returns its response, or an awaitable of it where a member must wait or
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from kbroker.clock import Clock
@@ -16,38 +17,45 @@ from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.coordination.interfaces import Writer
 from kbroker.coordination.outcome import EndOfTransaction, Outcome
 from kbroker.coordination.service import CoordinatorService
+from kbroker.coordination.then import then_divided
+from kbroker.divided import Divided, each, every
 from kbroker.group_coordinator.config import GroupConfig, Settings
 from kbroker.group_coordinator.consumer.heartbeat import validate
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
+from kbroker.group_coordinator.leaving import Leaving
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages import consumer_group_describe
-from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse
 from kbroker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
 from kbroker.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
-from kbroker.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsResponse
+from kbroker.protocol.messages.describe_groups import DescribedGroup
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from kbroker.protocol.messages.leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    MemberResponse,
-)
-from kbroker.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from kbroker.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from kbroker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.protocol.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from kbroker.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from kbroker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
 from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
@@ -55,11 +63,16 @@ from kbroker.protocol.messages.offset_fetch import (
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from kbroker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
 
+FEW_MEMBERS = 100
+"""So many members leave without a look at them beforehand."""
+DELETED_AT_ONCE = 20
 _RETRY_ELSEWHERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -121,23 +134,23 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             failed,
         )
 
-    def describe_consumer_groups(self, group_ids: Sequence[str]) -> ConsumerGroupDescribeResponse:
-        """ConsumerGroupDescribe."""
-        groups = []
-        for group_id in group_ids:
-            if not group_id:
-                described = consumer_group_describe.DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID)
-            else:
-                try:
-                    shard = self._runtime.shard(self.partition_for(group_id))
-                    default = self.config.consumer_assignors[0]
-                    described = describe_consumer_group(shard.groups, group_id, default, self._topics)
-                except ApiError as err:
-                    described = consumer_group_describe.DescribedGroup(
-                        group_id=group_id, error_code=err.code, error_message=err.message
-                    )
-            groups.append(described)
-        return ConsumerGroupDescribeResponse(groups=groups)
+    def describe_consumer_groups(
+        self, group_ids: Iterable[str]
+    ) -> Divided[list[consumer_group_describe.DescribedGroup]]:
+        """ConsumerGroupDescribe: an answer for each group, in order."""
+        return (yield from every(group_ids, self._describe_consumer_group))
+
+    def _describe_consumer_group(self, group_id: str) -> Divided[consumer_group_describe.DescribedGroup]:
+        if not group_id:
+            return consumer_group_describe.DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID)
+        try:
+            shard = self._runtime.shard(self.partition_for(group_id))
+            default = self.config.consumer_assignors[0]
+            return (yield from describe_consumer_group(shard.groups, group_id, default, self._topics))
+        except ApiError as err:
+            return consumer_group_describe.DescribedGroup(
+                group_id=group_id, error_code=err.code, error_message=err.message
+            )
 
     def join_group(
         self, request: JoinGroupRequest, *, version: int, client_id: str, client_host: str
@@ -179,48 +192,67 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
 
     def leave_group(
         self, request: LeaveGroupRequest, *, version: int
-    ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
-        """LeaveGroup, of one member (before version 3) or several."""
+    ) -> Divided[LeaveGroupResponse | Awaitable[Divided[LeaveGroupResponse]]]:
+        """LeaveGroup, of one member (before version 3) or several.
+
+        All go in one decision. Of a long list only those are taken there who may be members, and each once.
+        """
+        group_id = request.group_id
         members = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
-        if not request.group_id:
+        if not group_id:
             return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-
-        def failed(code: ErrorCode, _message: str | None) -> LeaveGroupResponse:
-            if code is not ErrorCode.UNKNOWN_MEMBER_ID:
-                return LeaveGroupResponse(error_code=code)
-            return LeaveGroupResponse(
-                members=[
-                    MemberResponse(member_id=m.member_id, group_instance_id=m.group_instance_id, error_code=code)
-                    for m in members
-                ]
-            )
-
-        partition = self.partition_for(request.group_id)
-        return self._runtime.run(partition, lambda shard, now: shard.leave(request.group_id, members, now), failed)
+        partition = self.partition_for(group_id)
+        leaving = Leaving(members)
+        if len(members) > FEW_MEMBERS:
+            try:
+                yield from leaving.sift(self._runtime.shard(partition).groups.get(group_id))
+            except ApiError as err:
+                return LeaveGroupResponse(error_code=err.code)
+        answer = self._runtime.run(
+            partition, lambda shard, now: shard.leave(group_id, leaving.members, now), leaving.failed
+        )
+        return (yield from then_divided(answer, leaving.answer))
 
     # -- offsets
 
     def commit_offsets(
         self, request: OffsetCommitRequest, *, version: int
-    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-        """OffsetCommit of topics whose names and ids are both filled in, and of partitions that exist."""
+    ) -> OffsetCommitResponse | ErrorCode | Awaitable[OffsetCommitResponse | ErrorCode]:
+        """OffsetCommit of topics whose names and ids are both filled in, and of partitions that exist.
+
+        A code stands for an error of all partitions (`commit_error`).
+        """
+        partition = self.partition_for(request.group_id)
+        most_bytes = self._most_bytes(partition)
         return self._runtime.run(
-            self.partition_for(request.group_id),
-            lambda shard, now: shard.commits.commit(request, version, now),
-            lambda code, _message: commit_error(request, code),
+            partition,
+            lambda shard, now: shard.commits.commit(request, version, now, most_bytes),
+            lambda code, _message: code,
         )
 
     def commit_offsets_in_transaction(
         self, request: TxnOffsetCommitRequest, guard: object
-    ) -> TxnOffsetCommitResponse | Awaitable[TxnOffsetCommitResponse]:
-        """TxnOffsetCommit of partitions that exist, of a transaction that was verified: `guard` is the proof."""
+    ) -> TxnOffsetCommitResponse | ErrorCode | Awaitable[TxnOffsetCommitResponse | ErrorCode]:
+        """TxnOffsetCommit of partitions that exist, of a transaction that was verified: `guard` is the proof.
+
+        A code stands for an error of all partitions (`txn_commit_error`).
+        """
         if not request.group_id:
-            return txn_commit_error(request, ErrorCode.INVALID_GROUP_ID)
+            return ErrorCode.INVALID_GROUP_ID
+        partition = self.partition_for(request.group_id)
+        most_bytes = self._most_bytes(partition)
         return self._runtime.run(
-            self.partition_for(request.group_id),
-            lambda shard, now: shard.commits.commit_in_transaction(request, guard, now),
-            lambda code, _message: txn_commit_error(request, code),
+            partition,
+            lambda shard, now: shard.commits.commit_in_transaction(request, guard, now, most_bytes),
+            lambda code, _message: code,
         )
+
+    def _most_bytes(self, partition: int) -> int:
+        """Return how large a batch of a partition may be; 0 where that cannot be known, which its decision will say."""
+        try:
+            return self._writer.max_batch_bytes(partition)
+        except ApiError:
+            return 0
 
     def end_transaction(self, partition: int, end: EndOfTransaction) -> ErrorCode | Awaitable[ErrorCode]:
         """Write the end of a transaction into a partition; its offsets are then committed, or gone."""
@@ -228,58 +260,90 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         return self._runtime.run(partition, lambda _shard, _now: outcome, lambda code, _message: code)
 
     def fetch_offsets(
-        self, request: OffsetFetchRequestGroup, *, version: int, require_stable: bool
-    ) -> OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]:
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool
+    ) -> Divided[OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]]:
         """One group of an OffsetFetch; `topics` None means all."""
 
         def failed(code: ErrorCode, _message: str | None) -> OffsetFetchResponseGroup:
             # Clients before 3.9 retry only what they expect here.
-            return fetch_error(request, ErrorCode.NOT_COORDINATOR if code in _RETRY_ELSEWHERE else code, version)
+            code = ErrorCode.NOT_COORDINATOR if code in _RETRY_ELSEWHERE else code
+            return OffsetFetchResponseGroup(group_id=request.group_id, error_code=code)
 
-        partition = self.partition_for(request.group_id)
-        return self._runtime.read(partition, lambda shard, _now: shard.offsets.fetch(request, require_stable), failed)
+        return self._runtime.read_divided(
+            self.partition_for(request.group_id),
+            lambda shard, _now: shard.offsets.fetch(request, require_stable),
+            failed,
+        )
 
-    def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
-        """OffsetDelete of partitions that exist."""
+    def delete_offsets(
+        self, request: OffsetDeleteRequest
+    ) -> Divided[OffsetDeleteResponse | Awaitable[Divided[OffsetDeleteResponse]]]:
+        """OffsetDelete of partitions that exist; each is decided about once, and answered as often as it is named."""
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-
-        return self._runtime.run(
+        wanted: dict[str, dict[int, OffsetDeleteRequestPartition]] = {}
+        for topic in request.topics:
+            for partition in topic.partitions:
+                wanted.setdefault(topic.name, {})[partition.partition_index] = partition
+                yield
+            yield
+        once = OffsetDeleteRequest(
+            group_id=request.group_id,
+            topics=[OffsetDeleteRequestTopic(name, list(partitions.values())) for name, partitions in wanted.items()],
+        )
+        answer = self._runtime.run(
             self.partition_for(request.group_id),
-            lambda shard, _now: shard.offsets.delete(request),
+            lambda shard, _now: shard.offsets.delete(once),
             lambda code, _message: OffsetDeleteResponse(error_code=code),
         )
+        return (yield from then_divided(answer, lambda decided: _deleted(request, decided)))
 
     # -- groups as a whole
 
-    def describe_groups(self, group_ids: Sequence[str], *, version: int) -> DescribeGroupsResponse:
-        """DescribeGroups."""
-        groups = []
-        for group_id in group_ids:
-            try:
-                shard = self._runtime.shard(self.partition_for(group_id))
-                groups.append(describe_group(shard.groups, group_id, version))
-            except ApiError as err:
-                groups.append(DescribedGroup(group_id=group_id, error_code=err.code))
-        return DescribeGroupsResponse(groups=groups)
+    def describe_groups(self, group_ids: Iterable[str], *, version: int) -> Divided[list[DescribedGroup]]:
+        """DescribeGroups: an answer for each group, in order."""
+        return (yield from every(group_ids, lambda group_id: self._describe_group(group_id, version)))
 
-    def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
-        """ListGroups: all or nothing, as long as a partition is loading."""
+    def _describe_group(self, group_id: str, version: int) -> Divided[DescribedGroup]:
+        try:
+            shard = self._runtime.shard(self.partition_for(group_id))
+            return (yield from describe_group(shard.groups, group_id, version))
+        except ApiError as err:
+            return DescribedGroup(group_id=group_id, error_code=err.code)
+
+    def list_groups(self, request: ListGroupsRequest) -> Divided[ListGroupsResponse]:
+        """ListGroups: all or nothing, as long as a partition is loading. Case does not matter in filters."""
         if self._closed:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        groups = []
-        for _, shard in self._runtime.shards():
+        states: set[str] = set()
+        for state in request.states_filter:
+            states.add(state.strip().lower())
+            yield
+        types: set[str] = set()
+        for name in request.types_filter:
+            types.add(name.lower())
+            yield
+        groups: list[ListedGroup] = []
+        for _, shard in list(self._runtime.shards()):
             if shard is None:
                 return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            groups += list_groups(shard.groups, request.states_filter, request.types_filter)
+            groups += yield from list_groups(list(shard.groups), states, types)
         return ListGroupsResponse(groups=groups)
 
-    def delete_groups(self, group_ids: Sequence[str]) -> DeleteGroupsResponse | Awaitable[DeleteGroupsResponse]:
-        """DeleteGroups; partition by partition, each as one batch."""
-        by_partition: dict[int, list[str]] = {}
-        for group_id in dict.fromkeys(group_ids):
-            by_partition.setdefault(self.partition_for(group_id), []).append(group_id)
-        parts = [self._delete_groups(partition, names) for partition, names in by_partition.items()]
+    def delete_groups(
+        self, group_ids: Iterable[str]
+    ) -> Divided[DeleteGroupsResponse | Awaitable[DeleteGroupsResponse]]:
+        """DeleteGroups; partition by partition, and of one partition some at a time, each time as one batch."""
+        by_partition: dict[int, dict[str, None]] = {}
+        for group_id in group_ids:
+            by_partition.setdefault(self.partition_for(group_id), {})[group_id] = None
+            yield
+        parts: list[Any] = []
+        for partition, names in by_partition.items():
+            left = iter(names)
+            while piece := list(islice(left, DELETED_AT_ONCE)):
+                parts.append(self._delete_groups(partition, piece))
+                yield
         if any(isinstance(part, Awaitable) for part in parts):
             return _gather_deleted(parts)
         return DeleteGroupsResponse(results=[result for part in parts for result in part])
@@ -292,58 +356,60 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
 
-def commit_error(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+def commit_error(request: OffsetCommitRequest, code: int) -> Divided[OffsetCommitResponse]:
     """Return an OffsetCommit answer with one error for all partitions: the API has no other place for it."""
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=code)
-                    for p in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+
+    def failed(asked: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
+        return OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
+
+    def topic(asked: OffsetCommitRequestTopic) -> Divided[OffsetCommitResponseTopic]:
+        partitions = yield from each(asked.partitions, failed)
+        return OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id, partitions=partitions)
+
+    return OffsetCommitResponse(topics=(yield from every(request.topics, topic)))
 
 
-def txn_commit_error(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+def txn_commit_error(request: TxnOffsetCommitRequest, code: int) -> Divided[TxnOffsetCommitResponse]:
     """Return a TxnOffsetCommit answer with one error for all partitions."""
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(partition_index=p.partition_index, error_code=code)
-                    for p in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+
+    def failed(asked: TxnOffsetCommitRequestPartition) -> TxnOffsetCommitResponsePartition:
+        return TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
+
+    def topic(asked: TxnOffsetCommitRequestTopic) -> Divided[TxnOffsetCommitResponseTopic]:
+        partitions = yield from each(asked.partitions, failed)
+        return TxnOffsetCommitResponseTopic(name=asked.name, partitions=partitions)
+
+    return TxnOffsetCommitResponse(topics=(yield from every(request.topics, topic)))
 
 
-def fetch_error(request: OffsetFetchRequestGroup, code: ErrorCode, version: int) -> OffsetFetchResponseGroup:
-    """Return an OffsetFetch answer with an error for the group; version 1 has only partitions to put it in."""
-    if version >= 2:
-        return OffsetFetchResponseGroup(group_id=request.group_id, error_code=code)
-    return OffsetFetchResponseGroup(
-        group_id=request.group_id,
-        topics=[
-            OffsetFetchResponseTopics(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=index, committed_offset=-1, metadata="", error_code=code
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics or []
-        ],
-    )
+def fetch_error(request: OffsetFetchRequestGroup, code: int) -> Divided[OffsetFetchResponseGroup]:
+    """Return an OffsetFetch answer with an error for every partition of a group."""
+
+    def failed(index: int) -> OffsetFetchResponsePartitions:
+        return OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+
+    def topic(asked: OffsetFetchRequestTopics) -> Divided[OffsetFetchResponseTopics]:
+        partitions = yield from each(asked.partition_indexes, failed)
+        return OffsetFetchResponseTopics(name=asked.name, partitions=partitions)
+
+    topics = yield from every(request.topics or [], topic)
+    return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
+
+
+def _deleted(request: OffsetDeleteRequest, decided: OffsetDeleteResponse) -> Divided[OffsetDeleteResponse]:
+    """Answer for every partition that was named: the code is the topic's."""
+    if decided.error_code:
+        return decided
+    codes = {topic.name: topic.partitions[0].error_code for topic in decided.topics}
+
+    def answered(asked: OffsetDeleteRequestTopic) -> Divided[OffsetDeleteResponseTopic]:
+        code = codes.get(asked.name, 0)
+        partitions = yield from each(
+            asked.partitions, lambda partition: OffsetDeleteResponsePartition(partition.partition_index, code)
+        )
+        return OffsetDeleteResponseTopic(asked.name, partitions)
+
+    return OffsetDeleteResponse(topics=(yield from every(request.topics, answered)))
 
 
 async def _gather_deleted(parts: Sequence[Any]) -> DeleteGroupsResponse:

@@ -5,12 +5,13 @@ Owns the shape of the answers. Topics that are gone are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 
-from kbroker.group_coordinator.groups.classic_group import DEAD, STABLE, ClassicGroup
+from kbroker.divided import Divided, each
+from kbroker.group_coordinator.groups.classic_group import DEAD, STABLE, ClassicGroup, Member
 from kbroker.group_coordinator.groups.consumer_group import NOTHING
 from kbroker.group_coordinator.groups.consumer_member import CLASSIC_MEMBER, CONSUMER_MEMBER, ConsumerMember
-from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.groups.store import Group, Groups
 from kbroker.group_coordinator.partitions import Partitions
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ErrorCode
@@ -22,7 +23,7 @@ from kbroker.protocol.messages.list_groups import ListedGroup
 ERROR_MESSAGE_SINCE = 6
 
 
-def describe_group(groups: Groups, group_id: str, version: int) -> DescribedGroup:
+def describe_group(groups: Groups, group_id: str, version: int) -> Divided[DescribedGroup]:
     """Answer DescribeGroups. A group that does not exist is Dead, and an error only since version 6 (KIP-1043)."""
     group = groups.get(group_id)
     if not isinstance(group, ClassicGroup):
@@ -36,43 +37,46 @@ def describe_group(groups: Groups, group_id: str, version: int) -> DescribedGrou
             )
         return DescribedGroup(group_id=group_id, group_state=DEAD.value)
     protocol = group.protocol_name if group.state is STABLE else None
+
+    def described(member: Member) -> DescribedGroupMember:
+        return DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=b"" if protocol is None else member.metadata(protocol),
+            member_assignment=member.assignment,
+        )
+
     return DescribedGroup(
         group_id=group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=protocol or "",
-        members=[
-            DescribedGroupMember(
-                member_id=m.member_id,
-                group_instance_id=m.instance_id,
-                client_id=m.client_id,
-                client_host=m.client_host,
-                member_metadata=b"" if protocol is None else m.metadata(protocol),
-                member_assignment=m.assignment,
-            )
-            for m in group.members.values()
-        ],
+        members=(yield from each(list(group.members.values()), described)),
     )
 
 
 def describe_consumer_group(
     groups: Groups, group_id: str, default_assignor: str, topics: Topics
-) -> consumer_group_describe.DescribedGroup:
+) -> Divided[consumer_group_describe.DescribedGroup]:
     """Answer ConsumerGroupDescribe; raises GROUP_ID_NOT_FOUND.
 
     Of each member: what it has, which includes what it is to give up, and what it is to have.
     """
     group = groups.known_consumer(group_id)
-    return consumer_group_describe.DescribedGroup(
+    described = consumer_group_describe.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.preferred_assignor() or default_assignor,
-        members=[
-            _member(member, group.target.get(member.member_id, NOTHING), topics) for member in group.members.values()
-        ],
     )
+    described.members = yield from each(
+        list(group.members.values()),
+        lambda member: _member(member, group.target.get(member.member_id, NOTHING), topics),
+    )
+    return described
 
 
 def _member(member: ConsumerMember, target: Partitions, topics: Topics) -> consumer_group_describe.Member:
@@ -105,17 +109,18 @@ def _assignment(partitions: Mapping[bytes, Iterable[int]], topics: Topics) -> As
     )
 
 
-def list_groups(groups: Groups, states: Sequence[str], types: Sequence[str]) -> list[ListedGroup]:
-    """List the groups in these states and of these types; case does not matter, an empty filter is none."""
-    wanted = {state.strip().lower() for state in states}
-    kinds = {name.lower() for name in types}
-    return [
-        ListedGroup(
-            group_id=group.group_id,
-            protocol_type=group.protocol_type or "",
-            group_state=group.state.value,
-            group_type=group.TYPE,
-        )
-        for group in groups
-        if (not kinds or group.TYPE in kinds) and (not wanted or group.state.value.lower() in wanted)
-    ]
+def list_groups(groups: Iterable[Group], states: Container[str], types: Container[str]) -> Divided[list[ListedGroup]]:
+    """List the groups in these states and of these types, in lower case; an empty filter is none."""
+    listed = []
+    for group in groups:
+        if (not types or group.TYPE in types) and (not states or group.state.value.lower() in states):
+            listed.append(
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type or "",
+                    group_state=group.state.value,
+                    group_type=group.TYPE,
+                )
+            )
+        yield
+    return listed

@@ -35,6 +35,9 @@ from kbroker.protocol.messages.txn_offset_commit import (
 )
 
 GROUP_ID_NOT_FOUND_SINCE = 9
+NO_BOUND = 1 << 40
+_LEAST_BYTES = 41
+"""What a record of an offset takes at least beside the topic's name and the metadata, and the group's id."""
 
 
 class OffsetCommits:
@@ -45,19 +48,26 @@ class OffsetCommits:
         self._topics = topics
         self._config = config
 
-    def commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Outcome:
-        """Handle an OffsetCommit of partitions that exist; raises ApiError for all of them."""
+    def commit(self, request: OffsetCommitRequest, version: int, now_ms: int, most_bytes: int = NO_BOUND) -> Outcome:
+        """Handle an OffsetCommit of partitions that exist; raises ApiError for all of them.
+
+        A batch of more than `most_bytes` is not built, as it would not be taken.
+        """
         out = Outcome()
         check = self._validate_commit(request, version, out)
+        left = most_bytes - _LEAST_BYTES * sum(len(topic.partitions) for topic in request.topics)
         expire = -1 if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
         topics = []
         for topic in request.topics:
             partitions = []
             for asked in topic.partitions:
+                if left < 0:
+                    return _too_large(out)
                 code = self._refuses(asked)
                 if code is ErrorCode.NONE:
                     if check is not None:
                         check(topic.topic_id, asked.partition_index)
+                    left -= len(topic.name) + len(asked.committed_metadata or "")
                     value = _value(asked, now_ms)
                     value.expire_timestamp, value.topic_id = expire, topic.topic_id
                     out.records.append(offset_commit(request.group_id, topic.name, asked.partition_index, value))
@@ -89,17 +99,23 @@ class OffsetCommits:
         _validate_classic_commit(group, request, version, out)
         return None
 
-    def commit_in_transaction(self, request: TxnOffsetCommitRequest, guard: object, now_ms: int) -> Outcome:
-        """Handle a TxnOffsetCommit of partitions that exist; raises ApiError for all of them."""
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, guard: object, now_ms: int, most_bytes: int = NO_BOUND
+    ) -> Outcome:
+        """Handle a TxnOffsetCommit of partitions that exist; raises ApiError for all of them. See `commit`."""
         check = self._validate_in_transaction(request)
         producer = InTransaction(request.producer_id, request.producer_epoch, guard)
         out = Outcome(producer=producer if request.producer_id >= 0 else None)
+        left = most_bytes - _LEAST_BYTES * sum(len(topic.partitions) for topic in request.topics)
         topics = []
         for topic in request.topics:
             partitions = []
             for asked in topic.partitions:
+                if left < 0:
+                    return _too_large(out)
                 index, code = asked.partition_index, self._refuses(asked)
                 if code is ErrorCode.NONE:
+                    left -= len(topic.name) + len(asked.committed_metadata or "")
                     if check is not None:
                         check(topic.name, index)
                     out.records.append(offset_commit(request.group_id, topic.name, index, _value(asked, now_ms)))
@@ -134,6 +150,13 @@ class OffsetCommits:
                 check(topic_id, partition)
 
         return checked
+
+
+def _too_large(out: Outcome) -> Outcome:
+    """Let an outcome count as an append that was too large; what else it does stays."""
+    out.records.clear()
+    out.refused = ErrorCode.MESSAGE_TOO_LARGE
+    return out
 
 
 def _validate_classic_commit(

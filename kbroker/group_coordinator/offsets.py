@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kbroker.coordination.outcome import CoordinatorRecord, Outcome
+from kbroker.divided import Divided
 from kbroker.group_coordinator.groups.classic_group import CONSUMER, EMPTY, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.store import Groups
@@ -27,6 +28,7 @@ from kbroker.protocol.messages.offset_delete import (
 )
 from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
@@ -101,7 +103,7 @@ class Offsets:
 
     # -- fetch
 
-    def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+    def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> Divided[OffsetFetchResponseGroup]:
         """Handle one group of an OffsetFetch; raises ApiError. An unknown group has no offsets, which is no error."""
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
@@ -109,14 +111,14 @@ class Offsets:
         stored = self._stored.get(request.group_id, {}) if group is not None else {}
         unstable = self._open.get(request.group_id, {}) if require_stable else {}
         if request.topics is None:
-            wanted = [(topic, ZERO_UUID, list(partitions)) for topic, partitions in stored.items()]
+            wanted = [OffsetFetchRequestTopics(name, ZERO_UUID, list(held)) for name, held in stored.items()]
         else:
-            wanted = [(topic.name, topic.topic_id, topic.partition_indexes) for topic in request.topics]
+            wanted = request.topics
         topics = []
-        for name, topic_id, indexes in wanted:
-            held = stored.get(name, {})
+        for topic in wanted:
+            name, topic_id, held = topic.name, topic.topic_id, stored.get(topic.name, {})
             partitions = []
-            for index in indexes:
+            for index in topic.partition_indexes:
                 entry = held.get(index)
                 if unstable and (name, index) in unstable:
                     partitions.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
@@ -132,7 +134,9 @@ class Offsets:
                             metadata=value.metadata,
                         )
                     )
+                yield
             topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=partitions))
+            yield
         return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
 
     # -- delete

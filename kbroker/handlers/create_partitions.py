@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
+from kbroker.cluster_state import TopicState
+from kbroker.controller.controller import PIECE_PARTITIONS, PIECE_TOPICS
+from kbroker.controller.decide import MAX_PARTITIONS_PER_REQUEST
+from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.create_partitions import (
@@ -12,9 +14,13 @@ from kbroker.protocol.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+MAX_TOPICS = 10_000
+"""Of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
-def _on_error(request: CreatePartitionsRequest, code: int, message: str | None) -> CreatePartitionsResponse:
-    return CreatePartitionsResponse(results=[_failed(t.name, ErrorCode(code), message) for t in request.topics])
+
+def _on_error(request: CreatePartitionsRequest, code: int, message: str | None) -> Divided[CreatePartitionsResponse]:
+    failed = each(request.topics, lambda t: _failed(t.name, ErrorCode(code), message))
+    return CreatePartitionsResponse(results=(yield from failed))
 
 
 def _failed(name: str, code: ErrorCode, message: str | None) -> CreatePartitionsTopicResult:
@@ -22,23 +28,39 @@ def _failed(name: str, code: ErrorCode, message: str | None) -> CreatePartitions
 
 
 @handles(CreatePartitionsRequest, CreatePartitionsResponse, "0-3", _on_error)
-def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    """Check every topic, then store the growth of those that may grow, in one write."""
-    seen = Counter(t.name for t in request.topics)
+def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> Divided[CreatePartitionsResponse]:
+    """Check every topic, and store the growth of those that may grow, some at a time."""
+    if len(request.topics) > MAX_TOPICS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+    seen: dict[str, int] = {}
+    for topic in request.topics:
+        seen[topic.name] = seen.get(topic.name, 0) + 1
+        yield
     results = [
         _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name, count in seen.items() if count > 1
     ]
-    grown = []
-    for topic in request.topics:
-        if seen[topic.name] > 1:
-            continue
-        assignments = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
-        try:
-            grown.append(ctx.services.controller.plan_growth(topic.name, topic.count, assignments))
-        except ApiError as err:
-            results.append(_failed(topic.name, err.code, err.message))
-            continue
-        results.append(CreatePartitionsTopicResult(name=topic.name))
+    controller = ctx.services.controller
+    left, stored = MAX_PARTITIONS_PER_REQUEST, MAX_PARTITIONS_PER_REQUEST
+    grown: list[TopicState] = []
+    for number, topic in enumerate(request.topics, 1):
+        if seen[topic.name] == 1:
+            assignments = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
+            try:
+                plan = controller.plan_growth(topic.name, topic.count, assignments, left)
+            except ApiError as err:
+                results.append(_failed(topic.name, err.code, err.message))
+            else:
+                left -= topic.count - len(controller.state.topics[topic.name].partitions)
+                grown.append(plan)
+                results.append(CreatePartitionsTopicResult(name=topic.name))
+        if stored - left >= PIECE_PARTITIONS or not number % PIECE_TOPICS:
+            _put(ctx, request, grown)  # before the yield, across which what is planned may become wrong
+            grown, stored = [], left
+            yield
+    _put(ctx, request, grown)
+    return CreatePartitionsResponse(results=results)
+
+
+def _put(ctx: RequestContext, request: CreatePartitionsRequest, grown: list[TopicState]) -> None:
     if not request.validate_only:
         ctx.services.controller.put_topics(grown)
-    return CreatePartitionsResponse(results=results)

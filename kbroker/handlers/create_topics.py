@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from kbroker.cluster_state import TopicState
 from kbroker.config.describe import describe_created_topic
 from kbroker.config.validation import validate_topic
 from kbroker.controller.decide import MAX_PARTITIONS_PER_REQUEST
+from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.create_topics import (
@@ -21,8 +22,8 @@ from kbroker.protocol.messages.create_topics import (
 _METADATA_TOPIC = "__cluster_metadata"
 
 
-def _on_error(request: CreateTopicsRequest, code: int, message: str | None) -> CreateTopicsResponse:
-    return CreateTopicsResponse(topics=[_failed(t.name, code, message) for t in request.topics])
+def _on_error(request: CreateTopicsRequest, code: int, message: str | None) -> Divided[CreateTopicsResponse]:
+    return CreateTopicsResponse(topics=(yield from each(request.topics, lambda t: _failed(t.name, code, message))))
 
 
 def _failed(name: str, code: int, message: str | None) -> CreatableTopicResult:
@@ -32,52 +33,72 @@ def _failed(name: str, code: int, message: str | None) -> CreatableTopicResult:
 
 
 @handles(CreateTopicsRequest, CreateTopicsResponse, "2-7", _on_error)
-def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Check every topic, then store those that may be, in one write."""
-    seen = Counter(t.name for t in request.topics)
-    wanted = [t for t in request.topics if seen[t.name] == 1 and t.name != _METADATA_TOPIC]
-    _check_total(ctx, wanted)
-    results, planned = [], []
-    for topic in wanted:
-        try:
-            plan = _plan(ctx, topic)
-        except ApiError as err:
-            results.append(_failed(topic.name, err.code, err.message))
-            continue
-        planned.append(plan)
-        results.append(_created(ctx, plan))
+def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Divided[CreateTopicsResponse]:
+    """Check every topic, then store those that may be, some at a time."""
+    seen: dict[str, int] = {}
+    for topic in request.topics:
+        seen[topic.name] = seen.get(topic.name, 0) + 1
+        yield
+    yield from _check_total(ctx, request.topics, seen)
+    results: dict[str, CreatableTopicResult] = {}
+    planned = []
+    entries: _Entries = {}
+    for topic in request.topics:
+        if _may_be(topic.name, seen):
+            try:
+                plan = yield from _plan(ctx, topic)
+            except ApiError as err:
+                results[topic.name] = _failed(topic.name, err.code, err.message)
+            else:
+                planned.append(plan)
+                results[topic.name] = _created(ctx, plan, entries)
+        yield
     if not request.validate_only:
-        ctx.services.controller.put_topics(planned)
+        refused = yield from ctx.services.controller.put_in_pieces(planned)
+        results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
     for name, count in seen.items():
         if count > 1:
-            results.append(_failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+            results[name] = _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         elif name == _METADATA_TOPIC:
             text = f"Creation of internal topic {_METADATA_TOPIC} is prohibited."
-            results.append(_failed(name, ErrorCode.INVALID_REQUEST, text))
-    return CreateTopicsResponse(topics=results)
+            results[name] = _failed(name, ErrorCode.INVALID_REQUEST, text)
+        yield
+    return CreateTopicsResponse(topics=list(results.values()))
 
 
-def _check_total(ctx: RequestContext, topics: list[CreatableTopic]) -> None:
+def _may_be(name: str, seen: Mapping[str, int]) -> bool:
+    return seen[name] == 1 and name != _METADATA_TOPIC
+
+
+def _check_total(ctx: RequestContext, topics: Sequence[CreatableTopic], seen: Mapping[str, int]) -> Divided[None]:
     """Refuse a request for so many partitions that planning them would exhaust memory."""
     default = ctx.services.config.get_int("num.partitions")
     total = 0
     for topic in topics:
+        yield
+        if not _may_be(topic.name, seen):
+            continue
         if topic.assignments:
             total += len(topic.assignments)
         else:
             total += default if topic.num_partitions == -1 else max(topic.num_partitions, 0)
-    if total > MAX_PARTITIONS_PER_REQUEST:
-        raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        if total > MAX_PARTITIONS_PER_REQUEST:
+            raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
-def _plan(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
+def _plan(ctx: RequestContext, topic: CreatableTopic) -> Divided[TopicState]:
     controller = ctx.services.controller
     controller.check_new_name(topic.name)
-    nulls = [c.name for c in topic.configs if c.value is None]
+    nulls: list[str] = []
+    configs: dict[str, str] = {}
+    for config in topic.configs:
+        if config.value is None:
+            nulls.append(config.name)
+        configs[config.name] = config.value or ""
+        yield
     if nulls:
         text = f"Null value not supported for topic configs: {','.join(nulls)}"
         raise ApiError(ErrorCode.INVALID_CONFIG, text)
-    configs = {c.name: c.value or "" for c in topic.configs}
     validate_topic(ctx.services.config, configs)
     assignments: dict[int, list[int]] = {}
     for assignment in topic.assignments:
@@ -85,25 +106,33 @@ def _plan(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
             text = f"Found multiple manual partition assignments for partition {assignment.partition_index}"
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
         assignments[assignment.partition_index] = assignment.broker_ids
+        yield
     return controller.plan_topic(topic.name, topic.num_partitions, topic.replication_factor, assignments, configs)
 
 
-def _created(ctx: RequestContext, plan: TopicState) -> CreatableTopicResult:
-    entries = sorted(describe_created_topic(ctx.services.config, plan.configs), key=lambda e: e.name)
+_Entries = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
+"""What a request's topics are told of their configs, by those they set: they share it."""
+
+
+def _created(ctx: RequestContext, plan: TopicState, entries: _Entries) -> CreatableTopicResult:
+    key = tuple(plan.configs.items())
+    configs = entries.get(key)
+    if configs is None:
+        configs = entries[key] = _configs(ctx, plan)
     return CreatableTopicResult(
         name=plan.name,
         error_message=None,
         topic_id=plan.topic_id,
         num_partitions=len(plan.partitions),
         replication_factor=len(plan.partitions[0].replicas),
-        configs=[
-            CreatableTopicConfigs(
-                name=e.name,
-                value=e.value,
-                read_only=e.read_only,
-                config_source=e.source,
-                is_sensitive=e.sensitive,
-            )
-            for e in entries
-        ],
+        configs=configs,
     )
+
+
+def _configs(ctx: RequestContext, plan: TopicState) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=e.name, value=e.value, read_only=e.read_only, config_source=e.source, is_sensitive=e.sensitive
+        )
+        for e in sorted(describe_created_topic(ctx.services.config, plan.configs), key=lambda e: e.name)
+    ]

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.repeated_groups import distinct
 from kbroker.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
-def _failed(request: DeleteGroupsRequest, code: int, _message: str | None) -> DeleteGroupsResponse:
-    return DeleteGroupsResponse(
-        results=[DeletableGroupResult(group_id=group, error_code=code) for group in dict.fromkeys(request.groups_names)]
-    )
+def _failed(request: DeleteGroupsRequest, code: int, _message: str | None) -> Divided[DeleteGroupsResponse]:
+    names = yield from distinct(request.groups_names)
+    failed = each(names, lambda group_id: DeletableGroupResult(group_id=group_id, error_code=code))
+    return DeleteGroupsResponse(results=(yield from failed))
 
 
 @handles(DeleteGroupsRequest, DeleteGroupsResponse, "0-2", _failed)
 def delete_groups(
     ctx: RequestContext, request: DeleteGroupsRequest
-) -> DeleteGroupsResponse | Awaitable[DeleteGroupsResponse]:
+) -> Divided[DeleteGroupsResponse | Awaitable[DeleteGroupsResponse]]:
     """Delete groups."""
     return ctx.services.groups.delete_groups(request.groups_names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from kbroker.config.describe import (
     Described,
@@ -13,7 +13,9 @@ from kbroker.config.describe import (
     describe_topic,
 )
 from kbroker.controller.decide import check_topic_name
+from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.repeated_groups import MAX_REPEATED_BYTES
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -27,9 +29,10 @@ from kbroker.protocol.messages.describe_configs import (
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 
-def _on_error(request: DescribeConfigsRequest, code: int, _message: str | None) -> DescribeConfigsResponse:
+def _on_error(request: DescribeConfigsRequest, code: int, _message: str | None) -> Divided[DescribeConfigsResponse]:
     text = DEFAULT_MESSAGES.get(ErrorCode(code))
-    return DescribeConfigsResponse(results=[_failed(r, code, text) for r in request.resources])
+    failed = each(request.resources, lambda resource: _failed(resource, code, text))
+    return DescribeConfigsResponse(results=(yield from failed))
 
 
 def _failed(resource: DescribeConfigsResource, code: int, message: str | None) -> DescribeConfigsResult:
@@ -42,29 +45,95 @@ def _failed(resource: DescribeConfigsResource, code: int, message: str | None) -
 
 
 @handles(DescribeConfigsRequest, DescribeConfigsResponse, "1-4", _on_error)
-def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest) -> Divided[DescribeConfigsResponse]:
     """Describe each resource by itself."""
+    views = _Views(ctx, request)
     results = []
     for resource in request.resources:
         if resource.resource_type not in (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP):
             text = f"Unexpected resource type UNKNOWN for resource {resource.resource_name}"
             raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        wanted = yield from _wanted(resource)
         try:
-            entries = _entries(ctx, resource)
+            configs = views.of(resource, wanted)
         except ApiError as err:
             results.append(_failed(resource, err.code, err.message))
-            continue
-        results.append(_result(request, resource, entries))
+        else:
+            results.append(
+                DescribeConfigsResult(
+                    resource_type=resource.resource_type, resource_name=resource.resource_name, configs=configs
+                )
+            )
+        yield
     return DescribeConfigsResponse(results=results)
+
+
+def _wanted(resource: DescribeConfigsResource) -> Divided[set[str]]:
+    """Return the keys asked for; none means all."""
+    wanted: set[str] = set()
+    for key in resource.configuration_keys or ():
+        wanted.add(key)
+        yield
+    return wanted
+
+
+class _Views:
+    """What a request's resources look like: each is looked at once, and topics that set the same share it.
+
+    A few bytes that name a resource again ask for all its configs again, so what is repeated has a bound.
+    """
+
+    def __init__(self, ctx: RequestContext, request: DescribeConfigsRequest) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._left = MAX_REPEATED_BYTES
+        self._seen: dict[tuple[int, str], list[DescribeConfigsResourceResult]] = {}
+        self._topics: dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]] = {}
+
+    def of(self, resource: DescribeConfigsResource, wanted: Container[str]) -> list[DescribeConfigsResourceResult]:
+        """Return a resource's configs; raises ApiError."""
+        key = (resource.resource_type, resource.resource_name)
+        entries = self._seen.get(key)
+        known = entries is not None
+        if entries is None:
+            entries = self._seen[key] = self._look(resource)
+        chosen = entries if not wanted else [entry for entry in entries if entry.name in wanted]
+        if known:
+            if self._left >= 0:
+                self._left -= sum(_size(entry) for entry in chosen)
+            if self._left < 0:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this resource too often.")
+        return chosen
+
+    def _look(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+        if resource.resource_type != TOPIC:
+            return self._shown(_entries(self._ctx, resource))
+        configs = _topic_configs(self._ctx, resource.resource_name)
+        shown = self._topics.get(key := tuple(configs.items()))
+        if shown is None:
+            shown = self._topics[key] = self._shown(describe_topic(self._ctx.services.config, configs))
+        return shown
+
+    def _shown(self, entries: Iterable[Described]) -> list[DescribeConfigsResourceResult]:
+        return [_entry(self._request, entry) for entry in entries]
+
+
+def _size(entry: DescribeConfigsResourceResult) -> int:
+    """Return about how many bytes a config takes in an answer."""
+    synonyms = sum(len(each.name) + len(each.value or "") + 8 for each in entry.synonyms)
+    return len(entry.name) + len(entry.value or "") + len(entry.documentation or "") + synonyms + 12
+
+
+def _topic_configs(ctx: RequestContext, name: str) -> Mapping[str, str]:
+    check_topic_name(name)
+    topic = ctx.services.controller.state.topics.get(name)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+    return topic.configs
 
 
 def _entries(ctx: RequestContext, resource: DescribeConfigsResource) -> list[Described]:
     config, state, name = ctx.services.config, ctx.services.controller.state, resource.resource_name
-    if resource.resource_type == TOPIC:
-        check_topic_name(name)
-        if name not in state.topics:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
-        return describe_topic(config, state.topics[name].configs)
     if resource.resource_type == GROUP:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
@@ -94,17 +163,6 @@ def _check_broker(ctx: RequestContext, name: str, when_empty: str) -> None:
         choice = f"{own}" if when_empty else f"{own} or empty string,"
         text = f"Unexpected broker id, expected {choice} but received {name}"
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
-
-
-def _result(
-    request: DescribeConfigsRequest, resource: DescribeConfigsResource, entries: Iterable[Described]
-) -> DescribeConfigsResult:
-    wanted = resource.configuration_keys
-    return DescribeConfigsResult(
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-        configs=[_entry(request, e) for e in entries if not wanted or e.name in wanted],
-    )
 
 
 def _entry(request: DescribeConfigsRequest, entry: Described) -> DescribeConfigsResourceResult:

@@ -9,6 +9,7 @@ Gaps: share groups (2) have no coordinator here: COORDINATOR_NOT_AVAILABLE, as w
 from __future__ import annotations
 
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -28,34 +29,32 @@ _TEXTS = {
 }
 
 
-def _failed(request: FindCoordinatorRequest, code: int, message: str | None) -> FindCoordinatorResponse:
+def _failed(request: FindCoordinatorRequest, code: int, message: str | None) -> Divided[FindCoordinatorResponse]:
     text = message or _TEXTS.get(ErrorCode(code), ErrorCode(code).name)
-    if request.coordinator_keys:
-        return FindCoordinatorResponse(
-            coordinators=[
-                Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=text)
-                for key in request.coordinator_keys
-            ]
-        )
-    return FindCoordinatorResponse(error_code=code, error_message=text, node_id=-1, host="", port=-1)
+    if not request.coordinator_keys:
+        return FindCoordinatorResponse(error_code=code, error_message=text, node_id=-1, host="", port=-1)
+
+    def fail(key: str) -> Coordinator:
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=text)
+
+    return FindCoordinatorResponse(coordinators=(yield from each(request.coordinator_keys, fail)))
 
 
 @handles(FindCoordinatorRequest, FindCoordinatorResponse, "0-6", _failed)
-def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> Divided[FindCoordinatorResponse]:
     """Name the broker that coordinates each key."""
     if request.key_type not in (GROUP, TRANSACTION, SHARE):
-        return _failed(request, ErrorCode.INVALID_REQUEST, None)
+        return (yield from _failed(request, ErrorCode.INVALID_REQUEST, None))
     if ctx.version >= BATCHED_SINCE:
-        return FindCoordinatorResponse(
-            coordinators=[_find(ctx, request.key_type, key) for key in request.coordinator_keys]
-        )
-    found = _find(ctx, request.key_type, request.key)
+        found = each(request.coordinator_keys, lambda key: _find(ctx, request.key_type, key))
+        return FindCoordinatorResponse(coordinators=(yield from found))
+    one = _find(ctx, request.key_type, request.key)
     return FindCoordinatorResponse(
-        error_code=found.error_code,
-        error_message=_TEXTS[ErrorCode(found.error_code)],
-        node_id=found.node_id,
-        host=found.host,
-        port=found.port,
+        error_code=one.error_code,
+        error_message=_TEXTS[ErrorCode(one.error_code)],
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
     )
 
 

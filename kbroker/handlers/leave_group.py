@@ -9,18 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from kbroker.coordination.then import then
-from kbroker.handlers.registry import RequestContext, handles
+from kbroker.coordination.then import later
+from kbroker.divided import Divided
+from kbroker.handlers.registry import Reply, RequestContext, handles
 from kbroker.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 LIST_SINCE = 3
 
 
 @handles(LeaveGroupRequest, LeaveGroupResponse, "0-5")
-def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
+def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> Reply[LeaveGroupResponse]:
     """Remove members from their group."""
     answer = ctx.services.groups.leave_group(request, version=ctx.version)
-    return answer if ctx.version >= LIST_SINCE else then(answer, _of_one)
+    return answer if ctx.version >= LIST_SINCE else _leave_one(answer)
+
+
+def _leave_one(
+    leaving: Divided[LeaveGroupResponse | Awaitable[Divided[LeaveGroupResponse]]],
+) -> Divided[LeaveGroupResponse | Awaitable[Divided[LeaveGroupResponse]]]:
+    answer = yield from leaving
+    if isinstance(answer, LeaveGroupResponse):
+        return _of_one(answer)
+    return later(answer, _spread)
+
+
+def _spread(work: Divided[LeaveGroupResponse]) -> Divided[LeaveGroupResponse]:
+    return _of_one((yield from work))
 
 
 def _of_one(response: LeaveGroupResponse) -> LeaveGroupResponse:

@@ -5,11 +5,12 @@ Behaviour: the groups that this broker coordinates; v4 filters by state (KIP-518
 
 from __future__ import annotations
 
+from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 
 @handles(ListGroupsRequest, ListGroupsResponse, "0-5")
-def list_groups(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+def list_groups(ctx: RequestContext, request: ListGroupsRequest) -> Divided[ListGroupsResponse]:
     """List groups."""
     return ctx.services.groups.list_groups(request)

@@ -7,13 +7,16 @@ in Apache Kafka: the client asks again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 
-from kbroker.cluster_state import PartitionState, TopicState
+from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.controller.decide import INTERNAL_TOPICS, MAX_PARTITIONS_PER_REQUEST, topic_name_fault
+from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -30,33 +33,28 @@ NOT_ASKED = -(2**31)
 _FIRST_ID_VERSION = 12
 
 
-def _on_error(request: MetadataRequest, code: int, _message: str | None) -> MetadataResponse:
-    return MetadataResponse(
-        topics=[
-            MetadataResponseTopic(
-                error_code=code, name=t.name or "", topic_id=t.topic_id, topic_authorized_operations=NOT_ASKED
-            )
-            for t in request.topics or []
-        ],
-        error_code=code,
-    )
+def _on_error(request: MetadataRequest, code: int, _message: str | None) -> Divided[MetadataResponse]:
+    def fail(topic: MetadataRequestTopic) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
+            error_code=code,
+            name=topic.name or "",
+            topic_id=topic.topic_id,
+            topic_authorized_operations=NOT_ASKED,
+        )
+
+    return MetadataResponse(topics=(yield from each(request.topics or [], fail)), error_code=code)
 
 
 @handles(MetadataRequest, MetadataResponse, "0-13", _on_error)
-def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataResponse]:
     """Describe the cluster as it is now."""
     services = ctx.services
     state = services.controller.state
-    everything = request.topics is None or (ctx.version == 0 and not request.topics)
-    topics: list[MetadataResponseTopic] = []
-    if everything:
-        topics = [_describe(topic) for topic in state.topics.values()]
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    if request.topics is None or (ctx.version == 0 and not request.topics):
+        topics = yield from every(state.topics.values(), lambda topic: _describe(topic, operations))
     else:
-        _check(ctx, request)
-        topics = _asked(ctx, request)
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            topic.topic_authorized_operations = TOPIC_OPERATIONS
+        topics = yield from _asked(ctx, request.topics, operations, request.allow_auto_topic_creation)
     return MetadataResponse(
         brokers=[MetadataResponseBroker(b.node_id, b.host, b.port, b.rack) for b in state.reached_by(ctx.listener)],
         cluster_id=state.cluster_id,
@@ -68,83 +66,105 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     )
 
 
-def _check(ctx: RequestContext, request: MetadataRequest) -> None:
-    if ctx.version >= _FIRST_ID_VERSION:
-        return
-    for topic in request.topics or []:
-        if topic.name is None:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic name can not be null for version {ctx.version}")
-        if topic.topic_id != ZERO_UUID:
-            text = f"Topic IDs are not supported in requests for version {ctx.version}"
-            raise ApiError(ErrorCode.INVALID_REQUEST, text)
-
-
-def _asked(ctx: RequestContext, request: MetadataRequest) -> list[MetadataResponseTopic]:
+def _asked(
+    ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], operations: int, may_create: bool
+) -> Divided[list[MetadataResponseTopic]]:
     """Describe the topics asked for: by id if any id is given, else by name."""
+    names: dict[str, None] = {}
+    ids: dict[bytes, None] = {}
+    check = ctx.version < _FIRST_ID_VERSION
+    for topic in wanted:
+        if check:
+            _check(topic, ctx.version)
+        if topic.topic_id != ZERO_UUID:
+            ids[topic.topic_id] = None
+        names[topic.name or ""] = None
+        yield
     state = ctx.services.controller.state
-    wanted = request.topics or []
-    ids = dict.fromkeys(t.topic_id for t in wanted if t.topic_id != ZERO_UUID)
-    answers = []
     if ids:
-        for topic_id in ids:
-            name = state.topic_names.get(topic_id)
-            if name is None:
-                answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id))
-            else:
-                answers.append(_describe(state.topics[name]))
-        return answers
-    may_create = request.allow_auto_topic_creation and ctx.services.config.get_bool("auto.create.topics.enable")
+        return (yield from _by_id(state, ids, operations))
+    answers = []
     absent = []
-    for name in dict.fromkeys(t.name or "" for t in wanted):
-        topic = state.topics.get(name)
-        if topic is not None:
-            answers.append(_describe(topic))
+    for name in names:
+        known = state.topics.get(name)
+        if known is not None:
+            answers.append((yield from _describe(known, operations)))
         elif topic_name_fault(name) is not None:
-            answers.append(_missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name))
+            answers.append(_missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, operations))
         else:
-            answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name))
+            answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID, operations))
             absent.append(name)
-    if may_create and absent:
-        _create(ctx, absent)
+        yield
+    if absent and may_create and ctx.services.config.get_bool("auto.create.topics.enable"):
+        yield from _create(ctx, absent)
     return answers
 
 
-def _create(ctx: RequestContext, names: list[str]) -> None:
-    """Create topics in one write; as with CreateTopics, none when they have too many partitions in all."""
+def _check(topic: MetadataRequestTopic, version: int) -> None:
+    """Refuse what versions without topic ids must not say."""
+    if topic.name is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic name can not be null for version {version}")
+    if topic.topic_id != ZERO_UUID:
+        text = f"Topic IDs are not supported in requests for version {version}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
+def _by_id(state: ClusterState, ids: Iterable[bytes], operations: int) -> Divided[list[MetadataResponseTopic]]:
+    answers = []
+    for topic_id in ids:
+        name = state.topic_names.get(topic_id)
+        if name is None:
+            answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, operations))
+        else:
+            answers.append((yield from _describe(state.topics[name], operations)))
+        yield
+    return answers
+
+
+def _create(ctx: RequestContext, names: Sequence[str]) -> Divided[None]:
+    """Create topics; as with CreateTopics, none when they have too many partitions in all."""
     controller = ctx.services.controller
-    plans, partitions = [], 0
+    plans, partitions, refused = [], 0, ""
     for name in names:
         try:
             plan = controller.plan_auto(name)
         except ApiError as err:
-            log.warning("auto topic creation failed for %s: %s", name, err)
-            continue
-        plans.append(plan)
-        partitions += len(plan.partitions)
+            refused = refused or f"{name}: {err}"
+        else:
+            plans.append(plan)
+            partitions += len(plan.partitions)
         if partitions > MAX_PARTITIONS_PER_REQUEST:
             log.warning("auto topic creation failed for %d topics: too many at once", len(names))
             return
-    controller.put_topics(plans)
+        yield
+    if refused:
+        count = len(names) - len(plans)
+        log.warning("auto topic creation failed for %d topic(s), the first of them %s", count, refused)
+    yield from controller.put_in_pieces(plans)
 
 
-def _missing(code: ErrorCode, name: str | None, topic_id: bytes = ZERO_UUID) -> MetadataResponseTopic:
+def _missing(code: ErrorCode, name: str | None, topic_id: bytes, operations: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=code,
         name=name,
         topic_id=topic_id,
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=NOT_ASKED,
+        topic_authorized_operations=operations,
     )
 
 
-def _describe(topic: TopicState) -> MetadataResponseTopic:
+def _describe(topic: TopicState, operations: int) -> Divided[MetadataResponseTopic]:
+    partitions = []
+    for index, state in enumerate(topic.partitions):
+        partitions.append(_partition(index, state))
+        yield
     return MetadataResponseTopic(
         error_code=0,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(i, p) for i, p in enumerate(topic.partitions)],
-        topic_authorized_operations=NOT_ASKED,
+        partitions=partitions,
+        topic_authorized_operations=operations,
     )
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination.then import then
+from kbroker.coordination.then import later
+from kbroker.divided import Divided
 from kbroker.group_coordinator.coordinator import commit_error
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
@@ -26,48 +27,73 @@ from kbroker.protocol.messages.offset_commit import (
 TOPIC_IDS_SINCE = 10
 
 
-def _failed(request: OffsetCommitRequest, code: int, _message: str | None) -> OffsetCommitResponse:
-    return commit_error(request, ErrorCode(code))
+def _failed(request: OffsetCommitRequest, code: int, _message: str | None) -> Divided[OffsetCommitResponse]:
+    return commit_error(request, code)
 
 
 @handles(OffsetCommitRequest, OffsetCommitResponse, "2-10", _failed)
 def offset_commit(
     ctx: RequestContext, request: OffsetCommitRequest
-) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+) -> Divided[OffsetCommitResponse | Awaitable[Divided[OffsetCommitResponse]]]:
     """Store a group's positions."""
-    state = ctx.services.controller.state
     by_id = ctx.version >= TOPIC_IDS_SINCE
-    refused: dict[str | bytes, OffsetCommitResponseTopic] = {}
+    refused = yield from _refuse_unknown(ctx, request, by_id)
+    if not request.topics:
+        return OffsetCommitResponse(topics=list(refused.values()))
+    answer = ctx.services.groups.commit_offsets(request, version=ctx.version)
+    if isinstance(answer, Awaitable):
+        return later(answer, lambda decided: _merged(request, decided, refused, by_id))
+    return (yield from _merged(request, answer, refused, by_id))
+
+
+_Decided = OffsetCommitResponse | ErrorCode
+_Refused = dict[str | bytes, OffsetCommitResponseTopic]
+
+
+def _refuse_unknown(ctx: RequestContext, request: OffsetCommitRequest, by_id: bool) -> Divided[_Refused]:
+    """Take what does not exist out of a request; return its answers."""
+    state = ctx.services.controller.state
+    refused: _Refused = {}
     known = []
     for topic in request.topics:
         code = _resolve(state, topic, by_id)
         count = 0 if code is not ErrorCode.NONE else len(state.topics[topic.name].partitions)
-        wrong = [p.partition_index for p in topic.partitions if not 0 <= p.partition_index < count]
+        existing, wrong = [], []
+        for partition in topic.partitions:
+            if 0 <= partition.partition_index < count:
+                existing.append(partition)
+            else:
+                error = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                wrong.append(OffsetCommitResponsePartition(partition.partition_index, error))
+            yield
         if wrong:
             answer = refused.setdefault(
                 topic.topic_id if by_id else topic.name,
                 OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id),
             )
-            error = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            answer.partitions += [OffsetCommitResponsePartition(partition_index=i, error_code=error) for i in wrong]
-            topic.partitions = [p for p in topic.partitions if 0 <= p.partition_index < count]
-        if topic.partitions:
+            answer.partitions += wrong
+        if existing:
+            topic.partitions = existing
             known.append(topic)
-    if not known:
-        return OffsetCommitResponse(topics=list(refused.values()))
+        yield
     request.topics = known
-    answer_of_groups = ctx.services.groups.commit_offsets(request, version=ctx.version)
+    return refused
+
+
+def _merged(
+    request: OffsetCommitRequest, decided: _Decided, refused: _Refused, by_id: bool
+) -> Divided[OffsetCommitResponse]:
+    """Put what the coordinator decided behind what was refused here."""
+    if not isinstance(decided, OffsetCommitResponse):
+        decided = yield from commit_error(request, decided)
     if not refused:
-        return answer_of_groups
-
-    def merge(response: OffsetCommitResponse) -> OffsetCommitResponse:
-        for topic in response.topics:
-            answered = refused.setdefault(topic.topic_id if by_id else topic.name, topic)
-            if answered is not topic:
-                answered.partitions += topic.partitions
-        return OffsetCommitResponse(topics=list(refused.values()))
-
-    return then(answer_of_groups, merge)
+        return decided
+    for topic in decided.topics:
+        answered = refused.setdefault(topic.topic_id if by_id else topic.name, topic)
+        if answered is not topic:
+            answered.partitions += topic.partitions
+        yield
+    return OffsetCommitResponse(topics=list(refused.values()))
 
 
 def _resolve(state: ClusterState, topic: OffsetCommitRequestTopic, by_id: bool) -> ErrorCode:

@@ -6,9 +6,10 @@ group with members that is no consumer group is NON_EMPTY_GROUP as a whole (KIP-
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
-from kbroker.coordination.then import then
+from kbroker.coordination.then import later
+from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offset_delete import (
@@ -23,7 +24,7 @@ from kbroker.protocol.messages.offset_delete import (
 @handles(OffsetDeleteRequest, OffsetDeleteResponse, "0")
 def offset_delete(
     ctx: RequestContext, request: OffsetDeleteRequest
-) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
+) -> Divided[OffsetDeleteResponse | Awaitable[Divided[OffsetDeleteResponse]]]:
     """Delete a group's positions."""
     state = ctx.services.controller.state
     refused: dict[str, OffsetDeleteResponseTopic] = {}
@@ -31,6 +32,7 @@ def offset_delete(
     for topic in request.topics:
         existing = []
         for partition in topic.partitions:
+            yield
             if state.partition(topic.name, partition.partition_index) is not None:
                 existing.append(partition)
                 continue
@@ -41,15 +43,26 @@ def offset_delete(
             )
         if existing:
             known.append(OffsetDeleteRequestTopic(name=topic.name, partitions=existing))
+        yield
     request.topics = known
 
-    def merge(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
+    def merge(response: OffsetDeleteResponse) -> Divided[OffsetDeleteResponse]:
         if response.error_code or not refused:
             return response
         for topic in response.topics:
             answered = refused.setdefault(topic.name, topic)
             if answered is not topic:
                 answered.partitions += topic.partitions
+            yield
         return OffsetDeleteResponse(topics=list(refused.values()))
 
-    return then(ctx.services.groups.delete_offsets(request), merge)
+    decided = yield from ctx.services.groups.delete_offsets(request)
+    if isinstance(decided, OffsetDeleteResponse):
+        return (yield from merge(decided))
+    return later(decided, lambda work: _merged_later(work, merge))
+
+
+def _merged_later(
+    work: Divided[OffsetDeleteResponse], merge: Callable[[OffsetDeleteResponse], Divided[OffsetDeleteResponse]]
+) -> Divided[OffsetDeleteResponse]:
+    return (yield from merge((yield from work)))

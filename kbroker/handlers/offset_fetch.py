@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination.then import then
+from kbroker.coordination.then import later, then, then_divided
+from kbroker.divided import Divided, each, every
+from kbroker.group_coordinator.coordinator import fetch_error
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.repeated_groups import MAX_REPEATED_BYTES, as_often
+from kbroker.handlers.repeated_groups import MAX_REPEATED_BYTES, as_often, paired
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offset_fetch import (
@@ -32,81 +34,122 @@ from kbroker.protocol.wire import ZERO_UUID
 
 BATCHED_SINCE = 8
 TOPIC_IDS_SINCE = 10
+_GROUP_ERROR_SINCE = 2
 
 
-def _failed(request: OffsetFetchRequest, code: int, _message: str | None) -> OffsetFetchResponse:
-    groups = [OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups]
+def _failed(request: OffsetFetchRequest, code: int, _message: str | None) -> Divided[OffsetFetchResponse]:
+    groups = yield from each(
+        request.groups, lambda group: OffsetFetchResponseGroup(group_id=group.group_id, error_code=code)
+    )
     return OffsetFetchResponse(error_code=code, groups=groups)
+
+
+_One = OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]
+_Asked = tuple[int, str, str | None, int]
+"""What tells a group of a request from others: its place where it names topics, group, member and epoch."""
 
 
 @handles(OffsetFetchRequest, OffsetFetchResponse, "1-10", _failed)
 def offset_fetch(
     ctx: RequestContext, request: OffsetFetchRequest
-) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
+) -> Divided[OffsetFetchResponse | Awaitable[Divided[OffsetFetchResponse]]]:
     """Return positions of groups."""
     if ctx.version < BATCHED_SINCE:
-        topics = None
-        if request.topics is not None:
-            topics = [
-                OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in request.topics
-            ]
-        group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-        return then(_fetch(ctx, group, request.require_stable), _of_one)
-    version = ctx.version
-    asked = [
-        (number if group.topics is not None else -1, group.group_id, group.member_id, group.member_epoch)
-        for number, group in enumerate(request.groups)
-    ]
-    groups = dict(zip(asked, request.groups, strict=True))
-    answers = [_fetch(ctx, group, request.require_stable) for group in groups.values()]
+        return (yield from _fetch_one(ctx, request))
+    return (yield from _fetch_several(ctx, request))
 
-    def finish(found: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
-        _bound_metadata(found)
-        answered = as_often(
+
+def _fetch_one(
+    ctx: RequestContext, request: OffsetFetchRequest
+) -> Divided[OffsetFetchResponse | Awaitable[Divided[OffsetFetchResponse]]]:
+    version, topics = ctx.version, None
+    if request.topics is not None:
+        topics = yield from each(
+            request.topics,
+            lambda topic: OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes),
+        )
+    group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    answer = yield from _fetch(ctx, group, request.require_stable)
+    return (yield from then_divided(answer, lambda found: _of_one(found, group, version)))
+
+
+def _fetch_several(
+    ctx: RequestContext, request: OffsetFetchRequest
+) -> Divided[OffsetFetchResponse | Awaitable[Divided[OffsetFetchResponse]]]:
+    version = ctx.version
+    asked: list[_Asked] = []
+    groups: dict[_Asked, OffsetFetchRequestGroup] = {}
+    for number, group in enumerate(request.groups):
+        place = number if group.topics is not None else -1
+        asked.append((place, group.group_id, group.member_id, group.member_epoch))
+        groups[asked[-1]] = group
+        yield
+    answers: list[_One] = []
+    waits = False
+    for group in groups.values():
+        answer = yield from _fetch(ctx, group, request.require_stable)
+        answers.append(answer)
+        waits = waits or not isinstance(answer, OffsetFetchResponseGroup)
+        yield
+
+    def finish(found: Sequence[_One]) -> Divided[OffsetFetchResponse]:
+        there = [group for group in found if isinstance(group, OffsetFetchResponseGroup)]
+        yield from _bound_metadata(there)
+        if len(there) == len(asked):
+            return OffsetFetchResponse(groups=there)
+        answered = yield from as_often(
             asked,
-            dict(zip(groups, found, strict=True)),
+            (yield from paired(groups, there)),
             lambda group: len(encode(OffsetFetchResponse(groups=[group]), version)),
             lambda key: OffsetFetchResponseGroup(group_id=key[1], error_code=ErrorCode.INVALID_REQUEST),
         )
         return OffsetFetchResponse(groups=answered)
 
-    if all(isinstance(answer, OffsetFetchResponseGroup) for answer in answers):
-        return finish([a for a in answers if isinstance(a, OffsetFetchResponseGroup)])
-    return then(_gather(answers), finish)
+    if waits:
+        return later(_gather(answers), finish)
+    return (yield from finish(answers))
 
 
-async def _gather(
-    answers: Sequence[OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]],
-) -> list[OffsetFetchResponseGroup]:
+async def _gather(answers: Sequence[_One]) -> Sequence[_One]:
     return [a if isinstance(a, OffsetFetchResponseGroup) else await a for a in answers]
 
 
-def _bound_metadata(groups: list[OffsetFetchResponseGroup]) -> None:
+def _bound_metadata(groups: Sequence[OffsetFetchResponseGroup]) -> Divided[None]:
     """Refuse partitions that are named over and over, once what was committed with them would take too much."""
-    found = [(group, topic, p) for group in groups for topic in group.topics for p in topic.partitions if p.metadata]
-    if sum(len(partition.metadata or "") for _, _, partition in found) <= MAX_REPEATED_BYTES:
+    size = 0
+    for group in groups:
+        for topic in group.topics:
+            for partition in topic.partitions:
+                size += len(partition.metadata or "")
+                yield
+            yield
+        yield
+    if size <= MAX_REPEATED_BYTES:
         return
     left = MAX_REPEATED_BYTES
     seen: set[tuple[str, str, int]] = set()
-    for group, topic, partition in found:
-        key = (group.group_id, topic.name, partition.partition_index)
-        if key in seen:
-            left -= len(partition.metadata or "")
-            if left < 0:
-                partition.committed_offset, partition.metadata = -1, ""
-                partition.error_code = ErrorCode.INVALID_REQUEST
-        seen.add(key)
+    for group in groups:
+        for topic in group.topics:
+            for partition in topic.partitions:
+                yield
+                if not partition.metadata:
+                    continue
+                key = (group.group_id, topic.name, partition.partition_index)
+                if key in seen:
+                    left -= len(partition.metadata)
+                    if left < 0:
+                        partition.committed_offset, partition.metadata = -1, ""
+                        partition.error_code = ErrorCode.INVALID_REQUEST
+                seen.add(key)
 
 
-def _fetch(
-    ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
-) -> OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]:
+def _fetch(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool) -> Divided[_One]:
     """Fetch one group's offsets. Topics that no id names are answered behind the others."""
-    version, state = ctx.version, ctx.services.controller.state
+    version, state, groups = ctx.version, ctx.services.controller.state, ctx.services.groups
     if version < TOPIC_IDS_SINCE:
-        return ctx.services.groups.fetch_offsets(group, version=version, require_stable=require_stable)
+        return (yield from groups.fetch_offsets(group, require_stable=require_stable))
     if group.topics is None:
-        answer = ctx.services.groups.fetch_offsets(group, version=version, require_stable=require_stable)
+        answer = yield from groups.fetch_offsets(group, require_stable=require_stable)
         return then(answer, lambda response: _with_ids(response, state))
     unknown: list[OffsetFetchResponseTopics] = []
     known = []
@@ -115,7 +158,8 @@ def _fetch(
         if topic.name:
             known.append(topic)
         else:
-            unknown.append(_unknown_id(topic))
+            unknown.append((yield from _unknown_id(topic)))
+        yield
     group.topics = known
 
     def finish(response: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
@@ -123,19 +167,17 @@ def _fetch(
             response.topics += unknown
         return response
 
-    return then(ctx.services.groups.fetch_offsets(group, version=version, require_stable=require_stable), finish)
+    answer = yield from groups.fetch_offsets(group, require_stable=require_stable)
+    return then(answer, finish)
 
 
-def _unknown_id(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        topic_id=topic.topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(
-                partition_index=index, committed_offset=-1, metadata="", error_code=ErrorCode.UNKNOWN_TOPIC_ID
-            )
-            for index in topic.partition_indexes
-        ],
-    )
+def _unknown_id(topic: OffsetFetchRequestTopics) -> Divided[OffsetFetchResponseTopics]:
+    def unknown(index: int) -> OffsetFetchResponsePartitions:
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+        return OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+
+    partitions = yield from each(topic.partition_indexes, unknown)
+    return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions)
 
 
 def _with_ids(response: OffsetFetchResponseGroup, state: ClusterState) -> OffsetFetchResponseGroup:
@@ -147,25 +189,26 @@ def _with_ids(response: OffsetFetchResponseGroup, state: ClusterState) -> Offset
     return response
 
 
-def _of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
-    """Return the answer of the versions that ask for one group."""
-    _bound_metadata([group])
-    return OffsetFetchResponse(
-        error_code=group.error_code,
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=p.partition_index,
-                        committed_offset=p.committed_offset,
-                        committed_leader_epoch=p.committed_leader_epoch,
-                        metadata=p.metadata,
-                        error_code=p.error_code,
-                    )
-                    for p in topic.partitions
-                ],
-            )
-            for topic in group.topics
-        ],
+def _of_one(
+    group: OffsetFetchResponseGroup, asked: OffsetFetchRequestGroup, version: int
+) -> Divided[OffsetFetchResponse]:
+    """Return the answer of the versions that ask for one group; version 1 has only partitions to put an error in."""
+    if group.error_code and version < _GROUP_ERROR_SINCE:
+        group = yield from fetch_error(asked, group.error_code)
+    yield from _bound_metadata([group])
+
+    def renamed(topic: OffsetFetchResponseTopics) -> Divided[OffsetFetchResponseTopic]:
+        partitions = yield from each(topic.partitions, _partition)
+        return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
+
+    return OffsetFetchResponse(error_code=group.error_code, topics=(yield from every(group.topics, renamed)))
+
+
+def _partition(p: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=p.partition_index,
+        committed_offset=p.committed_offset,
+        committed_leader_epoch=p.committed_leader_epoch,
+        metadata=p.metadata,
+        error_code=p.error_code,
     )

@@ -7,8 +7,10 @@ one a request could ask for any amount. Answers beyond the bound are INVALID_REQ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
+
+from kbroker.divided import Divided
 
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
@@ -19,21 +21,18 @@ REFUSAL = "The request names this group too often."
 
 
 def as_often(
-    asked: Sequence[Key],
+    asked: Iterable[Key],
     answers: Mapping[Key, Answer],
     size_of: Callable[[Answer], int],
     refuse: Callable[[Key], Answer],
-) -> list[Answer]:
+) -> Divided[list[Answer]]:
     """Return an answer for each of `asked`, in that order. `size_of` returns how many bytes one takes."""
-    if len(answers) == len(asked):
-        return [answers[key] for key in asked]
     left = MAX_REPEATED_BYTES
-    sizes: dict[Key, int | None] = dict.fromkeys(answers)
-    seen: set[Key] = set()
+    sizes: dict[Key, int | None] = {}
     out = []
     for key in asked:
         answer = answers[key]
-        if key in seen:
+        if key in sizes:
             size = sizes[key]
             if size is None:
                 size = sizes[key] = size_of(answer)
@@ -41,6 +40,26 @@ def as_often(
                 answer = refuse(key)
             else:
                 left -= size
-        seen.add(key)
+        else:
+            sizes[key] = None
         out.append(answer)
+        yield
     return out
+
+
+def distinct(asked: Iterable[Key]) -> Divided[dict[Key, None]]:
+    """Return what is asked for, each once, in order."""
+    found: dict[Key, None] = {}
+    for key in asked:
+        found[key] = None
+        yield
+    return found
+
+
+def paired(keys: Iterable[Key], answers: Iterable[Answer]) -> Divided[dict[Key, Answer]]:
+    """Return answers by what they are for."""
+    found: dict[Key, Answer] = {}
+    for key, answer in zip(keys, answers, strict=True):
+        found[key] = answer
+        yield
+    return found

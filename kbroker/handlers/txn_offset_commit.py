@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 
 from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.coordination.client_errors import answerable
-from kbroker.coordination.then import then
+from kbroker.coordination.then import later
+from kbroker.divided import Divided
 from kbroker.group_coordinator.coordinator import txn_commit_error
-from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.registry import Later, RequestContext, handles
 from kbroker.handlers.transaction_verification import Client, Question, Verdicts, verify
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.txn_offset_commit import (
@@ -32,46 +33,52 @@ _ADDS_IMPLICITLY_SINCE = 5
 _NO_SEQUENCE = -1
 
 
-def _failed(request: TxnOffsetCommitRequest, code: int, _message: str | None) -> TxnOffsetCommitResponse:
-    return txn_commit_error(request, ErrorCode(code))
+_Decided = TxnOffsetCommitResponse | ErrorCode
+
+
+def _failed(request: TxnOffsetCommitRequest, code: int, _message: str | None) -> Divided[TxnOffsetCommitResponse]:
+    return txn_commit_error(request, code)
 
 
 @handles(TxnOffsetCommitRequest, TxnOffsetCommitResponse, "0-5", _failed)
 def txn_offset_commit(
     ctx: RequestContext, request: TxnOffsetCommitRequest
-) -> TxnOffsetCommitResponse | Awaitable[TxnOffsetCommitResponse]:
+) -> Divided[TxnOffsetCommitResponse | Later[TxnOffsetCommitResponse]]:
     """Store positions within a transaction."""
-    refused = _refuse_unknown(ctx, request)
-    finish = _finisher(ctx.version, refused)
+    refused = yield from _refuse_unknown(ctx, request)
+    version, groups, services = ctx.version, ctx.services.groups, ctx.services
+
+    def finish(decided: _Decided) -> Divided[TxnOffsetCommitResponse]:
+        return _finished(request, decided, refused, version)
+
     if not request.topics:
-        return finish(TxnOffsetCommitResponse())
+        return (yield from finish(TxnOffsetCommitResponse()))
     if not request.group_id:
-        return finish(txn_commit_error(request, ErrorCode.INVALID_GROUP_ID))
-    groups, services = ctx.services.groups, ctx.services
+        return (yield from finish(ErrorCode.INVALID_GROUP_ID))
     index = groups.partition_for(request.group_id)
     try:
         partition = services.replicas.leader(OFFSETS_TOPIC, index)
     except ApiError as err:
-        return finish(txn_commit_error(request, answerable(err.code)))
+        return (yield from finish(answerable(err.code)))
     producer = Identity(request.producer_id, request.producer_epoch)
     question = Question(partition, _NO_SEQUENCE)
-    verdicts = verify(services, request.transactional_id, producer, [question], _client(ctx.version))
+    verdicts = verify(services, request.transactional_id, producer, [question], _client(version))
 
-    def commit(found: Verdicts) -> TxnOffsetCommitResponse | Awaitable[TxnOffsetCommitResponse]:
+    def commit(found: Verdicts) -> _Decided | Awaitable[_Decided]:
         code, guard = found[OFFSETS_TOPIC, index]
-        if code:
-            return finish(txn_commit_error(request, answerable(code)))
-        return then(groups.commit_offsets_in_transaction(request, guard), finish)
+        return answerable(code) if code else groups.commit_offsets_in_transaction(request, guard)
 
-    return commit(verdicts) if isinstance(verdicts, dict) else _later(verdicts, commit)
+    if isinstance(verdicts, dict):
+        answer = commit(verdicts)
+        return later(answer, finish) if isinstance(answer, Awaitable) else (yield from finish(answer))
+    return later(_committed(verdicts, commit), finish)
 
 
-async def _later(
-    verdicts: Awaitable[Verdicts],
-    commit: Callable[[Verdicts], TxnOffsetCommitResponse | Awaitable[TxnOffsetCommitResponse]],
-) -> TxnOffsetCommitResponse:
+async def _committed(
+    verdicts: Awaitable[Verdicts], commit: Callable[[Verdicts], _Decided | Awaitable[_Decided]]
+) -> _Decided:
     answer = commit(await verdicts)
-    return answer if isinstance(answer, TxnOffsetCommitResponse) else await answer
+    return await answer if isinstance(answer, Awaitable) else answer
 
 
 def _client(version: int) -> Client:
@@ -80,41 +87,47 @@ def _client(version: int) -> Client:
     return Client.KNOWS_ABORTABLE if version >= _KNOWS_ABORTABLE_SINCE else Client.KNOWS_LITTLE
 
 
-def _refuse_unknown(ctx: RequestContext, request: TxnOffsetCommitRequest) -> list[TxnOffsetCommitResponseTopic]:
+_Refused = dict[str, TxnOffsetCommitResponseTopic]
+
+
+def _refuse_unknown(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Divided[_Refused]:
     """Take what does not exist out of a request; return its answers."""
     state = ctx.services.controller.state
-    refused, kept = [], []
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    refused: _Refused = {}
+    kept = []
     for topic in request.topics:
-        unknown = [
-            p.partition_index for p in topic.partitions if state.partition(topic.name, p.partition_index) is None
-        ]
+        existing, unknown = [], []
+        for partition in topic.partitions:
+            if state.partition(topic.name, partition.partition_index) is not None:
+                existing.append(partition)
+            else:
+                unknown.append(TxnOffsetCommitResponsePartition(partition.partition_index, code))
+            yield
         if unknown:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            answers = [TxnOffsetCommitResponsePartition(partition_index=i, error_code=code) for i in unknown]
-            refused.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
-            topic.partitions = [p for p in topic.partitions if p.partition_index not in unknown]
-        if topic.partitions:
+            answer = refused.setdefault(topic.name, TxnOffsetCommitResponseTopic(name=topic.name))
+            answer.partitions += unknown
+        if existing:
+            topic.partitions = existing
             kept.append(topic)
+        yield
     request.topics = kept
     return refused
 
 
-def _finisher(
-    version: int, refused: list[TxnOffsetCommitResponseTopic]
-) -> Callable[[TxnOffsetCommitResponse], TxnOffsetCommitResponse]:
-    def finish(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
-        if version < _EXPECTS_LOADING_SINCE:
-            for topic in response.topics:
-                for partition in topic.partitions:
-                    if partition.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                        partition.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if refused:
-            by_name = {topic.name: topic for topic in refused}
-            for topic in response.topics:
-                held = by_name.setdefault(topic.name, topic)
-                if held is not topic:
-                    held.partitions += topic.partitions
-            response.topics = list(by_name.values())
-        return response
-
-    return finish
+def _finished(
+    request: TxnOffsetCommitRequest, decided: _Decided, refused: _Refused, version: int
+) -> Divided[TxnOffsetCommitResponse]:
+    """Return the answer: what was refused here, and behind it what the coordinator decided."""
+    if not isinstance(decided, TxnOffsetCommitResponse):
+        if version < _EXPECTS_LOADING_SINCE and decided == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            decided = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        decided = yield from txn_commit_error(request, decided)
+    if not refused:
+        return decided
+    for topic in decided.topics:
+        held = refused.setdefault(topic.name, topic)
+        if held is not topic:
+            held.partitions += topic.partitions
+        yield
+    return TxnOffsetCommitResponse(topics=list(refused.values()))

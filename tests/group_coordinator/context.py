@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.divided import whole
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
 from kbroker.group_coordinator.groups.classic_group import ClassicGroup
@@ -196,22 +197,25 @@ class Context(Still[GroupShard]):
         topic_id: bytes = bytes(16),
     ) -> tuple[int, ErrorCode]:
         wanted = OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=[partition])
-        answer = self.shard.offsets.fetch(OffsetFetchRequestGroup(group_id=group, topics=[wanted]), stable)
+        answer = whole(self.shard.offsets.fetch(OffsetFetchRequestGroup(group_id=group, topics=[wanted]), stable))
         found = answer.topics[0].partitions[0]
         return found.committed_offset, ErrorCode(found.error_code)
 
     def describe(self, group_id: str, version: int) -> DescribedGroup:
-        return describe_group(self.shard.groups, group_id, version)
+        return whole(describe_group(self.shard.groups, group_id, version))
 
     def describe_consumer(self, group_id: str) -> consumer_group_describe.DescribedGroup:
         """Describe a consumer group; a failure is answered as the coordinator answers it."""
         try:
-            return describe_consumer_group(self.shard.groups, group_id, self.config.consumer_assignors[0], self.topics)
+            assignor = self.config.consumer_assignors[0]
+            return whole(describe_consumer_group(self.shard.groups, group_id, assignor, self.topics))
         except ApiError as err:
             return consumer_group_describe.DescribedGroup(error_code=err.code, error_message=err.message)
 
     def list(self, states: Sequence[str], types: Sequence[str]) -> Sequence[ListedGroup]:
-        return list_groups(self.shard.groups, states, types)
+        return whole(
+            list_groups(self.shard.groups, {s.strip().lower() for s in states}, {name.lower() for name in types})
+        )
 
     # -- whole phases
 

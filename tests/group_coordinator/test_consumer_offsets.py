@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.divided import whole
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.offset_delete import (
@@ -107,7 +108,8 @@ def test_fetches_are_held_against_the_epoch_where_one_is_given() -> None:
     commit(c, 5, "a", 2)
 
     def fetch(member_id: str | None, epoch: int) -> None:
-        c.shard.offsets.fetch(OffsetFetchRequestGroup(group_id="g", member_id=member_id, member_epoch=epoch), False)
+        request = OffsetFetchRequestGroup(group_id="g", member_id=member_id, member_epoch=epoch)
+        whole(c.shard.offsets.fetch(request, False))
 
     fetch("a", 2)
     fetch(None, -1)

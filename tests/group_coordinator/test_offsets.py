@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.coordination.outcome import Outcome
+from kbroker.divided import whole
 from kbroker.group_coordinator import offset_expiration
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import CONSUMER
@@ -99,13 +100,13 @@ def test_fetching_all_and_by_id() -> None:
     c.commit(1)
     c.commit(2, partition=4)
     c.commit(3, topic="u", topic_id=bytes(16))
-    everything = c.shard.offsets.fetch(OffsetFetchRequestGroup(group_id="g", topics=None), False)
+    everything = whole(c.shard.offsets.fetch(OffsetFetchRequestGroup(group_id="g", topics=None), False))
     found = {(t.name, p.partition_index): p.committed_offset for t in everything.topics for p in t.partitions}
     assert found == {("t", 0): 1, ("t", 4): 2, ("u", 0): 3}
     assert c.fetch(topic_id=TOPIC_ID) == (1, NONE)
     assert c.fetch(topic_id=b"\1" * 16) == (-1, NONE), "of another topic of that name"
     assert c.fetch(topic="u", topic_id=TOPIC_ID) == (3, NONE), "nobody knows of which"
-    assert c.shard.offsets.fetch(OffsetFetchRequestGroup(group_id="none", topics=None), False).topics == []
+    assert whole(c.shard.offsets.fetch(OffsetFetchRequestGroup(group_id="none", topics=None), False)).topics == []
 
 
 def test_replay_equals_what_was_decided() -> None:

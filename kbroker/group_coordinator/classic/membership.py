@@ -21,6 +21,9 @@ from kbroker.protocol.messages.sync_group import SyncGroupResponse
 
 log = logging.getLogger(__name__)
 
+LOGGED_BY_NAME = 8
+"""Members that leave at once are named in the log up to this number, and counted beyond."""
+
 
 class Membership:
     """Who stays in a group."""
@@ -47,15 +50,24 @@ class Membership:
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         out = Outcome()
-        answers = [
-            MemberResponse(
-                member_id=identity.member_id,
-                group_instance_id=identity.group_instance_id,
-                error_code=self._leave_one(group, identity, out),
+        answers, gone = [], []
+        for identity in members:
+            code = self._leave_one(group, identity, out)
+            answers.append(
+                MemberResponse(
+                    member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
+                )
             )
-            for identity in members
-        ]
-        gone = [answer.member_id for answer in answers if answer.error_code == ErrorCode.NONE]
+            if code is not ErrorCode.NONE:
+                continue
+            gone.append(identity.member_id)
+            if len(gone) <= LOGGED_BY_NAME:
+                reason = identity.reason or "not provided"
+                who = identity.member_id or f"of instance {identity.group_instance_id}"
+                log.info("group %s: member %s leaves; reason: %s", group.group_id, who, reason)
+        if len(gone) > LOGGED_BY_NAME:
+            gone[LOGGED_BY_NAME:] = [f"{len(gone) - LOGGED_BY_NAME} more"]
+            log.info("group %s: %s members leave", group.group_id, gone[-1])
         if gone and group.state in (STABLE, COMPLETING):
             self._rebalances.prepare_or_complete(group, f"LeaveGroup of ({', '.join(gone)})", out, now_ms)
         elif gone and group.state is PREPARING:
@@ -79,7 +91,6 @@ class Membership:
                 group.validate_member(member_id, instance_id)
             except ApiError as err:
                 return err.code
-        log.info("group %s: member %s leaves; reason: %s", group.group_id, member_id, identity.reason or "not provided")
         out.timers.append(Cancel(("session", group.group_id, member_id)))
         self._drop(group, group.members[member_id], out)
         return ErrorCode.NONE

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from kbroker.coordination.outcome import Cancel, Outcome, Parked, Schedule
 from kbroker.group_coordinator.classic.join_group import MEMBER_ID_REQUIRED_SINCE, Join
+from kbroker.group_coordinator.classic.membership import LOGGED_BY_NAME
 from kbroker.group_coordinator.consumer.consumer_protocol import (
     read_subscription,
     version_of,
@@ -242,11 +243,14 @@ class ClassicMembers:
             try:
                 member = _leaving(group, identity)
                 leaving[member.member_id] = member
-                reason = identity.reason or "not provided"
-                log.info("group %s: member %s leaves; reason: %s", group.group_id, member.member_id, reason)
+                if len(leaving) <= LOGGED_BY_NAME:
+                    reason = identity.reason or "not provided"
+                    log.info("group %s: member %s leaves; reason: %s", group.group_id, member.member_id, reason)
             except ApiError as err:
                 answer.error_code = err.code
             answers.append(answer)
+        if len(leaving) > LOGGED_BY_NAME:
+            log.info("group %s: %d more members leave", group.group_id, len(leaving) - LOGGED_BY_NAME)
         self._removal.remove(group, list(leaving.values()), out, now_ms)
         out.reply = LeaveGroupResponse(members=answers)
         return out

@@ -1,0 +1,78 @@
+"""A LeaveGroup on its way: which of a long list of members the group is to decide about.
+
+Owns the way from the list to the few who may be members, and back to an answer for each of the list. Never decides who
+leaves: classic/membership.py and consumer/classic_members.py do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kbroker.divided import Divided
+from kbroker.group_coordinator.groups.classic_group import ClassicGroup
+from kbroker.group_coordinator.groups.store import Group
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+
+_UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class Leaving:
+    """The members that a request names; `members` are those to decide about, which are all before `sift`."""
+
+    def __init__(self, named: Sequence[MemberIdentity]) -> None:
+        self._named = named
+        self._places: list[int] | None = None
+        self._repeated: dict[int, int] = {}
+        self.members: list[MemberIdentity] = list(named)
+
+    def sift(self, group: Group | None) -> Divided[None]:
+        """Keep those who may be members of the group, each once: the rest is unknown to it, whatever it decides."""
+        places: list[int] = []
+        first: dict[tuple[str, str | None], int] = {}
+        for place, identity in enumerate(self._named):
+            if _may_be_member(group, identity):
+                key = (identity.member_id, identity.group_instance_id)
+                if first.setdefault(key, place) == place:
+                    places.append(place)
+                else:
+                    self._repeated[place] = first[key]
+            yield
+        self._places = places
+        self.members = [self._named[place] for place in places]
+
+    def failed(self, code: ErrorCode, _message: str | None) -> LeaveGroupResponse:
+        """Return the answer where the group cannot decide at all."""
+        if code is not _UNKNOWN:
+            return LeaveGroupResponse(error_code=code)
+        return LeaveGroupResponse(members=[_answer(identity, code) for identity in self.members])
+
+    def answer(self, decided: LeaveGroupResponse) -> Divided[LeaveGroupResponse]:
+        """Return the answer for all that were named. Who has left already is unknown when named again."""
+        if self._places is None or decided.error_code:
+            return decided
+        by_place = dict(zip(self._places, decided.members, strict=True))
+        answers = []
+        for place, identity in enumerate(self._named):
+            answer = by_place.get(place)
+            if answer is None:
+                before = by_place.get(self._repeated.get(place, -1))
+                code = before.error_code if before is not None else _UNKNOWN
+                answer = _answer(identity, code or _UNKNOWN)
+            answers.append(answer)
+            yield
+        return LeaveGroupResponse(members=answers)
+
+
+def _answer(identity: MemberIdentity, code: int) -> MemberResponse:
+    return MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code)
+
+
+def _may_be_member(group: Group | None, identity: MemberIdentity) -> bool:
+    """Tell whether a group knows a member id or an instance id."""
+    if group is None:
+        return False
+    member_id, instance_id = identity.member_id, identity.group_instance_id
+    if member_id in group.members or (instance_id is not None and instance_id in group.static_members):
+        return True
+    return isinstance(group, ClassicGroup) and member_id in group.pending_joins

@@ -1,0 +1,105 @@
+"""What a handler does between two yields, in one process and without a socket.
+
+Owns running a request through its handler step by step. Never judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import FrameType, GeneratorType
+from typing import Any, Self
+
+from kbroker.handlers.registry import APIS, CloseConnection, RequestContext
+from kbroker.protocol.errors import ApiError
+
+
+@dataclass(slots=True)
+class Run:
+    """One request at its handler: the dearest step, all of them, their number, and the answer."""
+
+    longest: float = 0
+    total: float = 0
+    steps: int = 0
+    answer: Any = None
+
+
+class Stopwatch:
+    """Measures seconds."""
+
+    def __enter__(self) -> Self:
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.spent = time.perf_counter() - self._start
+
+
+class Counter:
+    """Counts the steps of the interpreter (opcodes), which are the same in each run."""
+
+    def __enter__(self) -> Self:
+        self.spent = 0
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, _argument: Any) -> Any:
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        return self._traced
+
+    def _traced(self, _frame: FrameType, event: str, _argument: Any) -> Any:
+        self.spent += event == "opcode"
+        return self._traced
+
+
+async def run(context: RequestContext, request: Any, version: int, meter: Callable[[], Any] = Stopwatch) -> Run:
+    """Run a request; what is awaited is awaited, and its steps on the loop are not seen."""
+    api = APIS[type(request).KEY]
+    context.version = version
+    done = Run()
+
+    def step(work: Callable[[], Any]) -> Any:
+        with meter() as measured:
+            result = work()
+        done.steps += 1
+        done.total += measured.spent
+        done.longest = max(done.longest, measured.spent)
+        return result
+
+    def whole(work: Callable[[], Any]) -> Any:
+        """Run one call, and all of the generator that it may return."""
+        answer = step(work)
+        if not isinstance(answer, GeneratorType):
+            return answer
+        end: list[Any] = []
+
+        def advance() -> bool:
+            try:
+                next(answer)
+            except StopIteration as over:
+                end.append(over.value)
+                return False
+            return True
+
+        while step(advance):
+            pass
+        return end[0]
+
+    try:
+        answer = whole(lambda: api.handler(context, request))
+        if isinstance(answer, Awaitable):
+            answer = await asyncio.wait_for(asyncio.ensure_future(answer), 60)
+    except ApiError as error:
+        code, message = error.code, error.message
+        answer = whole(lambda: api.on_error(request, code, message))
+    except CloseConnection:
+        answer = None
+    done.answer = answer
+    return done
