@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
+from weakref import WeakSet
 
 import pytest
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
+from kbroker.log import open_files
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
@@ -62,7 +64,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(open_files, "_all", WeakSet())  # logs of earlier tests must not give their descriptors up
     world = World(tmp_path)
     yield world
     world.logs.close()

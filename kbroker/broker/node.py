@@ -42,6 +42,7 @@ from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
+from kbroker.log.open_files import OpenFiles
 from kbroker.log.producers.producer_state import CREDIBLE_IDS
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, bind, own_host_name, server_limits
@@ -234,6 +235,7 @@ def _log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: Worker
         raise ConfigError(f"metadata.log.dir {metadata} is not among log.dirs; this broker keeps its metadata there")
     if cluster_id is not None and re.fullmatch(r"[A-Za-z0-9_+/=-]{1,64}", cluster_id) is None:
         raise ConfigError(f"{cluster_id!r} is no cluster id; it has 22 letters, digits, '-' and '_'")
+    files = OpenFiles()
     managers = [
         LogDirectory(
             directory,
@@ -246,6 +248,7 @@ def _log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: Worker
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
             producer_id_check_interval_ms=config.get_int("producer.id.expiration.check.interval.ms"),
             cleaner_pool=cleaner_pool,
+            files=files,
         )
         for directory in directories
     ]

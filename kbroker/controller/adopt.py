@@ -129,7 +129,7 @@ def _last_epoch(path: str) -> int:
     bases = [base for name in os.listdir(path) if name.endswith(LOG_SUFFIX) and (base := offset_of(name)) is not None]
     if bases:
         with OpenFile(offset_name(path, max(bases), LOG_SUFFIX)) as file:
-            for _, header in scan_headers(file.fd, 0, file.size):
+            for _, header in scan_headers(file, 0, file.size):
                 newest = max(newest, header.leader_epoch)
     return newest
 

@@ -66,7 +66,7 @@ def _largest_producer(path: str) -> int:
         if following is not None and following <= known_from:
             continue
         with OpenFile(offset_name(path, base, LOG_SUFFIX)) as file:
-            for _, header in scan_headers(file.fd, 0, file.size):
+            for _, header in scan_headers(file, 0, file.size):
                 if largest < header.producer_id < CREDIBLE_IDS:
                     largest = header.producer_id
     return largest
@@ -117,7 +117,7 @@ def _next_producer_id(value: bytes) -> int:
 def _records(path: str) -> Iterator[Record]:
     """Yield the records of a log file, up to where it stops making sense."""
     with OpenFile(path) as file:
-        for _, header, batch in scan_batches(file.fd, 0, file.size):
+        for _, header, batch in scan_batches(file, 0, file.size):
             if header.is_control:
                 continue
             try:

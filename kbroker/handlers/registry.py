@@ -32,8 +32,8 @@ class RequestContext:
     """
 
     __slots__ = (
-        "client_host", "client_id", "client_software", "listener", "local_address", "raw_client_id", "services",
-        "version",
+        "client_host", "client_id", "client_software", "forms", "listener", "local_address", "raw_client_id",
+        "services", "version",
     )  # fmt: skip
 
     def __init__(self, services: Services, client_host: str, listener: str, local_address: tuple[str, int]) -> None:
@@ -45,6 +45,8 @@ class RequestContext:
         self.listener = listener
         self.local_address = local_address
         self.version = 0
+        self.forms: Any = None
+        """What is known of this connection's requests (express_produce.Forms)."""
 
     def set_client_id(self, raw: memoryview | None) -> None:
         """Take over the client id of a request header; it seldom changes within a connection."""

@@ -51,7 +51,7 @@ def _before(segments: Segments, index: int, anchor: int) -> tuple[int, Link]:
     segment = segments[index]
     if anchor == 0:
         return 0, Link(segment.base_offset, _last_epoch(segments[index - 1]) if index else -1)
-    header = read_header(segment.handle.fd, anchor, segment.size)
+    header = read_header(segment.handle, anchor, segment.size)
     earlier = segment.place_before(header.base_offset - 1) if header is not None else 0
     if 0 < earlier < anchor:
         return earlier, Link(None, -1)
@@ -64,7 +64,7 @@ def _last_epoch(segment: Segment) -> int:
         return -1
     beyond = segment.base_offset + MAX_RELATIVE_OFFSET
     end, epoch = 0, -1
-    for place, header in scan_headers(segment.handle.fd, segment.place_before(beyond), segment.size):
+    for place, header in scan_headers(segment.handle, segment.place_before(beyond), segment.size):
         end, epoch = place + header.size, header.leader_epoch
     return epoch if end == segment.size else -1
 
@@ -92,7 +92,7 @@ def _follow(
     proven, last, place = start, before, start
     sure = before.offset is not None
     limit = start
-    for count, (place, header) in enumerate(scan_headers(segment.handle.fd, start, segment.size)):
+    for count, (place, header) in enumerate(scan_headers(segment.handle, start, segment.size)):
         if not _follows(header.base_offset, header.leader_epoch, last) or header.last_offset_delta < 0:
             return (place, last) if sure else (proven, before)
         proven, before = place, last
@@ -112,7 +112,7 @@ def _ends_well(segments: Segments, extent: LogExtent, index: int, last: Link) ->
     if index + 1 < len(segments):
         after = segments[index + 1]
         offset = after.base_offset
-        header = read_header(after.handle.fd, 0, after.size)
+        header = read_header(after.handle, 0, after.size)
         if header is not None:
             epoch = header.leader_epoch
     if not _follows(offset, epoch if epoch >= 0 else last.epoch, last):
@@ -151,8 +151,8 @@ def batch_at(segments: Segments, extent: LogExtent, offset: int) -> tuple[Segmen
         if found is not None:
             position = found[0]
             proven = proven_end(segments, extent, index, segment.place_before(offset), position, position) > position
-            header = read_header(segment.handle.fd, position, segment.size) if proven else None
-            intact = header is not None and is_intact(segment.handle.fd, position, header)
+            header = read_header(segment.handle, position, segment.size) if proven else None
+            intact = header is not None and is_intact(segment.handle, position, header)
             return (segment, position, header) if header is not None and intact else None
         if not ends_well(segments, extent, index):
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from kbroker.log.files import read_at
+from kbroker.log.files import FileHandle, OpenFile, read_at
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import HEADER_SIZE, BatchHeader, compute_crc, parse_header
 
@@ -17,12 +17,12 @@ _HEADERS_CHUNK = 16384
 _BATCHES_CHUNK = 1 << 20
 
 
-def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of whole batches from `position`, without looking at CRCs; stops at anything odd."""
     start, chunk = position, b""
     while position + HEADER_SIZE <= end:
         if position + HEADER_SIZE > start + len(chunk):
-            start, chunk = position, read_at(fd, min(_HEADERS_CHUNK, end - position), position)
+            start, chunk = position, read_at(file.fd, min(_HEADERS_CHUNK, end - position), position)
         try:
             header = parse_header(chunk, position - start)
         except Malformed:
@@ -36,49 +36,49 @@ def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchH
 def end_of_file(path: str, base_offset: int) -> int:
     """Return the offset behind the last batch of a log file, `base_offset` without one; raises OSError."""
     end = base_offset
-    with open(path, "rb") as file:
-        for _, header in scan_headers(file.fileno(), 0, os.fstat(file.fileno()).st_size):
-            end = header.last_offset + 1
+    file = FileHandle(path, os.O_RDONLY)
+    for _, header in scan_headers(file, 0, os.fstat(file.fd).st_size):
+        end = header.last_offset + 1
     return end
 
 
-def read_header(fd: int, position: int, end: int) -> BatchHeader | None:
+def read_header(file: OpenFile, position: int, end: int) -> BatchHeader | None:
     """Return the header of the batch at `position`, None if no whole batch stands there."""
     if position + HEADER_SIZE > end:
         return None
     try:
-        header = parse_header(read_at(fd, HEADER_SIZE, position))
+        header = parse_header(read_at(file.fd, HEADER_SIZE, position))
     except Malformed:
         return None
     return header if position + header.size <= end else None
 
 
-def is_intact(fd: int, position: int, header: BatchHeader) -> bool:
+def is_intact(file: OpenFile, position: int, header: BatchHeader) -> bool:
     """Whether the batch at `position` is as its CRC says."""
-    batch = read_at(fd, header.size, position)
+    batch = read_at(file.fd, header.size, position)
     return len(batch) == header.size and compute_crc(batch) == header.crc
 
 
-def may_end_at(fd: int, size: int, base_offset: int, offset: int) -> bool:
+def may_end_at(file: OpenFile, size: int, base_offset: int, offset: int) -> bool:
     """Whether a segment's last batch is damaged, or ends at `offset` by the end of the one before it.
 
     What is being appended to has no holes, and what is intact before the last batch is not to be written again.
     """
     before = end = base_offset
     last = None
-    for last in scan_headers(fd, 0, size):
+    for last in scan_headers(file, 0, size):
         before, end = end, last[1].last_offset + 1
     if last is None or offset <= before:
         return False
-    return before + last[1].last_offset_delta + 1 == offset or not is_intact(fd, *last)
+    return before + last[1].last_offset_delta + 1 == offset or not is_intact(file, *last)
 
 
-def scan_batches(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+def scan_batches(file: OpenFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """Yield (position, header, bytes) of whole batches; stops at anything odd."""
     start, chunk = position, memoryview(b"")
     while position + HEADER_SIZE <= end:
         if position + HEADER_SIZE > start + len(chunk):
-            start, chunk = position, memoryview(read_at(fd, min(_BATCHES_CHUNK, end - position), position))
+            start, chunk = position, memoryview(read_at(file.fd, min(_BATCHES_CHUNK, end - position), position))
         try:
             header = parse_header(chunk, position - start)
         except Malformed:
@@ -87,7 +87,7 @@ def scan_batches(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchH
             return
         if position + header.size > start + len(chunk):
             start = position
-            chunk = memoryview(read_at(fd, max(header.size, min(_BATCHES_CHUNK, end - position)), position))
+            chunk = memoryview(read_at(file.fd, max(header.size, min(_BATCHES_CHUNK, end - position)), position))
         offset = position - start
         batch = chunk[offset : offset + header.size]
         if len(batch) < header.size:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from typing import Protocol
 
 from kbroker.failpoints import passed
+from kbroker.log.open_files import retried
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -36,6 +38,18 @@ def offset_of(name: str) -> int | None:
     return int(digits) if len(digits) == 20 and digits.isdecimal() else None
 
 
+def open_descriptor(path: str, flags: int) -> int:
+    """Open a file; where no descriptor is left, segments give some up first. Raises OSError."""
+    return retried(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+
+class OpenFile(Protocol):
+    """What can be read: whoever reads keeps it, for a number may stand for another file once it has been closed."""
+
+    @property
+    def fd(self) -> int: ...
+
+
 class FileHandle:
     """An open descriptor that is closed when nobody refers to it any more.
 
@@ -45,7 +59,7 @@ class FileHandle:
     __slots__ = ("__weakref__", "fd")
 
     def __init__(self, path: str, flags: int = os.O_RDWR | os.O_CREAT) -> None:
-        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        self.fd = open_descriptor(path, flags)
 
     def __del__(self) -> None:
         fd = getattr(self, "fd", -1)
@@ -81,7 +95,7 @@ def read_at(fd: int, size: int, position: int) -> bytes:
 def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
     """Replace a file so that after a crash it holds either the old or the new content, never a mixture."""
     temporary = path + ".tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = open_descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(fd, data, 0)
         if sync:
@@ -102,7 +116,7 @@ def sync_directory(path: str) -> None:
 
 def sync_file(path: str, flags: int = 0) -> None:
     """Make a file's content survive a power loss."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    fd = open_descriptor(path, os.O_RDONLY | flags)
     try:
         os.fsync(fd)
     finally:

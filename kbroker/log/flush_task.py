@@ -1,7 +1,12 @@
 """Bringing what was written to the disk itself.
 
 Owns the work of one flush, which may block for long and may therefore run on another thread. Never changes a log: a
-task holds open files and nothing else, and its log hears of it when the owner of the log says so.
+task holds names, and the one open file that is being written, and its log hears of it when the owner of the log says
+so.
+
+There may be thousands of files to flush, so they are opened one after the other. One that has gone needs no flush: its
+segment was deleted, or compacted into another one that is on disk, or the log was cut off, which makes the task void.
+A failed write that nobody has heard of is told to whoever opens the file next.
 """
 
 from __future__ import annotations
@@ -17,8 +22,9 @@ from kbroker.log.files import FileHandle, sync_directory, sync_file
 class FlushTask:
     """What has to be written to disk so that a log is safe up to `end_offset`."""
 
-    handles: list[FileHandle]
+    active: FileHandle
     paths: list[str]
+    """Sealed files, oldest first."""
     directory: str | None
     end_offset: int
     truncations: int
@@ -28,11 +34,10 @@ class FlushTask:
     def run(self) -> None:
         """Do the work; a failure is left in `error`."""
         try:
-            for handle in self.handles:
-                os.fsync(handle.fd)
             for path in self.paths:
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                with contextlib.suppress(FileNotFoundError):
                     sync_file(path)
+            os.fsync(self.active.fd)
             if self.directory is not None:
                 with contextlib.suppress(FileNotFoundError):  # the partition was deleted meanwhile
                     sync_directory(self.directory)

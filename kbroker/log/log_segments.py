@@ -1,8 +1,8 @@
-"""The segments of one log (Kafka's LogSegments), and the files of those that were deleted.
+"""The segments of one log (Kafka's LogSegments).
 
-Owns which segments there are, which one is appended to, when the files of deleted ones go, and whether the directory
-has changed since it was last on disk. Never decides what is rolled, deleted or replaced, and never knows what their
-batches mean.
+Owns which segments there are, which one is appended to, and whether the directory has changed since it was last on
+disk. Never decides what is rolled, deleted or replaced, and never knows what their batches mean. There may be many
+thousands: what is done for each of them is done when it is needed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple, overload
 
-from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, FileHandle, offset_of, remove_quietly
+from kbroker.log.doomed_files import DoomedFiles
+from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_of, remove_quietly
 from kbroker.log.log_config import LogConfig
+from kbroker.log.open_files import OpenFiles
 from kbroker.log.segment.segment import Segment
-
-_UNDATED = -1  # deleted by somebody without a clock: the delay begins when somebody with one comes by
 
 
 class LogExtent(NamedTuple):
@@ -34,22 +34,37 @@ class LogExtent(NamedTuple):
 class Segments:
     """At least one segment, of which the last one is `active`; sizes in bytes, times in ms."""
 
-    __slots__ = ("_directory", "_doomed", "_idle_size", "active", "bases", "directory_changed", "items", "were_none")
+    __slots__ = (
+        "_directory",
+        "_files",
+        "_idle_size",
+        "_sealed_size",
+        "active",
+        "bases",
+        "directory_changed",
+        "doomed",
+        "items",
+        "were_none",
+    )
 
-    def __init__(self, directory: str, config: LogConfig, now_ms: int) -> None:
+    def __init__(self, directory: str, config: LogConfig, now_ms: int, files: OpenFiles) -> None:
         """Open what the directory holds, or begin at offset 0; raises OSError."""
         self._directory = directory
+        self._files = files
         self.directory_changed = True
         """Whether files came or changed their names since `take_directory`."""
-        self._doomed: list[tuple[int, str]] = []
+        self.doomed = DoomedFiles()
+        """The files of those that were deleted."""
         self._idle_size = -1
+        self._sealed_size: int | None = None  # bytes of all but the active one, None if somebody has to add them up
         names = os.listdir(directory)
-        self.bases = sorted(base for n in names if n.endswith(LOG_SUFFIX) and (base := offset_of(n)) is not None)
+        bases = {base for n in names if n.endswith(LOG_SUFFIX) and (base := offset_of(n)) is not None}
+        self.bases = sorted(bases)
         """The base offset of each."""
         for name in names:
-            if name.endswith(SEGMENT_SUFFIXES[1:]) and offset_of(name) not in self.bases:
+            if name.endswith(SEGMENT_SUFFIXES[1:]) and offset_of(name) not in bases:
                 remove_quietly(f"{directory}/{name}")
-        self.items = [Segment.open(directory, base, config, now_ms) for base in self.bases]
+        self.items = [Segment.open(directory, base, config, now_ms, files) for base in self.bases]
         self.were_none = not self.items
         """Whether the directory held no segment."""
         if self.were_none:
@@ -71,7 +86,10 @@ class Segments:
 
     @property
     def size(self) -> int:
-        return sum(segment.size for segment in self.items)
+        sealed = self._sealed_size
+        if sealed is None:
+            sealed = self._sealed_size = sum(segment.size for segment in self.items) - self.active.size
+        return sealed + self.active.size
 
     # -- finding ----------------------------------------------------------------------------------------------
 
@@ -102,7 +120,9 @@ class Segments:
         """Create an empty segment and append to it from now on; raises OSError."""
         most = min(config.segment_jitter_ms, config.segment_ms)
         jitter_ms = random.randrange(most) if most else 0
-        segment = Segment.create(self._directory, base_offset, config, now_ms, jitter_ms=jitter_ms)
+        segment = Segment.create(self._directory, base_offset, config, now_ms, self._files, jitter_ms=jitter_ms)
+        if self.items and self._sealed_size is not None:
+            self._sealed_size += self.active.size
         self.items.append(segment)
         self.bases.append(base_offset)
         self.active = segment
@@ -110,13 +130,23 @@ class Segments:
         return segment
 
     def remove(self, segment: Segment, config: LogConfig, now_ms: int) -> None:
-        """Take a segment out; its files are removed `file.delete.delay.ms` later by `purge`."""
-        index = self.items.index(segment)
+        """Take a segment out; its files are `doomed`. Raises OSError, and it is out all the same."""
+        index = self.index_of(segment)
         del self.items[index], self.bases[index]
         if self.items:
             self.active = self.items[-1]
-        due = now_ms + config.file_delete_delay_ms if now_ms else _UNDATED
-        self._doomed += [(due, path) for path in segment.mark_deleted()]
+        self._sealed_size = None
+        self.doomed.add(segment, segment.mark_deleted(), config, now_ms)
+
+    def remove_first(self, count: int, config: LogConfig, now_ms: int) -> list[Segment]:
+        """Take the first `count` segments out, of which the active one must not be one, as `remove` does."""
+        gone = self.items[:count]
+        del self.items[:count], self.bases[:count]
+        if self._sealed_size is not None:
+            self._sealed_size -= sum(segment.size for segment in gone)
+        for segment in gone:
+            self.doomed.add(segment, segment.mark_deleted(), config, now_ms)
+        return gone
 
     def remove_behind(self, index: int) -> None:
         """Take all segments behind one out, and their files at once."""
@@ -124,35 +154,36 @@ class Segments:
             for path in later.mark_deleted():
                 remove_quietly(path)
         del self.items[index + 1 :], self.bases[index + 1 :]
+        self._sealed_size = None
         if self.items:
             self.active = self.items[-1]
 
-    def replace(self, old: list[Segment], doomed: list[str], config: LogConfig, now_ms: int) -> None:
+    def replace(self, old: list[Segment], doomed: list[list[str]], config: LogConfig, now_ms: int) -> None:
         """Let the files that now stand at the base of the first one serve in the place of `old`, which are neighbours.
 
-        `doomed` are the old files' present names; they are removed as those of deleted segments are. Raises OSError.
+        `doomed` are the present names of each one's files; they are removed as those of deleted segments are. Raises
+        OSError.
         """
-        index, base = self.items.index(old[0]), old[0].base_offset
-        self.items[index : index + len(old)] = [Segment.open(self._directory, base, config, now_ms)]
+        index, base = self.index_of(old[0]), old[0].base_offset
+        self.items[index : index + len(old)] = [Segment.open(self._directory, base, config, now_ms, self._files)]
         self.bases[index : index + len(old)] = [base]
-        self._doomed += [(now_ms + config.file_delete_delay_ms, path) for path in doomed]
+        self._sealed_size = None
+        for segment, paths in zip(old, doomed, strict=True):
+            self.doomed.add(segment, paths, config, now_ms)
         self.directory_changed = True
-
-    def purge(self, config: LogConfig, now_ms: int) -> int:
-        """Remove the files of deleted segments that are due; returns how many."""
-        delay = config.file_delete_delay_ms
-        dated = [(now_ms + delay if when == _UNDATED else when, path) for when, path in self._doomed]
-        self._doomed = [(when, path) for when, path in dated if when > now_ms]
-        for when, path in dated:
-            if when <= now_ms:
-                remove_quietly(path)
-        return len(dated) - len(self._doomed)
 
     # -- files ------------------------------------------------------------------------------------------------
 
-    def handles_from(self, offset: int) -> list[FileHandle]:
-        """Return the open files that hold what lies at or beyond `offset`."""
-        return [segment.handle for segment in self.items[self.index_at(offset) :]]
+    def sealed_paths_from(self, offset: int) -> list[str]:
+        """Return the log files, but the active one's, that hold what lies at or beyond `offset`."""
+        return [segment.path() for segment in self.items[self.index_at(offset) : -1]]
+
+    def use(self, files: OpenFiles) -> None:
+        """Close all files; from now on `files` says how many may be open."""
+        self.release()
+        self._files = files
+        for segment in self.items:
+            segment.files = files
 
     def take_directory(self) -> str | None:
         """Return the directory, for a flush, if that is due."""
@@ -179,4 +210,4 @@ class Segments:
         self._directory = directory
         for segment in self.items:
             segment.move(directory)
-        self._doomed = []  # they go with the directory
+        self.doomed.clear()  # they go with the directory

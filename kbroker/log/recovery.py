@@ -27,6 +27,7 @@ from kbroker.log.files import (
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_segments import Segments
+from kbroker.log.open_files import OpenFiles
 from kbroker.log.producers.producer_rebuild import aborted_entry, apply_to_producers, rebuild_producers
 from kbroker.log.producers.producer_snapshots import Snapshots
 from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
@@ -36,6 +37,8 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc
 
 _BEYOND_ALL = 2**63
+_OPEN_WHILE_LOADING = 4
+"""Segments of a log that have files open while it is loaded: it goes from one to the next, and looks at neighbours."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,16 +64,18 @@ def load_log(
     log_start_offset: int,
     clean: bool,
     now_ms: int,
+    files: OpenFiles,
     compacted: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> LoadedLog:
     """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch.
 
     `compacted` says that there may be holes between offsets, whatever the topic's policy is now. `progress` is told of
-    the bytes that recovery has read.
+    the bytes that recovery has read. No file is open at the end; `files` says how many may be from then on. Until then
+    a bound of its own does, for several logs may be loaded at a time, each on its thread.
     """
     remove_leftovers(directory)
-    loader = _Loader(directory, config, now_ms, compacted=compacted)
+    loader = _Loader(directory, config, now_ms, OpenFiles(_OPEN_WHILE_LOADING), compacted=compacted)
     segments = loader.segments
     producers_end = 0 if clean else loader.recover(recovery_point, progress)
     log_end = segments.active.become_active(recovery_point if clean else 0)
@@ -91,6 +96,7 @@ def load_log(
     if producers_end != log_end or clean:
         loader.snapshots.remove_outside(-1, log_end)
         rebuild_producers(loader.producers, loader.snapshots, segments.items, log_end)
+    segments.use(files)
     return LoadedLog(
         segments,
         loader.epochs,
@@ -138,7 +144,7 @@ def _finish_swaps(directory: str) -> None:
 class _Loader:
     __slots__ = ("_compacted", "_config", "_directory", "_now_ms", "epochs", "producers", "segments", "snapshots")
 
-    def __init__(self, directory: str, config: LogConfig, now_ms: int, *, compacted: bool) -> None:
+    def __init__(self, directory: str, config: LogConfig, now_ms: int, files: OpenFiles, *, compacted: bool) -> None:
         self._directory = directory
         self._compacted = compacted
         self._config = config
@@ -146,7 +152,7 @@ class _Loader:
         self.epochs = LeaderEpochCache(directory)
         self.producers = ProducerState()
         self.snapshots = Snapshots(directory)
-        self.segments = Segments(directory, config, now_ms)
+        self.segments = Segments(directory, config, now_ms, files)
 
     def start_afresh(self, offset: int) -> None:
         """Drop everything and begin at `offset`."""
@@ -186,7 +192,8 @@ class _Loader:
             end = max(end, segment.base_offset)
             # What a snapshot from before the crash says of offsets from here on may not be true any more.
             self.snapshots.remove_outside(-1, segment.base_offset)
-            self.snapshots.take(self.producers.entries.values(), end, sync=True)
+            # Not forced to disk: the CRC tells, and the flush that moves the recovery point on syncs it.
+            self.snapshots.take(self.producers.entries.values(), end, sync=False)
             size = segment.size
             after = self.segments[index + 1] if segment is not self.segments.active else None
             before_cut = partial(self._remove_behind, index)
@@ -223,14 +230,14 @@ def recover_segment(
             segment.txns.append(aborted_entry(completed, producers))
 
     segment.begin_recovery()
-    fd = segment.handle.fd
+    file = segment.handle
     end, next_offset = 0, segment.base_offset
-    for position, header, batch in scan_batches(fd, 0, segment.size):
+    for position, header, batch in scan_batches(file, 0, segment.size):
         if not _is_sound(header, batch, next_offset, segment.base_offset):
             break
         if header.base_offset > next_offset or header.leader_epoch > epochs.latest:
             # Neither number is under the CRC. Compaction leaves holes, and epochs grow; but the next batch may deny it.
-            behind = read_header(fd, position + header.size, segment.size)
+            behind = read_header(file, position + header.size, segment.size)
             if behind is not None and not _may_follow(behind, header):
                 break
             if gapless and header.base_offset > next_offset:
@@ -255,7 +262,7 @@ def _is_denied(header: BatchHeader, position: int, segment: Segment, after: Segm
     """Whether the next segment begins with an older leader epoch than the last batch of this one claims."""
     if after is None or position + header.size < segment.size:
         return False
-    behind = read_header(after.handle.fd, 0, after.size)
+    behind = read_header(after.handle, 0, after.size)
     return behind is not None and behind.leader_epoch < header.leader_epoch
 
 

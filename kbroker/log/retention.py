@@ -13,8 +13,10 @@ from kbroker.log.log_segments import Segments
 from kbroker.log.segment.segment import Segment
 
 
-def beyond_size(segments: Segments, config: LogConfig, log_end: int, high_watermark: int) -> int:
-    """Return how many of the first segments go so that no more than retention.bytes are left."""
+def beyond_size(
+    segments: Segments, config: LogConfig, log_end: int, high_watermark: int, _now_ms: int, most: int
+) -> int:
+    """Return how many of the first `most` segments go so that no more than retention.bytes are left."""
     excess = segments.size - config.retention_bytes
 
     def is_excess(segment: Segment) -> bool:
@@ -22,19 +24,19 @@ def beyond_size(segments: Segments, config: LogConfig, log_end: int, high_waterm
         excess -= segment.size
         return excess >= 0
 
-    return _count(segments, log_end, high_watermark, is_excess) if config.retention_bytes >= 0 else 0
+    return _count(segments, log_end, high_watermark, most, is_excess) if config.retention_bytes >= 0 else 0
 
 
-def too_old(segments: Segments, config: LogConfig, log_end: int, high_watermark: int, now_ms: int) -> int:
-    """Return how many of the first segments are older than retention.ms; raises OSError."""
+def too_old(segments: Segments, config: LogConfig, log_end: int, high_watermark: int, now_ms: int, most: int) -> int:
+    """Return how many of the first `most` segments are older than retention.ms; raises OSError."""
     if config.retention_ms < 0:
         return 0
     oldest = now_ms - config.retention_ms
-    return _count(segments, log_end, high_watermark, lambda segment: segment.retention_timestamp() < oldest)
+    return _count(segments, log_end, high_watermark, most, lambda segment: segment.retention_timestamp() < oldest)
 
 
-def _count(segments: Segments, log_end: int, high_watermark: int, is_due: Callable[[Segment], bool]) -> int:
-    for index, segment in enumerate(segments):
+def _count(segments: Segments, log_end: int, high_watermark: int, most: int, is_due: Callable[[Segment], bool]) -> int:
+    for index, segment in enumerate(segments[:most]):
         if segments.end_of(index, log_end) > high_watermark or segment.size == 0 or not is_due(segment):
             return index
-    return len(segments)
+    return min(most, len(segments))

@@ -85,13 +85,13 @@ def _batches_at(
         raise ApiError(ErrorCode.CORRUPT_MESSAGE)
     if anchor is None:
         return
-    fd, end, passed_over = segment.handle.fd, anchor, 0
-    for place, header in scan_headers(fd, anchor, segment.size):
+    file, end, passed_over = segment.handle, anchor, 0
+    for place, header in scan_headers(file, anchor, segment.size):
         end = place + header.size
         wanted = header.max_timestamp >= timestamp and header.last_offset >= start_offset
         if not wanted and (passed_over > _CHECKED_BYTES or place >= segment.found.unchecked):
             continue
-        batch = read_at(fd, header.size, place)
+        batch = read_at(file.fd, header.size, place)
         passed_over += header.size
         if place < segment.found.unchecked and compute_crc(batch) != header.crc:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE)

@@ -1,54 +1,64 @@
-"""One client's connection: the only module that sees a transport.
+"""One client's connection: the only module that sees a client's socket.
 
-Owns what is read and written: requests in the order in which they came, their answers in the same order, and pausing a
-client that sends faster than it is served. One request of a connection is worked on at a time (as Kafka mutes a
-channel), so a parked Fetch or JoinGroup holds back what is behind it. Never knows what a request means.
+Owns what is read: requests in the order in which they came, their answers in the same order, and pausing a client that
+sends faster than it is served. One request of a connection is worked on at a time (as Kafka mutes a channel), so a
+parked Fetch or JoinGroup holds back what is behind it. Never knows what a request means.
 
-Memory: all connections receive into one buffer that the loop owns; only what cannot be used yet is kept by a connection
-(frames.py).
+A connection runs requests for a slice of the loop's turn (turns.py) and then waits behind others; so does a long
+request, which comes in pieces (divided.py). Memory: all connections receive into one buffer that the server owns; only
+what cannot be used yet is kept by a connection (frames.py), and counted where it is more than small (memory.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from collections.abc import Awaitable
 from enum import Enum
 from typing import Any, Protocol
 
 from kbroker.handlers.registry import CloseConnection, RequestContext
-from kbroker.network.dispatch import Dispatcher, Pending
-from kbroker.network.frames import BadFrame, FrameBuffer
-from kbroker.network.sendfile import SENDFILE_BYTES, Transfer
+from kbroker.network.dispatch import Dispatcher, Work
+from kbroker.network.frames import FIRST_GROWTH, BadFrame, FrameBuffer
+from kbroker.network.loop_watch import HELD_LONG, LoopWatch
+from kbroker.network.memory import Memory
+from kbroker.network.outbox import BY_FILE_BYTES, GATHERED_BYTES, TINY_BYTES, Outbox
+from kbroker.network.turns import SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
 
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 * 1024
-_BACKLOG_BYTES = 64 * 1024
+_SMALL = 16 * 1024
+"""Bytes that a connection may hold without their being counted, and that it receives while it is at work."""
+_FLUSH_BYTES = 64 * 1024
+"""Answers to be sent before the next request is looked at."""
 
 
 class State(Enum):
     """What a connection does.
 
     SERVING   runs requests as they come; waits only for the client
-    WORKING   one request has no answer yet: what comes is kept
-    SENDING   an answer is leaving by sendfile: what comes is kept
-    ENDING    as one of these two, and closes then: what comes is dropped
+    QUEUED    has a request, or the rest of one, and waits for its turn of the loop
+    WAITING   one request waits for something to happen
+    SENDING   an answer has not left yet
+    ENDING    as one of these three, and closes then: what comes is dropped
     CLOSED    what comes is dropped
 
-        SERVING -> WORKING -> SERVING | SENDING        SERVING -> SENDING -> SERVING
-        WORKING | SENDING -> ENDING -> CLOSED          any -> CLOSED
+    While it does not serve, what comes is kept, up to a bound.
     """
 
     SERVING = 1
-    WORKING = 2
-    SENDING = 3
-    ENDING = 4
-    CLOSED = 5
+    QUEUED = 2
+    WAITING = 3
+    SENDING = 4
+    ENDING = 5
+    CLOSED = 6
 
 
 # Looked up once: an enum's member costs more than a global name.
-_SERVING, _WORKING, _SENDING, _ENDING, _CLOSED = State
+_SERVING, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED = State
 
 
 class Owner(Protocol):
@@ -57,6 +67,9 @@ class Owner(Protocol):
     dispatcher: Dispatcher
     max_request_bytes: int
     receive_buffer: memoryview
+    turns: Turns
+    memory: Memory
+    watch: LoopWatch
 
     def opened(self, connection: Connection) -> RequestContext | None:
         """Admit a connection (None: it is over a limit) and give it its context."""
@@ -64,102 +77,63 @@ class Owner(Protocol):
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
 
+    def renew_receive_buffer(self) -> None:
+        """Receive into another buffer from now on: what was received last is still needed."""
 
-class Connection(asyncio.BufferedProtocol):
-    """A protocol object of asyncio; see the module's docstring."""
+
+class Connection:
+    """One client; see the module's docstring."""
 
     __slots__ = (
-        "_context", "_dispatcher", "_frames", "_full", "_loop", "_mark", "_out", "_owner", "_parked", "_spill",
-        "_transfer", "_transport", "active", "idle_since", "listener", "peer", "state",
+        "_context", "_dispatcher", "_fd", "_frames", "_held", "_loop", "_mark", "_memory", "_out", "_outbox", "_owner",
+        "_parked", "_reading", "_recv", "_sock", "_spill", "_turns", "_work", "active", "idle_since", "listener",
+        "peer", "state",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop, listener: str = "PLAINTEXT") -> None:
+    def __init__(
+        self, owner: Owner, loop: asyncio.AbstractEventLoop, sock: socket.socket, peer: str, listener: str = "PLAINTEXT"
+    ) -> None:
         self._owner = owner
-        self.listener = listener
         self._loop = loop
         self._dispatcher = owner.dispatcher
+        self._turns = owner.turns
+        self._memory = owner.memory
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._recv = sock.recv_into
         self._frames = FrameBuffer(owner.max_request_bytes)
-        self._transport: Any = None
-        self._context: Any = None
+        self._outbox = Outbox(loop, sock, self._sent)
         self._out = bytearray()
         self._spill: Spill = []
-        self.state = _SERVING
-        self._full = False  # the transport holds as much as it should: the client does not take its answers
+        self._work: Work | None = None
         self._parked: asyncio.Future[Any] | None = None
-        self._transfer: Transfer | None = None
-        self._mark = (0, 0)
+        self._held = 0
+        self._reading = False
+        self._mark = 0
+        self.state = _SERVING
         self.active = True
         self.idle_since = 0.0
-        self.peer = ""
-
-    # --- what the loop calls
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-        name = transport.get_extra_info("peername")
-        # A listener of both families has IPv4's addresses in IPv6's form.
-        self.peer = f"{name[0].removeprefix('::ffff:')}:{name[1]}" if name else "?"
-        self._context = self._owner.opened(self)
+        self.listener = listener
+        self.peer = peer
+        self._context: Any = owner.opened(self)
         if self._context is None:
-            transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio calls it so
-        self.state = _CLOSED
-        if self._parked is not None:
-            self._parked.cancel()
-        if self._transfer is not None:
-            self._transfer.close()
-        self._frames.take()
-        self._spill = []
-        self._owner.closed(self)
-
-    def get_buffer(self, sizehint: int) -> Any:  # noqa: ARG002 - asyncio calls it so
-        if self._frames.kept is None or self.busy:
-            return self._owner.receive_buffer
-        return self._frames.room()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.active = True
-        state = self.state
-        if state is _CLOSED or state is _ENDING:
-            return
-        if state is not _SERVING or self._full:
-            self._keep(self._owner.receive_buffer[:nbytes])
-        elif self._frames.kept is None:
-            self._consume(self._owner.receive_buffer[:nbytes])
+            self.state = _CLOSED
+            sock.close()
         else:
-            try:
-                data = self._frames.received(nbytes)
-            except BadFrame as err:
-                self._fail(err)
-                return
-            if data is not None:
-                self._consume(data)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        self._full = True
-
-    def resume_writing(self) -> None:
-        self._full = False
-        self._resume()
-
-    # --- requests
+            self._read_on()
 
     @property
     def busy(self) -> bool:
-        """True while what was asked is not fully answered: nothing more is read from the client's stream."""
-        return self.state is not _SERVING or self._full
+        """True while what was asked is not fully answered: nothing more of the client's stream is looked at."""
+        return self.state is not _SERVING
 
     def has_moved(self) -> bool:
         """Tell whether anything came in or went out since the last call, or a request is being worked on.
 
         A client that asked and never takes its answers does not count as active: what it holds back has to go some day.
         """
-        mark = (self._transport.get_write_buffer_size(), self._transfer.left if self._transfer is not None else 0)
-        moved = self.active or self._parked is not None or mark != self._mark
+        mark = self._outbox.left
+        moved = self.active or self._work is not None or mark != self._mark
         self.active, self._mark = False, mark
         return moved
 
@@ -167,145 +141,368 @@ class Connection(asyncio.BufferedProtocol):
         """End the connection once the request being worked on is answered, and what was answered has left."""
         if self.state is _CLOSED:
             return
-        if self._parked is not None or (self._transfer is not None and self._transfer.waiting):
+        if self._work is not None or self._outbox.waiting:
             self.state = _ENDING
         else:
-            self.state = _CLOSED
-            self._transport.close()
+            self.abort()
 
     def abort(self) -> None:
         """End the connection at once."""
+        if self.state is _CLOSED:
+            return
         self.state = _CLOSED
-        self._transport.abort()
+        if self._reading:
+            self._loop.remove_reader(self._fd)
+        self._outbox.close()
+        self._sock.close()
+        if self._parked is not None:
+            self._parked.cancel()
+        if self._work is not None:
+            self._leave_lane(self._work)
+            self._work.steps.close()
+            self._work = None
+        self._frames.take()
+        self._out, self._spill = bytearray(), []
+        self._memory.forget(self)
+        self._owner.closed(self)
 
-    def _consume(self, data: memoryview) -> None:
-        """Run every whole frame in `data`; keep the rest."""
+    # --- reading
+
+    def _read_on(self) -> None:
+        if not self._reading and self.state is not _CLOSED:
+            self._reading = True
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def _readable(self) -> None:
+        turns = self._turns
+        if turns.spent >= TURN:
+            return  # the poller tells of it again in the next turn
+        started = now()
+        self.active = True
+        frames = self._frames
+        if self.state is not _SERVING or (frames.kept is None and self._memory.tight):
+            room = self._owner.receive_buffer[:_SMALL]
+        elif frames.kept is None:
+            room = self._owner.receive_buffer
+        else:
+            room = frames.room()
+        try:
+            count = self._recv(room)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self._ended_by_client()
+        elif self.state is not _SERVING:
+            if self.state is not _ENDING:
+                self._keep(room[:count])
+        elif frames.kept is None:
+            self._consume(room[:count], started + SLICE, shared=True)
+        else:
+            self._take_in(count, started)
+        turns.used(now() - started)
+
+    def _take_in(self, count: int, started: float) -> None:
+        """Go on with an incomplete frame."""
+        try:
+            data = self._frames.received(count)
+        except BadFrame as err:
+            self._fail(err)
+            return
+        if data is not None:
+            self._consume(data, started + SLICE, shared=False)
+        else:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """See that there is room for the rest of a frame, or stop reading until there may be."""
+        size = self._frames.wanted
+        if not size:
+            self._account()
+        elif size <= FIRST_GROWTH or self._memory.may_hold(self, size):
+            self._frames.grow(size)
+            self._account()
+        else:
+            self._stop_reading()
+            self._memory.wait(self)
+
+    def go_on_reading(self) -> None:
+        """There may be room for what this connection was waiting to take in."""
+        if self.state is _SERVING:
+            self._read_on()
+            self._make_room()
+
+    def _ended_by_client(self) -> None:
+        """End it; but what was asked is done first (acks=0), and what is answered is sent: it is told of again then."""
+        if self.state is _SERVING or self.state is _WAITING:
+            self.abort()
+        else:
+            self._stop_reading()
+
+    def _keep(self, data: memoryview) -> None:
+        """Keep what cannot be used yet, and stop reading where that becomes more than small."""
+        frames = self._frames
+        frames.keep(data)
+        if self.state is _SERVING:
+            self._make_room()
+            return
+        self._account()
+        if frames.filled >= _SMALL:
+            self._stop_reading()
+
+    def _account(self) -> None:
+        """Count what is held, where it is more than small."""
+        kept = self._frames.kept
+        size = 0 if kept is None else len(kept)
+        if self._outbox.waiting:
+            size += self._outbox.in_memory
+        if self._work is not None:
+            size += self._work.size
+        if size <= _SMALL:
+            size = 0
+        if size != self._held:
+            self._held = size
+            self._memory.hold(self, size)
+
+    # --- requests
+
+    def _consume(self, data: memoryview, deadline: float, *, shared: bool) -> None:
+        """Run whole frames in `data` until `deadline`; keep the rest. `shared`: others receive into the same buffer."""
         frames = self._frames
         run, context, out, spill = self._dispatcher.run, self._context, self._out, self._spill
+        at = now()
         try:
             for frame in frames.cut(data):
-                pending = run(context, frame, out, spill)
-                if pending is not None:
-                    self._park(pending)
-                if spill or pending is not None or len(out) > _BACKLOG_BYTES:
+                work = run(context, frame, out, spill)
+                before, at = at, now()
+                if at - before > HELD_LONG:
+                    self._owner.watch.request(frame, context, at - before)
+                if work is not None:
+                    if out:
+                        self._flush()
+                    self._work = work
+                    self._work_on(deadline)
+                    if shared and self._work is not None and work.keeps_frame:
+                        self._owner.renew_receive_buffer()
+                    at = now()
+                elif spill or len(out) > _FLUSH_BYTES:
                     self._flush()
                     out, spill = self._out, self._spill
-                    if self.busy:
-                        break
+                elif at < deadline:
+                    continue
+                if self.state is not _SERVING or at >= deadline:
+                    break
+                out, spill = self._out, self._spill
         except (CloseConnection, BadFrame) as err:
             self._fail(err)
+            return
+        except OSError as err:
+            self._gone(err)
             return
         except Exception:
             log.exception("closing the connection from %s", self.peer)
             self.abort()
             return
         if out:
-            self._flush()
-        if frames.consumed < len(data) and self.state is not _CLOSED:
-            self._keep(data[frames.consumed :])
+            try:
+                self._flush()
+            except OSError as err:
+                self._gone(err)
+                return
+        if frames.consumed < len(data) or self._held or self.state is not _SERVING:
+            self._leave(data, at >= deadline)
 
-    def _keep(self, data: memoryview) -> None:
-        self._frames.keep(data)
-        if self._frames.filled >= _BACKLOG_BYTES and self.busy and self._transport.is_reading():
-            self._transport.pause_reading()
-
-    def _park(self, pending: Pending) -> None:
-        future = asyncio.ensure_future(pending.awaitable)
-        self._parked = future
-        self.state = _WORKING
-        future.add_done_callback(lambda done: self._unpark(pending, done))
-
-    def _unpark(self, pending: Pending, done: asyncio.Future[Any]) -> None:
-        self._parked = None
+    def _leave(self, data: memoryview, stopped: bool) -> None:
+        """Keep what was not consumed; wait for a turn where it may hold whole requests."""
         if self.state is _CLOSED:
-            if not done.cancelled():
-                done.exception()
             return
-        if done.cancelled():
-            self.close()
-            return
-        if self.state is _WORKING:
+        rest = data[self._frames.consumed :]
+        if rest and self.state is not _ENDING:
+            if stopped and self.state is _SERVING:
+                self.state = _QUEUED
+                self._turns.put(self)
+            self._keep(rest)
+        else:
+            self._account()
+
+    def go_on(self, deadline: float) -> None:
+        """Go on with what waited for its turn."""
+        if self._work is not None:
+            self._work_on(deadline)
+        elif self.state is _QUEUED:
             self.state = _SERVING
-        error = done.exception()
+        if self.state is _SERVING:
+            self._resume(deadline)
+
+    def _resume(self, deadline: float) -> None:
+        """Go on with what arrived while a request was being worked on."""
+        data = self._frames.take()
+        if data is not None:
+            self._consume(data, deadline, shared=False)
+        elif self._held:
+            self._account()
+        if self.state is _SERVING:
+            self._read_on()
+
+    def _work_on(self, deadline: float, value: Any = None, error: BaseException | None = None) -> None:
+        """Go on with a long request until `deadline`, or until it has to wait."""
+        work = self._work
+        assert work is not None
+        steps = work.steps
+        before = now()
         try:
-            self._dispatcher.finish(pending, None if error else done.result(), error, self._out, self._spill)
+            waits = steps.send(value) if error is None else steps.throw(error)
+            while waits is None:
+                at = now()
+                if at - before > HELD_LONG:
+                    self._owner.watch.work(work.name, work.size, self._context, at - before)
+                if at >= deadline:
+                    self._wait_for_turn(work)
+                    return
+                before = at
+                waits = next(steps)
+        except StopIteration as end:
+            self._worked(end.value, now() - before)
+            return
         except CloseConnection as err:
+            self._leave_lane(work)
+            self._work = None
             self._fail(err)
             return
         except Exception:
             log.exception("closing the connection from %s", self.peer)
             self.abort()
             return
-        self._flush()
-        self._resume()
+        self._leave_lane(work)
+        self._park(waits)
 
-    def _resume(self) -> None:
-        """Go on with what arrived while a request was being worked on."""
+    def _wait_for_turn(self, work: Work) -> None:
+        if self.state is not _ENDING:
+            self.state = _QUEUED
+        self._account()
+        lane = self._turns.lane(work.breadth)
+        if lane is None or lane.enter(self):
+            self._turns.put(self)
+
+    def _leave_lane(self, work: Work) -> None:
+        lane = self._turns.lane(work.breadth)
+        if lane is not None:
+            lane.leave(self)
+
+    def _worked(self, answer: tuple[bytearray, Spill] | None, took: float) -> None:
+        work, self._work = self._work, None
+        assert work is not None
+        self._leave_lane(work)
+        if took > HELD_LONG:
+            self._owner.watch.work(work.name, work.size, self._context, took)
+        if self.state is not _ENDING:
+            self.state = _SERVING
+        if answer is not None:
+            self._out, self._spill = answer
+            try:
+                self._flush()
+            except OSError as err:
+                self._gone(err)
+                return
         if self.state is _ENDING:
             self.close()
-        if self.busy:
+        elif self._outbox.waiting:
+            self.state = _SENDING
+
+    def _park(self, waits: Awaitable[Any]) -> None:
+        future = asyncio.ensure_future(waits)
+        self._parked = future
+        if self.state is not _ENDING:
+            self.state = _WAITING
+        future.add_done_callback(self._unpark)
+
+    def _unpark(self, done: asyncio.Future[Any]) -> None:
+        self._parked = None
+        if self.state is _CLOSED:
+            if not done.cancelled():
+                done.exception()
             return
-        data = self._frames.take()
-        if data is not None:
-            self._consume(data)
-        if not self.busy and not self._transport.is_reading():
-            self._transport.resume_reading()
+        if done.cancelled():
+            self.abort()
+            return
+        started = now()
+        error = done.exception()
+        self._work_on(started + SLICE, None if error else done.result(), error)
+        if self.state is _SERVING:
+            self._resume(started + SLICE)
+        self._turns.used(now() - started)
 
     def _fail(self, err: Exception) -> None:
         log.info("closing the connection from %s: %s", self.peer, err)
         self._frames.take()
-        if self._out or self._spill:
+        try:
             self._flush()
+        except OSError:
+            self.abort()
         self.close()
 
     # --- answers
 
     def _flush(self) -> None:
-        """Send what is answered."""
+        """Send what is answered. Raises OSError when the client is gone."""
         out, spill = self._out, self._spill
         if not out:
             return
         self._out = bytearray()
         if not spill:
-            self._transport.write(out)
-            return
-        self._spill = []
-        pieces: list[Any] = []
-        by_file = False
-        position = 0
-        gathered = bytearray()
-        for at, piece in spill:
-            gathered += memoryview(out)[position:at]
-            position = at
-            if len(piece) >= SENDFILE_BYTES and hasattr(piece, "fd"):
-                pieces += [gathered, piece]
-                gathered = bytearray()
-                by_file = True
-            else:
-                gathered += piece.view() if hasattr(piece, "view") else piece
-        gathered += memoryview(out)[position:]
-        if gathered:
-            pieces.append(gathered)
-        if by_file and not self._transport.get_write_buffer_size():
-            self._send_files(pieces)
+            self._outbox.send(out)
         else:
-            for piece in pieces:
-                self._transport.write(piece.view() if hasattr(piece, "view") else piece)
-
-    def _send_files(self, pieces: list[Any]) -> None:
-        try:
-            if self._transfer is None:
-                self._transfer = Transfer(self._loop, self._transport.get_extra_info("socket").fileno())
-            if not self._transfer.send(pieces, self._sent) and self.state is _SERVING:
+            self._spill = []
+            self._outbox.send_pieces(_pieces(out, spill))
+        if self._outbox.waiting:
+            if self.state is _SERVING:
                 self.state = _SENDING
-        except OSError as err:
-            log.info("closing the connection from %s: %s", self.peer, err)
-            self.abort()
+            self._account()
 
-    def _sent(self, ok: bool) -> None:
-        if not ok:
-            self.abort()
+    def _sent(self, error: OSError | None) -> None:
+        """All that waited has left."""
+        if error is not None:
+            self._gone(error)
             return
-        if self.state is _SENDING:
+        self.active = True
+        if self.state is _ENDING:
+            self.close()
+        elif self.state is _SENDING:
             self.state = _SERVING
-        self._resume()
+            started = now()
+            self._resume(started + SLICE)
+            self._turns.used(now() - started)
+
+    def _gone(self, err: OSError) -> None:
+        log.info("closing the connection from %s: %s", self.peer, err)
+        self.abort()
+
+
+def _pieces(out: bytearray, spill: Spill) -> list[Any]:
+    """Return an answer in order: its bytes, joined with what is small (and little), and ranges of files."""
+    pieces: list[Any] = []
+    position = 0
+    room = GATHERED_BYTES
+    gathered = bytearray()
+    for at, piece in spill:
+        gathered += memoryview(out)[position:at]
+        position = at
+        size = len(piece)
+        if (size >= BY_FILE_BYTES or (size > room and size >= TINY_BYTES)) and hasattr(piece, "fd"):
+            if gathered:
+                pieces.append(gathered)
+                gathered = bytearray()
+            pieces.append(piece)
+        else:
+            gathered += piece.view() if hasattr(piece, "view") else piece
+            room -= size
+    gathered += memoryview(out)[position:]
+    if gathered:
+        pieces.append(gathered)
+    return pieces

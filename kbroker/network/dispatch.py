@@ -3,6 +3,9 @@
 Owns the table of what is served and the place where a whole-request failure becomes an answer. Never touches a
 transport: connection.py feeds it frames and sends what it appends to `out`.
 
+What is long is done in steps with other connections served in between (`Work`): a frame of more than LONG_FRAME bytes
+is decoded in steps, a handler may be a generator (divided.py), and what was not answered at once is encoded in steps.
+
     frame    api_key i16, api_version i16, correlation_id i32, client_id (i16 length), [tags], body
     answer   size i32, correlation_id i32, [tags], body          (ApiVersions answers never have header tags: KIP-511)
 """
@@ -11,13 +14,24 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Generator
 from types import GeneratorType
-from typing import Any
+from typing import Any, cast
 
-from kbroker.divided import whole
+from kbroker.divided import Divided
+from kbroker.handlers.express_produce import Forms
 from kbroker.handlers.registry import APIS, Api, CloseConnection, Handler, RequestContext
-from kbroker.protocol.compiler import Spill, decoder, encoder
+from kbroker.network.turns import Breadth
+from kbroker.protocol.compiler import (
+    DividedDecoder,
+    DividedEncoder,
+    Spill,
+    decoder,
+    divided_decoder,
+    divided_encoder,
+    encoder,
+    short_decoder,
+)
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.schema import Versions
@@ -26,6 +40,13 @@ from kbroker.protocol.wire import read_uvarint
 log = logging.getLogger(__name__)
 
 API_VERSIONS_KEY = 18
+PRODUCE_KEY = 0
+LONG_FRAME = 64 * 1024
+"""Bytes of a frame from which on it is decoded and answered in steps."""
+MAX_DECODED_BYTES = 128 * 1024 * 1024
+"""What a request may take in memory once it is decoded. Kafka has no limit but its heap: a list of empty names takes
+sixty times its size on the wire."""
+Steps = Generator[Any, Any, "tuple[bytearray, Spill] | None"]
 _HEADER = struct.Struct(">hhih")
 _PREFIX = struct.Struct(">ii")
 
@@ -33,12 +54,15 @@ _PREFIX = struct.Struct(">ii")
 class Entry:
     """One served (API, version): its codec, its handler, and the shape of its headers."""
 
-    __slots__ = ("api", "decode", "encode", "handler", "prefix", "request_tags", "response", "version")
+    __slots__ = (
+        "api", "decode", "decode_short", "encode", "handler", "prefix", "request_tags", "response", "version",
+    )  # fmt: skip
 
     def __init__(self, api: Api, version: int) -> None:
         self.api = api
         self.version = version
         self.decode: Callable[[Any], Any] = decoder(api.request, version)
+        self.decode_short = short_decoder(api.request, version) if api.key == PRODUCE_KEY else _never_short
         self.encode = encoder(api.response, version)
         # Asked once and not per request: where DEBUG is off, requests cost nothing more.
         self.handler = _told(api, version) if log.isEnabledFor(logging.DEBUG) else api.handler
@@ -46,6 +70,33 @@ class Entry:
         flexible: Versions = api.request.FLEXIBLE
         self.request_tags = version in flexible
         self.prefix = bytes(9 if self.request_tags and api.key != API_VERSIONS_KEY else 8)
+
+    def divided_decode(self) -> DividedDecoder:
+        """Return the decoder that yields once an element."""
+        return divided_decoder(self.api.request, self.version)
+
+    def divided_encode(self) -> DividedEncoder:
+        """Return the encoder that yields once an element."""
+        return divided_encoder(self.api.response, self.version)
+
+
+def _never_short(_frame: Any) -> None:
+    return None
+
+
+class Decoded:
+    """Counts what the decoded form of a request takes, by and large."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def take(self, size: int) -> None:
+        """Count; raises Malformed when it becomes too much."""
+        self.bytes += size
+        if self.bytes > MAX_DECODED_BYTES:
+            raise Malformed(f"decoded it takes more than {MAX_DECODED_BYTES} bytes")
 
 
 def _told(api: Api, version: int) -> Handler:
@@ -58,16 +109,23 @@ def _told(api: Api, version: int) -> Handler:
     return handler
 
 
-class Pending:
-    """An answer that is not there yet: what to await, and how to encode it then."""
+class Work:
+    """A request that is not answered at one go.
 
-    __slots__ = ("awaitable", "correlation_id", "entry", "request")
+    `steps` yields None where others may go first, or what has to be awaited, whose result is sent in. Its result is the
+    framed answer, or None if there is none. `size` is the frame's in bytes, until it is decoded.
+    """
 
-    def __init__(self, entry: Entry, correlation_id: int, request: Any, awaitable: Awaitable[Any]) -> None:
-        self.entry = entry
-        self.correlation_id = correlation_id
-        self.request = request
-        self.awaitable = awaitable
+    __slots__ = ("breadth", "keeps_frame", "name", "size", "steps")
+
+    def __init__(self, entry: Entry, size: int) -> None:
+        self.name = f"{entry.api.name} v{entry.version}"
+        self.size = size
+        produces = entry.api.key == PRODUCE_KEY
+        self.keeps_frame = produces
+        """Whether what it works with lies in the frame itself."""
+        self.breadth = Breadth.NARROW if produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
+        self.steps: Steps
 
 
 class Dispatcher:
@@ -75,13 +133,15 @@ class Dispatcher:
 
     def __init__(self) -> None:
         self._table: dict[int, Entry] = {}
+        self._express = not log.isEnabledFor(logging.DEBUG)
 
     def forget_entries(self) -> None:
         """Ask anew, for every API that comes next, whether its requests are to be logged."""
         self._table.clear()
+        self._express = not log.isEnabledFor(logging.DEBUG)
 
-    def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Pending | None:
-        """Run one frame: append its answer to `out` and `spill`, or return what must be awaited first.
+    def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
+        """Run one frame: append its answer to `out` and `spill`, or return what there is to do before it has one.
 
         Raises CloseConnection (unsupported or malformed request).
         """
@@ -89,6 +149,13 @@ class Dispatcher:
             key, version, correlation_id, id_length = _HEADER.unpack_from(frame)
         except struct.error:
             raise CloseConnection("a request shorter than its header") from None
+        if (
+            key == PRODUCE_KEY
+            and context.forms is not None
+            and self._express
+            and context.forms.answer(frame, version, correlation_id, out)
+        ):
+            return None
         entry = self._table.get(key << 16 | version) or self._resolve(key, version)
         position = 10
         if id_length >= 0:
@@ -98,46 +165,90 @@ class Dispatcher:
                 context.set_client_id(client_id)
         elif context.raw_client_id is not None:
             context.set_client_id(None)
+        context.version = version
         try:
             if entry.request_tags:
                 if position < len(frame) and frame[position] == 0:
                     position += 1
                 else:
                     position = _skip_tags(frame, position)
-            request = entry.decode(frame[position:]) if entry.version == version else None
+            if len(frame) > LONG_FRAME and entry.version == version:
+                request = None
+                if key == PRODUCE_KEY:
+                    request = entry.decode_short(frame[position:])
+                if request is None:
+                    return self._long_work(entry, context, correlation_id, frame, position)
+            else:
+                request = entry.decode(frame[position:]) if entry.version == version else None
         except Malformed as err:
             raise CloseConnection(f"{entry.api.name} v{version}: {err}") from None
-        context.version = version
         try:
             answer = entry.handler(context, request)
-            if answer.__class__ is GeneratorType:
-                answer = whole(answer)
         except Exception as err:  # noqa: BLE001 - the one place where failures become answers
             answer = self._failed(entry, request, err)
         if answer.__class__ is entry.response:
             encode_answer(entry, correlation_id, answer, out, spill)
+            if key == PRODUCE_KEY and self._express:
+                if context.forms is None:
+                    context.forms = Forms()
+                context.forms.learn(context, frame, position, request, answer)
             return None
         if answer is None:
             return None
-        return Pending(entry, correlation_id, request, answer)
+        work = Work(entry, len(frame))
+        work.steps = self._answer(entry, correlation_id, request, answer)
+        return work
 
-    def finish(self, pending: Pending, answer: Any, error: BaseException | None, out: bytearray, spill: Spill) -> None:
-        """Encode an answer that had to be awaited, or that divided work is to bring which had to be awaited."""
-        if error is None and answer.__class__ is GeneratorType:
+    def _long_work(
+        self, entry: Entry, context: RequestContext, correlation_id: int, frame: memoryview, position: int
+    ) -> Work:
+        work = Work(entry, len(frame))
+        work.keeps_frame = True
+        work.steps = self._long(entry, context, correlation_id, frame[position:], work)
+        return work
+
+    def _long(self, entry: Entry, context: RequestContext, correlation_id: int, body: memoryview, work: Work) -> Steps:
+        """Decode a long frame in steps, run it, and answer."""
+        decoded = Decoded()
+        try:
+            request = yield from entry.divided_decode()(body, decoded.take)
+        except Malformed as err:
+            raise CloseConnection(f"{entry.api.name} v{entry.version}: {err}") from None
+        work.size += decoded.bytes
+        yield None
+        try:
+            answer = entry.handler(context, request)
+        except Exception as err:  # noqa: BLE001 - as in `run`
+            answer = self._failed(entry, request, err)
+        return (yield from self._answer(entry, correlation_id, request, answer, divided=True))
+
+    def _answer(self, entry: Entry, correlation_id: int, request: Any, answer: Any, *, divided: bool = False) -> Steps:
+        """Come to an answer by whatever a handler returned, and encode it: in steps where it was come to in steps."""
+        while answer is not None and answer.__class__ is not entry.response:
             try:
-                answer = whole(answer)
+                if answer.__class__ is GeneratorType:
+                    divided = True
+                    answer = yield from answer
+                else:
+                    answer = yield answer
             except Exception as err:  # noqa: BLE001 - as in `run`
-                error = err
-        if error is not None:
-            answer = self._failed(pending.entry, pending.request, error)
-        if answer is not None:
-            encode_answer(pending.entry, pending.correlation_id, answer, out, spill)
+                answer = self._failed(entry, request, err)
+        if answer is None:
+            return None
+        out, spill = bytearray(), cast("Spill", [])
+        if divided:
+            yield from encode_divided(entry, correlation_id, answer, out, spill)
+        else:
+            encode_answer(entry, correlation_id, answer, out, spill)
+        return out, spill
+
+    def name_of(self, frame: memoryview) -> str:
+        """Name the request in a frame."""
+        key, version = _HEADER.unpack_from(frame)[:2]
+        api = APIS.get(key)
+        return f"{api.name if api is not None else key} v{version}"
 
     def _failed(self, entry: Entry, request: Any, error: BaseException) -> Any:
-        answer = self._failure(entry, request, error)
-        return whole(answer) if answer.__class__ is GeneratorType else answer
-
-    def _failure(self, entry: Entry, request: Any, error: BaseException) -> Any:
         if isinstance(error, ApiError):
             log.debug("%s v%d is refused: %s", entry.api.name, entry.version, error)
             return entry.api.on_error(request, error.code, error.message)
@@ -174,6 +285,13 @@ def _skip_tags(frame: memoryview, position: int) -> int:
     if position > len(frame):
         raise Malformed(f"{RequestHeader.__name__}: tags end behind the frame")
     return position
+
+
+def encode_divided(entry: Entry, correlation_id: int, answer: Any, out: bytearray, spill: Spill) -> Divided[None]:
+    """Append one framed answer to `out` and `spill`, which are empty, in steps."""
+    out += entry.prefix
+    yield from entry.divided_encode()(answer, out, spill)
+    _PREFIX.pack_into(out, 0, len(out) - 4 + sum(len(piece) for _, piece in spill), correlation_id)
 
 
 def encode_answer(entry: Entry, correlation_id: int, answer: Any, out: bytearray, spill: Spill) -> None:

@@ -12,7 +12,10 @@ import struct
 from collections.abc import Iterator
 
 _UNPACK_SIZE = struct.Struct(">i").unpack_from
-_FIRST_GROWTH = 64 * 1024
+FIRST_GROWTH = 64 * 1024
+"""Bytes that a claim is believed at once."""
+_ORDINARY = 1024 * 1024 + FIRST_GROWTH
+"""Bytes that a claim is believed once FIRST_GROWTH came: a producer's largest request by default."""
 
 
 class BadFrame(Exception):  # noqa: N818 - named after what came
@@ -23,7 +26,8 @@ class FrameBuffer:
     """The frames of one stream, in order. `limit` is the largest size in bytes that is taken.
 
     Whoever reads the stream gives what it received to `cut`, and what that left behind `consumed` to `keep`. While
-    bytes are kept, the next ones are received into `room` and counted by `received`.
+    bytes are kept, the next ones are received into `room` and counted by `received`; where there is no room it is to be
+    made by `grow`, by as much as `wanted` says.
     """
 
     __slots__ = ("_limit", "consumed", "filled", "kept")
@@ -55,16 +59,36 @@ class FrameBuffer:
     def keep(self, data: memoryview) -> None:
         """Keep bytes that cannot be used yet, behind those already kept."""
         if self.kept is None:
-            self.kept = bytearray(max(len(data), self._wanted(data)))
+            self.kept = bytearray(max(len(data), self._believed(data)))
             self.filled = 0
         stop = self.filled + len(data)
         if stop > len(self.kept):
-            self.kept = self.kept + bytes(stop - len(self.kept))  # a new object: the old may still be viewed
+            self.grow(stop)
         self.kept[self.filled : stop] = data
         self.filled = stop
 
+    @property
+    def wanted(self) -> int:
+        """How large, in bytes, the buffer has to become for more of the frame; 0 while there is room."""
+        kept, filled = self.kept, self.filled
+        if kept is None or filled < len(kept):
+            return 0
+        if filled < 4:
+            return FIRST_GROWTH
+        whole: int = 4 + _UNPACK_SIZE(kept)[0]
+        if whole <= filled:
+            return filled + FIRST_GROWTH  # behind it come others
+        return min(whole, max(2 * filled, _ORDINARY if filled >= FIRST_GROWTH else FIRST_GROWTH))
+
+    def grow(self, size: int) -> None:
+        """Make the buffer `size` bytes large. It is a new object: the old one may still be viewed."""
+        assert self.kept is not None
+        kept = bytearray(size)
+        kept[: self.filled] = memoryview(self.kept)[: self.filled]
+        self.kept = kept
+
     def room(self) -> memoryview:
-        """Return where the bytes behind those kept are to be received; never empty. Something must be kept."""
+        """Return where the bytes behind those kept are to be received. Something must be kept."""
         assert self.kept is not None
         return memoryview(self.kept)[self.filled :]
 
@@ -77,23 +101,19 @@ class FrameBuffer:
         (size,) = _UNPACK_SIZE(frame)
         if not 0 <= size <= self._limit:
             raise self._bad(size)
-        if filled >= 4 + size:
-            return self.take()
-        if filled == len(frame):
-            self.kept = frame + bytes(min(4 + size - filled, max(filled, _FIRST_GROWTH)))
-        return None
+        return self.take() if filled >= 4 + size else None
 
     def take(self) -> memoryview | None:
         """Return what was kept, and keep it no longer."""
         kept, self.kept = self.kept, None
         return None if kept is None else memoryview(kept)[: self.filled]
 
-    def _wanted(self, data: memoryview) -> int:
+    def _believed(self, data: memoryview) -> int:
         """Return how large a buffer to begin with: the frame's size, as far as the claim deserves trust yet."""
         if len(data) < 4:
             return 4
         (size,) = _UNPACK_SIZE(data)
-        return int(min(4 + size, max(_FIRST_GROWTH, 2 * len(data))))
+        return int(min(4 + max(size, 0), max(FIRST_GROWTH, 2 * len(data))))
 
     def _bad(self, size: int) -> BadFrame:
         return BadFrame(f"a frame of {size} bytes (socket.request.max.bytes={self._limit})")

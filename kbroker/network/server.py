@@ -20,9 +20,15 @@ from kbroker.handlers.services import Services
 from kbroker.network.address_in_use import process_on
 from kbroker.network.connection import RECEIVE_BYTES, Connection
 from kbroker.network.dispatch import Dispatcher
+from kbroker.network.loop_watch import LoopWatch
+from kbroker.network.memory import Memory
+from kbroker.network.turns import Turns
 
 log = logging.getLogger(__name__)
 
+_ACCEPTED_AT_ONCE = 64
+_ACCEPT_PAUSE = 0.5
+"""Seconds without accepting, when there are no descriptors left."""
 _LINGER_SECONDS = 2.0
 """How long a stop waits for clients to take their last answers."""
 
@@ -39,6 +45,7 @@ class ServerLimits:
     send_buffer_bytes: int
     receive_buffer_bytes: int
     backlog: int
+    max_queued_bytes: int
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:
@@ -52,6 +59,7 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
         send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
         receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
         backlog=config.get_int("socket.listen.backlog.size"),
+        max_queued_bytes=config.get_int("queued.max.request.bytes"),
     )
 
 
@@ -62,36 +70,75 @@ class Server:
         self.dispatcher = dispatcher
         self.max_request_bytes = limits.max_request_bytes
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        loop = asyncio.get_running_loop()
+        self.turns = Turns(loop)
+        self.memory = Memory(limits.max_queued_bytes)
+        self.watch = LoopWatch(loop, dispatcher.name_of)
+        self._loop = loop
         self._services = services
         self.limits = limits
         self._connections: set[Connection] = set()
         self._per_ip: Counter[str] = Counter()
         self._hosts: dict[Connection, str] = {}
-        self._listening: list[asyncio.Server] = []
+        self._listening: list[socket.socket] = []
+        self._paused: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] | None = None
 
     async def listen(self, name: str, sock: socket.socket) -> int:
         """Accept connections on a socket from `bind`; return its port. Raises OSError when the address is in use."""
-        loop = asyncio.get_running_loop()
         host, port = sock.getsockname()[:2]
         try:
             sock.listen(self.limits.backlog)  # only here the system tells of another that has the address, too
         except OSError as err:
             raise _cannot_listen(host, port, err) from None
-        server = await loop.create_server(lambda: Connection(self, loop, name), sock=sock, backlog=self.limits.backlog)
-        self._listening.append(server)
+        self._loop.add_reader(sock.fileno(), self._accept, sock, name)
+        self._listening.append(sock)
         if self._sweep is None:
             self._schedule_sweep()
+            self.watch.start()
         log.info("listening on %s://%s:%d", name, host, port)
         return int(port)
+
+    def _accept(self, listening: socket.socket, name: str) -> None:
+        """Accept whoever waits, some at a time."""
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as err:
+                self._cannot_accept(listening, name, err)
+                return
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError:  # it has gone again
+                sock.close()
+                continue
+            # A listener of both families has IPv4's addresses in IPv6's form.
+            Connection(self, self._loop, sock, f"{address[0].removeprefix('::ffff:')}:{address[1]}", name)
+
+    def _cannot_accept(self, listening: socket.socket, name: str, err: OSError) -> None:
+        log.error("no more connections can be accepted for now: %s", err.strerror)
+        self._loop.remove_reader(listening.fileno())
+        self._paused = self._loop.call_later(_ACCEPT_PAUSE, self._accept_again, listening, name)
+
+    def _accept_again(self, listening: socket.socket, name: str) -> None:
+        if listening.fileno() >= 0:
+            self._loop.add_reader(listening.fileno(), self._accept, listening, name)
 
     async def close(self) -> None:
         """Stop accepting, end every connection: first those that have nothing to wait for, at a deadline all."""
         if self._sweep is not None:
             self._sweep.cancel()
-        for server in self._listening:
-            server.close()
+        self.watch.close()
+        self.memory.close()
+        if self._paused is not None:
+            self._paused.cancel()
+        for sock in self._listening:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
         for connection in list(self._connections):
             connection.close()
         if self._connections:
@@ -99,8 +146,6 @@ class Server:
             await asyncio.wait([self._gone], timeout=_LINGER_SECONDS)
         for connection in list(self._connections):
             connection.abort()
-        for server in self._listening:
-            await server.wait_closed()
 
     @property
     def connection_count(self) -> int:
@@ -121,6 +166,10 @@ class Server:
         self._per_ip[host] += 1
         self._hosts[connection] = host
         return RequestContext(self._services, "/" + host, connection.listener, ("", 0))
+
+    def renew_receive_buffer(self) -> None:
+        """Receive into another buffer from now on: what was received last is still needed."""
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
 
     def closed(self, connection: Connection) -> None:
         """Give a connection's place back."""

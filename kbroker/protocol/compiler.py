@@ -6,6 +6,7 @@ anything is allocated. Never does I/O and keeps no state but its caches. The gen
 `linecache`, so tracebacks show it.
 
 Decoding takes any buffer that ends where the message ends; a memoryview makes `records` fields views on it.
+Each comes in a divided form, too: a generator that yields once an element, for messages whose lists are long.
 Encoding appends to a bytearray; a `records` value that is no bytes object, or a large one, is left out and noted in
 `spill` as (position in the output, value), so that the transport can send it without a copy.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import linecache
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -25,14 +26,23 @@ from kbroker.protocol.wire import Buffer, read_uvarint, write_uvarint
 Decoder = Callable[[Buffer], Any]
 Spill = list[tuple[int, Any]]
 Encoder = Callable[[Any, bytearray, Spill], None]
+DividedDecoder = Callable[[Buffer, Callable[[int], None]], Generator[None, None, Any]]
+"""Called with the buffer, and with what is told, before it is taken, how many bytes of memory a list takes."""
+DividedEncoder = Callable[[Any, bytearray, Spill], Generator[None, None, None]]
 _T = TypeVar("_T")
 
 SPILL_BYTES = 2048
 """Records from this size on are sent by reference; below it one copy is cheaper than a gathered write."""
 
+SHORT_LIST = 64
+"""Elements of the longest list that a short decoder takes."""
+_AT_ONCE = 10_000
+"""Numbers that are decoded between two yields."""
+
 MAX_STRING = 32_767
 """Bytes of the longest string in any message."""
 
+_MEMORY_OF = {"string": 56, "bytes": 40, "uuid": 49, "records": 184, "bool": 0, "int8": 0}
 _BAD_INPUT = (IndexError, struct.error, UnicodeDecodeError, Malformed)
 
 
@@ -49,6 +59,21 @@ def decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T]:
 def encoder(cls: type[Any], version: int) -> Encoder:
     """Return the function that appends version `version` of a `cls` to a bytearray."""
     return _encoder(cast("Any", cls), version)
+
+
+def short_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T | None]:
+    """Return a decoder that gives up (None) at the first list of more than SHORT_LIST elements."""
+    return cast("Callable[[Buffer], _T | None]", _decoder(cast("Any", cls), version, "short"))
+
+
+def divided_decoder(cls: type[Any], version: int) -> DividedDecoder:
+    """Return the decoder as a generator; it raises Malformed, and whatever is raised where it tells of memory."""
+    return cast("DividedDecoder", _decoder(cast("Any", cls), version, "divided"))
+
+
+def divided_encoder(cls: type[Any], version: int) -> DividedEncoder:
+    """Return the encoder as a generator."""
+    return cast("DividedEncoder", _encoder(cast("Any", cls), version, "divided"))
 
 
 def decode(cls: type[_T], version: int, buf: Buffer) -> _T:
@@ -71,15 +96,15 @@ def encode(value: Any, version: int) -> bytes:
 
 
 @cache
-def _decoder(cls: Any, version: int) -> Decoder:
+def _decoder(cls: Any, version: int, form: str = "") -> Decoder:
     _check_version(cls, version)
-    return cast("Decoder", _Decode(cls, version).build())
+    return cast("Decoder", _Decode(cls, version, form).build())
 
 
 @cache
-def _encoder(cls: Any, version: int) -> Encoder:
+def _encoder(cls: Any, version: int, form: str = "") -> Encoder:
     _check_version(cls, version)
-    return cast("Encoder", _Encode(cls, version).build())
+    return cast("Encoder", _Encode(cls, version, form).build())
 
 
 def _check_version(cls: Any, version: int) -> None:
@@ -91,14 +116,35 @@ def _too_many(n: int, remaining: int) -> Malformed:
     return Malformed(f"an array claims {n} elements where {remaining} bytes remain")
 
 
+def _memory_of(spec: FieldSpec) -> int:
+    """Return what one element of a list takes in memory, by and large, with its place in the list."""
+    if not isinstance(spec.kind, Scalar):
+        return 8 + _memory_of_struct(spec.kind)
+    return 8 + _MEMORY_OF.get(spec.kind.name, 32)
+
+
+def _memory_of_struct(cls: Any) -> int:
+    size = 48
+    for spec in cls.SPECS:
+        if spec.array:
+            size += 8 + 56
+        elif isinstance(spec.kind, Scalar):
+            size += 8 + _MEMORY_OF.get(spec.kind.name, 32)
+        else:
+            size += 8 + _memory_of_struct(spec.kind)
+    return size
+
+
 class _Source:
     """Lines of a function under construction, its constants, and fresh variable names."""
 
-    def __init__(self, cls: Any, version: int, role: str, params: str) -> None:
+    def __init__(self, cls: Any, version: int, form: str, role: str, params: str) -> None:
         self.cls = cls
         self.version = version
+        self.divided = form == "divided"
+        self.short = form == "short"
         self.flexible: bool = version in cls.FLEXIBLE
-        self.name = f"{role}_{cls.__name__}_v{version}"
+        self.name = f"{role}_{cls.__name__}_v{version}{'_' + form if form else ''}"
         self.lines = [f"def {self.name}({params}):"]
         self.depth = 1
         self.names: dict[str, Any] = {
@@ -140,8 +186,8 @@ class _Source:
 class _Decode(_Source):
     """Builds decode(buf) -> message."""
 
-    def __init__(self, cls: Any, version: int) -> None:
-        super().__init__(cls, version, "decode", "buf")
+    def __init__(self, cls: Any, version: int, form: str) -> None:
+        super().__init__(cls, version, form, "decode", "buf, take" if form == "divided" else "buf")
         self.run: list[tuple[str, str]] = []
 
     def build(self) -> Callable[..., Any]:
@@ -149,6 +195,8 @@ class _Decode(_Source):
         self.depth += 1
         self.add("pos = 0")
         self.add("end = len(buf)")
+        if self.divided:
+            self.add("yield")
         result = self.struct(self.cls)
         self.flush()
         self.add(f"return {result}")
@@ -247,6 +295,9 @@ class _Decode(_Source):
         made = {"string": f"str({cut}, 'utf-8')", "bytes": f"bytes({cut})", "records": cut}[kind.name]
         self.add(f"    {value} = {made}")
         self.add(f"    pos = {stop}")
+        if self.divided and kind.name == "string":
+            self.add(f"    if {n} > 64 and not {value}.isascii():")
+            self.add(f"        take(3 * {n})")  # one wide character makes all of them wide
         self.null_branch(name, value, nullable)
         return value
 
@@ -265,7 +316,14 @@ class _Decode(_Source):
         self.depth += 1
         self.add(f"if {n} > end - pos:")
         self.add(f"    raise too_many({n}, end - pos)")
-        if isinstance(spec.kind, Scalar) and spec.kind.letter:
+        if self.short:
+            self.add(f"if {n} > {SHORT_LIST}:")
+            self.add("    return None")
+        if self.divided:
+            self.add(f"take({n} * {_memory_of(spec)})")
+        if isinstance(spec.kind, Scalar) and spec.kind.letter and self.divided:
+            self.numbers(spec.kind, n, value)
+        elif isinstance(spec.kind, Scalar) and spec.kind.letter:
             codec = self.fresh("c")
             self.add(f"{codec} = structs('{spec.kind.letter}' * {n})" if spec.kind.letter == "16s"
                      else f"{codec} = structs(f'{{{n}}}{spec.kind.letter}')")  # fmt: skip
@@ -281,10 +339,24 @@ class _Decode(_Source):
                 element = self.struct(spec.kind)
             self.flush()
             self.add(f"{value}.append({element})")
+            if self.divided:
+                self.add("yield")
             self.depth -= 1
         self.depth -= 1
         self.null_branch(spec.name, value, nullable)
         return value
+
+    def numbers(self, kind: Scalar, n: str, value: str) -> None:
+        """Write the reading of a list of numbers in parts."""
+        part, codec = self.fresh("part"), self.fresh("c")
+        self.add(f"{value} = []")
+        self.add(f"while len({value}) < {n}:")
+        self.add(f"    {part} = min({n} - len({value}), {_AT_ONCE})")
+        self.add(f"    {codec} = structs('{kind.letter}' * {part})" if kind.letter == "16s"
+                 else f"    {codec} = structs(f'{{{part}}}{kind.letter}')")  # fmt: skip
+        self.add(f"    {value} += {codec}.unpack_from(buf, pos)")
+        self.add(f"    pos += {codec}.size")
+        self.add("    yield")
 
     def tags(self, tagged: list[FieldSpec]) -> dict[str, str]:
         """Write the reading of a tag section; unknown tags are skipped, tags must ascend (TaggedFields)."""
@@ -327,14 +399,16 @@ class _Decode(_Source):
 class _Encode(_Source):
     """Builds encode(message, out, spill)."""
 
-    def __init__(self, cls: Any, version: int) -> None:
-        super().__init__(cls, version, "encode", "m, out, spill")
+    def __init__(self, cls: Any, version: int, form: str) -> None:
+        super().__init__(cls, version, form, "encode", "m, out, spill")
         self.run: list[tuple[str, str]] = []
 
     def build(self) -> Callable[..., Any]:
         self.struct(self.cls, "m")
         self.flush()
-        if len(self.lines) == 1:
+        if self.divided:
+            self.add("yield")
+        elif len(self.lines) == 1:
             self.add("pass")
         return self.compile()
 
@@ -454,6 +528,8 @@ class _Encode(_Source):
             else:
                 self.struct(spec.kind, element)
             self.flush()
+            if self.divided:
+                self.add("yield")
             self.depth -= 1
         if nullable:
             self.depth -= 1

@@ -32,7 +32,7 @@ def running():
 
 def ports(broker):
     """The ports that the listeners got; the last one's is not advertised."""
-    sockets = [server.sockets[0] for server in broker.node.server._listening]
+    sockets = broker.node.server._listening
     return [each.getsockname()[1] for each in sockets]
 
 

@@ -1,111 +1,153 @@
-"""What a connection does in each of its states, without a socket."""
+"""What a connection does in each of its states: a real loop and a socket pair, and a server that is none."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 
 import pytest
 
 from kbroker.handlers.registry import CloseConnection
 from kbroker.network.connection import Connection, State
+from kbroker.network.memory import Memory
+from kbroker.network.turns import Breadth, Turns, now
+
+DEADLINE = 10.0
 
 
-class Transport:
-    """Notes what is done to it."""
+class Long:
+    """A request that is not answered at one go."""
 
-    def __init__(self):
-        self.written = b""
-        self.reading = True
-        self.ended = None
+    name = "Long v0"
+    size = 0
+    keeps_frame = False
+    breadth = Breadth.WIDE
 
-    def get_extra_info(self, _name):
-        return ("::ffff:10.0.0.7", 4711)
-
-    def get_write_buffer_size(self):
-        return 0
-
-    def write(self, data):
-        self.written += bytes(data)
-
-    def is_reading(self):
-        return self.reading
-
-    def pause_reading(self):
-        self.reading = False
-
-    def resume_reading(self):
-        self.reading = True
-
-    def close(self):
-        self.ended = "close"
-
-    def abort(self):
-        self.ended = "abort"
+    def __init__(self, steps):
+        self.steps = steps
 
 
-class Waiting:
-    """An answer that is not there yet."""
+class Context:
+    """What a handler knows; nothing."""
 
-    def __init__(self, awaitable):
-        self.awaitable = awaitable
+    client_host = "/10.0.0.7"
+    client_id = None
 
 
 class Server:
-    """Admits everyone; answers a frame with itself, and "wait" once `answer` is done."""
+    """Admits everyone; answers a frame with itself, "wait" once `answer` is done, "long N" after N steps."""
 
     max_request_bytes = 1_000_000
 
     def __init__(self, admit=True):
+        loop = asyncio.get_running_loop()
         self.receive_buffer = memoryview(bytearray(256 * 1024))
-        self.dispatcher = self
-        self.answer = asyncio.get_running_loop().create_future()
+        self.dispatcher = self.watch = self
+        self.turns = Turns(loop)
+        self.memory = Memory(-1)
+        self.answer = loop.create_future()
         self.admit = admit
         self.gone = False
+        self.steps = 0
+        self.large = b"large" * 2_000_000
 
     def opened(self, _connection):
-        return self if self.admit else None
+        return Context() if self.admit else None
 
     def closed(self, _connection):
         self.gone = True
 
+    def renew_receive_buffer(self):
+        self.receive_buffer = memoryview(bytearray(256 * 1024))
+
+    def request(self, *_):
+        pass
+
+    work = request
+
     def run(self, _context, frame, out, _spill):
         if frame == b"wait":
-            return Waiting(self.answer)
+            return Long(self._wait())
+        if bytes(frame[:5]) == b"long ":
+            return Long(self._go_on(int(bytes(frame[5:]))))
         if frame == b"nonsense":
             raise CloseConnection("nonsense")
         if frame == b"fault":
             raise ZeroDivisionError
-        out += frame
+        out += self.large if frame == b"large" else frame
         return None
 
-    def finish(self, _pending, answer, error, out, _spill):
-        out += answer if error is None else b"error"
+    def _wait(self):
+        try:
+            answer = yield self.answer
+        except RuntimeError:
+            answer = b"error"
+        return bytearray(answer), []
+
+    def _go_on(self, steps):
+        for _ in range(steps):
+            self.steps += 1
+            started = now()
+            while now() < started + 0.0002:
+                pass
+            yield None
+        return bytearray(b"done"), []
+
+
+class Client:
+    """The other end."""
+
+    def __init__(self, sock):
+        sock.setblocking(False)
+        self.sock = sock
+        self.received = b""
+        self.closed = False
+
+    async def feed(self, data):
+        await asyncio.get_running_loop().sock_sendall(self.sock, data)
+        await settled()
+
+    def look(self):
+        while True:
+            try:
+                data = self.sock.recv(1 << 20)
+            except BlockingIOError:
+                return self.received
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self.closed = True
+                return self.received
+            self.received += data
+
+    async def until(self, happened):
+        deadline = now() + DEADLINE
+        while not happened():
+            assert now() < deadline, (self.look()[:100], self.closed)
+            await asyncio.sleep(0)
+            self.look()
 
 
 def framed(*bodies):
     return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
 
-def feed(connection, data):
-    while data:
-        room = connection.get_buffer(-1)
-        size = min(len(room), len(data))
-        room[:size] = data[:size]
-        connection.buffer_updated(size)
-        data = data[size:]
-
-
 @pytest.fixture
 def play():
-    """Run a coroutine function with (server, connection, transport)."""
+    """Run a coroutine function with (server, connection, client)."""
 
     def run(story, **options):
         async def main():
-            server, transport = Server(**options), Transport()
-            connection = Connection(server, asyncio.get_running_loop())
-            connection.connection_made(transport)
-            await story(server, connection, transport)
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            server = Server(**options)
+            connection = Connection(server, asyncio.get_running_loop(), ours, "10.0.0.7:4711")
+            client = Client(theirs)
+            await story(server, connection, client)
+            connection.abort()
+            theirs.close()
+            await settled()
 
         asyncio.run(main())
 
@@ -113,131 +155,213 @@ def play():
 
 
 async def settled():
-    for _ in range(3):
+    for _ in range(10):
         await asyncio.sleep(0)
 
 
 def test_it_serves_what_comes(play):
-    async def story(_server, connection, transport):
-        feed(connection, framed(b"a", b"b") + framed(b"c")[:3])
-        assert transport.written == b"ab"
-        feed(connection, framed(b"c")[3:])
-        assert transport.written == b"abc"
-        assert (connection.state, connection.peer) == (State.SERVING, "10.0.0.7:4711")
+    async def story(_server, connection, client):
+        await client.feed(framed(b"a", b"b") + framed(b"c")[:3])
+        assert client.look() == b"ab"
+        await client.feed(framed(b"c")[3:])
+        assert client.look() == b"abc"
+        assert connection.state is State.SERVING
 
     play(story)
 
 
 def test_what_comes_while_it_works_waits_its_turn(play):
-    async def story(server, connection, transport):
-        feed(connection, framed(b"a", b"wait", b"b"))
-        feed(connection, framed(b"c"))
-        assert (connection.state, transport.written) == (State.WORKING, b"a")
+    async def story(server, connection, client):
+        await client.feed(framed(b"a", b"wait", b"b"))
+        await client.feed(framed(b"c"))
+        assert (connection.state, client.look()) == (State.WAITING, b"a")
         server.answer.set_result(b"answer")
-        await settled()
-        assert (connection.state, transport.written) == (State.SERVING, b"aanswerbc")
+        await client.until(lambda: client.received == b"aanswerbc")
+        assert connection.state is State.SERVING
 
     play(story)
 
 
 def test_it_stops_reading_while_much_waits(play):
-    async def story(server, connection, transport):
-        feed(connection, framed(b"wait"))
-        feed(connection, framed(bytes(70_000)))
-        assert not transport.reading
-        server.answer.set_result(b"answer")
+    async def story(server, connection, client):
+        await client.feed(framed(b"wait"))
+        sent = asyncio.ensure_future(client.feed(framed(bytes(900_000))))
         await settled()
-        assert transport.reading
-        assert len(transport.written) == 6 + 70_000
+        assert not sent.done()
+        assert len(connection._frames.kept) <= 64 * 1024
+        server.answer.set_result(b"answer")
+        await client.until(lambda: len(client.received) == 6 + 900_000)
+        await sent
 
     play(story)
 
 
 def test_a_client_that_takes_no_answers_is_not_served(play):
-    async def story(_server, connection, transport):
-        connection.pause_writing()
-        feed(connection, framed(b"a"))
-        assert (connection.busy, transport.written) == (True, b"")
-        connection.resume_writing()
-        assert (connection.busy, transport.written) == (False, b"a")
+    async def story(server, connection, client):
+        await client.feed(framed(b"large", b"a", b"large"))
+        assert connection.state is State.SENDING
+        assert connection._outbox.in_memory == server.memory.used - len(connection._frames.kept)
+        await client.until(lambda: len(client.received) == 2 * len(server.large) + 1)
+        assert (connection.state, server.memory.used) == (State.SERVING, 0)
 
     play(story)
 
 
-def test_an_answer_that_comes_while_the_client_takes_none_does_not_let_it_go_on(play):
-    async def story(server, connection, transport):
-        feed(connection, framed(b"wait", b"b"))
-        connection.pause_writing()
-        server.answer.set_result(b"answer")
-        await settled()
-        assert (connection.busy, transport.written) == (True, b"answer")
-        connection.resume_writing()
-        assert transport.written == b"answerb"
+def test_a_long_request_lets_others_go_first(play):
+    async def story(server, connection, client):
+        other, theirs = socket.socketpair()
+        other.setblocking(False)
+        second = Connection(server, asyncio.get_running_loop(), other, "10.0.0.8:1")
+        quiet = Client(theirs)
+        await client.feed(framed(b"long 500", b"b"))
+        assert connection.state is State.QUEUED
+        before = server.steps
+        await quiet.feed(framed(b"quick"))
+        await quiet.until(lambda: quiet.received == b"quick")
+        assert server.steps - before < 250, "a tenth of a second"
+        await client.until(lambda: client.received == b"doneb")
+        assert server.steps == 500
+        second.abort()
+        theirs.close()
+
+    play(story)
+
+
+def test_pipelined_requests_are_run_in_order_a_slice_at_a_time(play):
+    async def story(_server, _connection, client):
+        bodies = [b"%d," % i for i in range(20_000)]
+        sent = asyncio.ensure_future(client.feed(framed(*bodies)))
+        await client.until(lambda: client.received == b"".join(bodies))
+        await sent
+
+    play(story)
+
+
+def test_what_was_asked_before_the_client_left_is_done(play):
+    """As Kafka does for acks=0: the answer goes nowhere, the request has its effect."""
+
+    async def story(server, _connection, client):
+        await client.feed(framed(b"long 50"))
+        client.sock.close()
+        deadline = now() + DEADLINE
+        while not server.gone:
+            assert now() < deadline
+            await asyncio.sleep(0)
+        assert server.steps == 50
 
     play(story)
 
 
 def test_it_ends_once_the_last_answer_is_there(play):
-    async def story(server, connection, transport):
-        feed(connection, framed(b"wait", b"never run"))
+    async def story(server, connection, client):
+        await client.feed(framed(b"wait", b"never run"))
         connection.close()
-        feed(connection, framed(b"nor this"))
-        assert (connection.state, transport.ended) == (State.ENDING, None)
+        await client.feed(framed(b"nor this"))
+        assert (connection.state, client.closed) == (State.ENDING, False)
         server.answer.set_result(b"answer")
-        await settled()
-        assert (connection.state, transport.ended, transport.written) == (State.CLOSED, "close", b"answer")
+        await client.until(lambda: client.closed)
+        assert (connection.state, client.received) == (State.CLOSED, b"answer")
+
+    play(story)
+
+
+def test_it_ends_once_a_large_answer_has_left(play):
+    async def story(server, connection, client):
+        await client.feed(framed(b"large"))
+        connection.close()
+        assert connection.state is State.ENDING
+        await client.until(lambda: client.closed)
+        assert client.received == server.large
 
     play(story)
 
 
 def test_it_ends_at_once_when_nothing_waits(play):
-    async def story(_server, connection, transport):
+    async def story(server, connection, client):
         connection.close()
-        assert (connection.state, transport.ended) == (State.CLOSED, "close")
-        feed(connection, framed(b"a"))
-        assert transport.written == b""
+        await client.until(lambda: client.closed)
+        assert (connection.state, server.gone) == (State.CLOSED, True)
 
     play(story)
 
 
 @pytest.mark.parametrize(
-    ("last", "ended"), [(b"nonsense", "close"), (b"fault", "abort")], ids=["nonsense", "a fault of ours"]
+    ("last", "answered"), [(b"nonsense", b"a"), (b"fault", b"")], ids=["nonsense", "a fault of ours"]
 )
-def test_what_cannot_be_served_ends_it(play, last, ended):
-    async def story(_server, connection, transport):
-        feed(connection, framed(b"a", last, b"b"))
-        assert (connection.state, transport.ended) == (State.CLOSED, ended)
-        assert transport.written == (b"a" if ended == "close" else b"")
+def test_what_cannot_be_served_ends_it(play, last, answered):
+    async def story(_server, connection, client):
+        await client.feed(framed(b"a", last, b"b"))
+        await client.until(lambda: client.closed)
+        assert (connection.state, client.received) == (State.CLOSED, answered)
 
     play(story)
 
 
-@pytest.mark.parametrize("after", [b"", b"wait"])
+@pytest.mark.parametrize("after", [b"", b"wait", b"long 50"])
 def test_an_impossible_frame_ends_it_once_what_came_before_is_answered(play, after):
-    async def story(server, connection, transport):
-        feed(connection, framed(b"a", *([after] if after else [])) + b"\xff\xff\xff\xff")
+    async def story(server, connection, client):
+        await client.feed(framed(b"a", *([after] if after else [])) + b"\xff\xff\xff\xff")
         server.answer.set_result(b"answer")
-        await settled()
-        assert (connection.state, transport.ended) == (State.CLOSED, "close")
-        assert transport.written == (b"aanswer" if after else b"a")
+        await client.until(lambda: client.closed)
+        assert connection.state is State.CLOSED
+        assert client.received == {b"": b"a", b"wait": b"aanswer", b"long 50": b"adone"}[after]
 
     play(story)
 
 
-def test_a_client_that_is_gone_is_worked_for_no_more(play):
-    async def story(server, connection, transport):
-        feed(connection, framed(b"wait"))
-        connection.connection_lost(None)
+@pytest.mark.parametrize("request_", [b"wait", b"long 100000"])
+def test_a_client_that_is_gone_is_worked_for_no_more(play, request_):
+    async def story(server, connection, client):
+        await client.feed(framed(request_))
+        connection.abort()
+        steps = server.steps
         await settled()
-        assert server.answer.cancelled()
-        assert server.gone
-        assert (connection.state, transport.written) == (State.CLOSED, b"")
+        assert server.answer.cancelled() is (request_ == b"wait")
+        assert (server.gone, connection.state, client.look()) == (True, State.CLOSED, b"")
+        assert server.steps == steps
+
+    play(story)
+
+
+def test_a_parked_request_ends_when_the_client_leaves(play):
+    async def story(server, connection, client):
+        await client.feed(framed(b"wait"))
+        client.sock.close()
+        await settled()
+        assert (server.answer.cancelled(), connection.state) == (True, State.CLOSED)
 
     play(story)
 
 
 def test_a_client_that_is_not_admitted_is_ended(play):
-    async def story(_server, _connection, transport):
-        assert transport.ended == "abort"
+    async def story(_server, _connection, client):
+        client.look()
+        assert client.closed
 
     play(story, admit=False)
+
+
+def test_half_sent_frames_take_turns_for_memory(play):
+    """A frame over the limit of all is taken where nobody else holds anything; a second one waits until it is done."""
+
+    async def story(server, connection, client):
+        server.memory.limit = 300_000
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        second = Connection(server, asyncio.get_running_loop(), ours, "10.0.0.8:1")
+        other = Client(theirs)
+        frame = framed(bytes(900_000))
+        await client.feed(frame[:250_000])
+        sent = asyncio.ensure_future(other.feed(frame))
+        await client.until(lambda: server.memory._waiting)
+        assert server.memory.used <= 900_000 + 4 + 64 * 1024
+        sending = asyncio.ensure_future(client.feed(frame[250_000:]))
+        await client.until(lambda: len(client.received) == 900_000)
+        await other.until(lambda: len(other.received) == 900_000)
+        await sent
+        await sending
+        assert server.memory.used == 0
+        second.abort()
+        theirs.close()
+
+    play(story)

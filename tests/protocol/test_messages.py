@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kbroker.protocol.messages as messages_package
-from kbroker.protocol.compiler import decode, encode
+from kbroker.divided import whole
+from kbroker.protocol.compiler import decode, divided_decoder, divided_encoder, encode, short_decoder
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.consumer_group_records import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
 from kbroker.protocol.schema import MessageBase, Scalar
@@ -78,6 +79,18 @@ def test_what_is_encoded_decodes_to_the_same(cls, data):
     raw = encode(value, version)
     assert decode(cls, version, raw) == value
     assert encode(decode(cls, version, memoryview(raw)), version) == raw
+    told = []
+    assert whole(divided_decoder(cls, version)(raw, told.append)) == value
+    out, spill = bytearray(), []
+    whole(divided_encoder(cls, version)(value, out, spill))
+    assert joined(out, spill) == raw
+    assert short_decoder(cls, version)(raw) == value  # no list here is long
+
+
+def joined(out, spill):
+    for at, piece in reversed(spill):
+        out[at:at] = piece
+    return bytes(out)
 
 
 @pytest.mark.parametrize(("cls", "version"), CASES, ids=lambda c: getattr(c, "__name__", str(c)))
@@ -95,7 +108,8 @@ def test_truncated_and_random_input_raises_only_malformed(cls):
             try:
                 decode(cls, version, bad)
             except Malformed:
-                continue
+                with pytest.raises(Malformed):
+                    whole(divided_decoder(cls, version)(bad, lambda _: None))
 
 
 def test_an_array_that_claims_more_than_the_frame_allocates_nothing():
@@ -108,6 +122,33 @@ def test_an_array_that_claims_more_than_the_frame_allocates_nothing():
         assert tracemalloc.get_traced_memory()[1] < 200_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_divided_decoder_yields_once_an_element_and_tells_of_memory_before_it_is_taken():
+    from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
+    from kbroker.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+
+    raw = encode(FindCoordinatorRequest(coordinator_keys=["k"] * 1000), 4)
+    told = []
+    steps = divided_decoder(FindCoordinatorRequest, 4)(raw, told.append)
+    assert sum(1 for _ in steps) >= 1000
+    assert told == [64 * 1000]
+    many = encode(OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic("t", list(range(100_000)))]), 7)
+    assert 10 <= sum(1 for _ in divided_decoder(OffsetFetchRequest, 7)(many, told.append)) < 100
+
+    def refuse(_size):
+        raise Malformed("too much")
+
+    with pytest.raises(Malformed, match="too much"):
+        whole(divided_decoder(FindCoordinatorRequest, 4)(raw, refuse))
+
+
+def test_a_short_decoder_gives_up_at_a_long_list():
+    from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
+
+    for count, taken in ((64, True), (65, False)):
+        raw = encode(FindCoordinatorRequest(coordinator_keys=["k"] * count), 4)
+        assert (short_decoder(FindCoordinatorRequest, 4)(raw) is not None) is taken
 
 
 def test_a_compact_string_has_the_bound_of_a_classic_one():

@@ -73,7 +73,7 @@ def _is_overdue(dirty: list[Segment], upper: int, now_ms: int, max_lag_ms: int) 
         return False
     for segment in dirty:
         if segment.base_offset < upper and segment.size:
-            first = read_header(segment.handle.fd, 0, segment.size)
+            first = read_header(segment.handle, 0, segment.size)
             if first is not None and 0 < first.max_timestamp < now_ms - max_lag_ms:
                 return True
     return False

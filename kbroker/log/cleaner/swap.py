@@ -40,7 +40,7 @@ def replace_segments(log: PartitionLog, old: list[Segment], now_ms: int) -> None
         raise
     try:
         passed("swap.named")
-        doomed = [path for segment in old for path in segment.mark_deleted()]
+        doomed = [segment.mark_deleted() for segment in old]
         passed("swap.marked")
         for path in paths:
             os.rename(path + SWAP_SUFFIX, path)

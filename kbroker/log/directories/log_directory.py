@@ -44,6 +44,7 @@ from kbroker.log.disk_errors import passes
 from kbroker.log.files import read_optional, remove_quietly, sync_directory
 from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
+from kbroker.log.open_files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError
 
@@ -75,8 +76,12 @@ class LogDirectory:
         producer_id_expiration_ms: int = 86_400_000,
         producer_id_check_interval_ms: int = 600_000,
         cleaner_pool: WorkerPool | None = None,
+        files: OpenFiles | None = None,
     ) -> None:
-        """Prepare; a `cleaner_pool` that is passed in is the caller's to tick and to close."""
+        """Prepare; a `cleaner_pool` that is passed in is the caller's to tick and to close.
+
+        `files` bounds the open files of this directory and of all others that got the same.
+        """
         self.directory = os.path.abspath(directory)
         self.node_id = node_id
         self.broker_epoch = broker_epoch
@@ -109,6 +114,7 @@ class LogDirectory:
             (high_watermark_interval_ms, self._checkpoint_file(checkpoints.HIGH_WATERMARKS), self._high_watermarks),
         ]
         self._written_ms = [0] * len(self._writers)
+        self.files = OpenFiles() if files is None else files
         self._flusher = Flusher()
         self._doomed: list[tuple[int, str]] = []
         pool = cleaner_pool or WorkerPool()
@@ -192,9 +198,9 @@ class LogDirectory:
                 compacted=any_may_be or key in cleaned,
                 progress=progress.add,
                 on_disk_error=self.report,
+                files=self.files,
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
-            log.release_idle(force=True)
             return log
 
         tasks = ((key, partial(open_log, key, path, configs(key[0]))) for key, path in known)
@@ -300,9 +306,15 @@ class LogDirectory:
             os.makedirs(path, exist_ok=True)
             time_ms = self._now_ms if now_ms is None else now_ms
             log = log_class()(
-                path, topic, partition, config, now_ms=time_ms, topic_id=topic_id, on_disk_error=self.report
+                path,
+                topic,
+                partition,
+                config,
+                now_ms=time_ms,
+                topic_id=topic_id,
+                on_disk_error=self.report,
+                files=self.files,
             )
-            log.release_idle(force=True)
             self.logs[topic, partition] = log
         elif log.topic_id is None and topic_id is not None:
             log.set_topic_id(topic_id)

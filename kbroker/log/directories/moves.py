@@ -49,11 +49,14 @@ class SourceError(OSError):
     """The log that is moved could not be read or rolled: the directory that it moves to is not to blame."""
 
 
+class _Gone(Exception):  # noqa: N818 - nothing went wrong
+    """The segment was deleted, or compacted, since the list was made."""
+
+
 class _Part(NamedTuple):
-    """Bytes `position` to `end` of a segment's open log file; `path` is the segment's name in the copy."""
+    """Bytes `position` to `end` of a segment's log file; `path` is the segment's name in the copy."""
 
     segment: Segment
-    handle: FileHandle
     path: str
     position: int
     end: int
@@ -143,6 +146,7 @@ class Move:
             high_watermark=log.high_watermark,
             compacted=log.may_have_holes,
             on_disk_error=self.target.report,
+            files=self.target.files,
         )
         if (moved.log_start_offset, moved.log_end_offset) != (log.log_start_offset, log.log_end_offset):
             raise OSError(f"the copy ends at {moved.log_end_offset}, the log at {log.log_end_offset}")
@@ -191,13 +195,15 @@ class Move:
                 continue
             begin = copied[1] if copied is not None and copied[0] is segment else 0
             name = offset_name(self.path, segment.base_offset, "")
-            with contextlib.suppress(FileNotFoundError):  # deleted since the list was made
-                parts.append(_Part(segment, segment.handle, name, begin, segment.size, sealed))
+            parts.append(_Part(segment, name, begin, segment.size, sealed))
         return parts
 
     def _copy_all(self, parts: list[_Part], rate: Callable[[], float]) -> None:
         for part in parts:
-            _copy(part, self._stopped, rate)
+            try:
+                _copy(part, self._stopped, rate)
+            except _Gone:
+                continue
             self._unsynced.add(part.path + LOG_SUFFIX)
             if part.sealed:
                 self._copy_beside(part.segment)
@@ -229,6 +235,15 @@ def _unlimited() -> float:
 
 
 def _copy(part: _Part, stopped: threading.Event, rate: Callable[[], float]) -> None:
+    try:
+        # A descriptor of its own: the log's are the event loop's, which may close them.
+        source = FileHandle(part.segment.path(), os.O_RDONLY)
+    except FileNotFoundError as error:
+        if part.segment.deleted:
+            raise _Gone from error
+        raise SourceError(error.errno, error.strerror) from error
+    if part.segment.deleted:
+        raise _Gone  # and another file may have its name
     fd = os.open(part.path + LOG_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(fd, part.position)
@@ -236,20 +251,20 @@ def _copy(part: _Part, stopped: threading.Event, rate: Callable[[], float]) -> N
         position = part.position
         while position < part.end and not stopped.is_set():
             began = time.monotonic()
-            copied = _copy_some(fd, part, position)
+            copied = _copy_some(fd, source, part, position)
             position += copied
             _pay(copied, began, stopped, rate)
     finally:
         os.close(fd)
 
 
-def _copy_some(fd: int, part: _Part, position: int) -> int:
+def _copy_some(fd: int, source: FileHandle, part: _Part, position: int) -> int:
     size = min(_CHUNK, part.end - position)
     try:
-        copied = os.sendfile(fd, part.handle.fd, position, size)
+        copied = os.sendfile(fd, source.fd, position, size)
     except OSError:
         try:
-            os.pread(part.handle.fd, size, position)  # which of the two was it?
+            os.pread(source.fd, size, position)  # which of the two was it?
         except OSError as error:
             raise SourceError(error.errno, error.strerror) from error
         raise

@@ -116,7 +116,7 @@ def _existing(path: str) -> str:
 def _log(file: OpenFile, deep: bool, contents: bool) -> Iterator[str]:
     window = Window(file, lambda _count: None)
     position = 0
-    for position, header in scan_headers(file.fd, 0, file.size):
+    for position, header in scan_headers(file, 0, file.size):
         valid = window.crc(position + CRC_START, position + header.size) == header.crc
         yield _batch_line(header, position, valid)
         if deep:

@@ -77,7 +77,7 @@ def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: 
     found = segment.find(end)
     stop = segment.size if found is None else found[0]
     earlier: dict[int, list[ProducedBatch]] = {}
-    for _, header in scan_headers(segment.handle.fd, segment.boundary_before(max(0, stop - _RECALLED_BYTES)), stop):
+    for _, header in scan_headers(segment.handle, segment.boundary_before(max(0, stop - _RECALLED_BYTES)), stop):
         entry = producers.entries.get(header.producer_id)
         if entry is None or header.is_control or header.producer_epoch != entry.producer_epoch or not entry.batches:
             continue
@@ -105,9 +105,10 @@ def replay(
         found = segment.find(reached)
         if found is None:
             continue
-        for position, header in scan_headers(segment.handle.fd, found[0], segment.size):
+        file = segment.handle
+        for position, header in scan_headers(file, found[0], segment.size):
             if header.base_offset >= end_offset:
                 return
-            read_batch = partial(read_at, segment.handle.fd, header.size, position)
+            read_batch = partial(read_at, file.fd, header.size, position)
             apply_to_producers(producers, header, read_batch, on_completed)
             reached = header.last_offset + 1

@@ -13,42 +13,60 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from collections.abc import Collection
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Final
 
 from crc32c import crc32c
 
-from kbroker.log.files import SNAPSHOT_SUFFIX, offset_name, offset_of, remove_quietly, write_atomically
+from kbroker.divided import Divided
+from kbroker.log.files import (
+    SNAPSHOT_SUFFIX,
+    FileHandle,
+    offset_name,
+    offset_of,
+    remove_quietly,
+    write_all,
+    write_atomically,
+)
 from kbroker.log.producers.producer_state import ProducedBatch, ProducerEntry
+from kbroker.log.producers.snapshot_taking import SnapshotTaking
 
 SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
 SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _VERSION: Final = 1
-
+_NO_BATCH: Final = ProducedBatch(-1, -1, 0, -1)
 
 logger = logging.getLogger(__name__)
 
 
 def encode_snapshot(entries: Collection[ProducerEntry]) -> bytes:
     """Return a snapshot file's content."""
-    parts = [SNAPSHOT_HEAD.pack(_VERSION, 0, len(entries))]
-    for entry in entries:
-        last = entry.batches[-1] if entry.batches else ProducedBatch(-1, -1, 0, -1)
-        parts.append(
-            SNAPSHOT_ENTRY.pack(
-                entry.producer_id,
-                entry.producer_epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                entry.current_txn_first_offset,
-            )
-        )
-    content = bytearray(b"".join(parts))
-    struct.pack_into(">I", content, 2, crc32c(memoryview(content)[6:]))
-    return bytes(content)
+    body = b"".join([_encode(entry) for entry in entries])
+    return _head(len(entries), crc32c(body, _crc_of_count(len(entries)))) + body
+
+
+def _encode(entry: ProducerEntry) -> bytes:
+    last = entry.batches[-1] if entry.batches else _NO_BATCH
+    return SNAPSHOT_ENTRY.pack(
+        entry.producer_id,
+        entry.producer_epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.offset_delta,
+        entry.last_timestamp,
+        entry.coordinator_epoch,
+        entry.current_txn_first_offset,
+    )
+
+
+def _crc_of_count(count: int) -> int:
+    return crc32c(struct.pack(">i", count))
+
+
+def _head(count: int, crc: int) -> bytes:
+    return SNAPSHOT_HEAD.pack(_VERSION, crc, count)
 
 
 def decode_snapshot(content: bytes) -> list[ProducerEntry]:
@@ -93,21 +111,51 @@ class Snapshots:
     def _path(self, offset: int) -> str:
         return offset_name(self._directory, offset, SNAPSHOT_SUFFIX)
 
+    def __contains__(self, offset: int) -> bool:
+        place = bisect_left(self.offsets, offset)
+        return place < len(self.offsets) and self.offsets[place] == offset
+
     def take(self, entries: Collection[ProducerEntry], offset: int, *, sync: bool) -> None:
         """Write down the producers as they are at `offset`, unless that has been done."""
-        if offset in self.offsets or offset == 0:
+        if offset in self or offset == 0:
             return
         write_snapshot(self._path(offset), entries, sync=sync)
-        self.offsets.append(offset)
-        self.offsets.sort()
+        insort(self.offsets, offset)
+
+    def take_in_pieces(self, taking: SnapshotTaking[ProducerEntry], is_wanted: Callable[[], bool]) -> Divided[None]:
+        """Write down what is being taken; it counts once all of it is written. Raises OSError.
+
+        It is given up as soon as `is_wanted` says so. Nothing is lost by that, nor by a crash: the log is longer then
+        from an older snapshot on.
+        """
+        path, offset = self._path(taking.offset), taking.offset
+        temporary = path + ".tmp"
+        file = FileHandle(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            crc, end = _crc_of_count(taking.count), SNAPSHOT_HEAD.size
+            for entries in taking.pieces():
+                body = b"".join([_encode(entry) for entry in entries])
+                write_all(file.fd, body, end)
+                crc, end = crc32c(body, crc), end + len(body)
+                yield
+                if not is_wanted():
+                    return
+            write_all(file.fd, _head(taking.count, crc), 0)
+            if path == self._path(offset) and offset not in self:
+                os.replace(temporary, path)
+                insort(self.offsets, offset)
+        finally:
+            with suppress(OSError):
+                remove_quietly(temporary)
 
     def paths_from(self, offset: int) -> list[str]:
         """Paths of the snapshots at or beyond `offset`, for a flush."""
-        return [self._path(snapshot) for snapshot in self.offsets if snapshot >= offset]
+        return [self._path(snapshot) for snapshot in self.offsets[bisect_left(self.offsets, offset) :]]
 
     def newest(self, upper: int) -> tuple[int, list[ProducerEntry]] | None:
         """Read the newest valid snapshot at or below `upper`; broken ones on the way are removed."""
-        for offset in sorted((offset for offset in self.offsets if offset <= upper), reverse=True):
+        while place := bisect_right(self.offsets, upper):
+            offset = self.offsets[place - 1]
             try:
                 with open(self._path(offset), "rb") as file:
                     return offset, decode_snapshot(file.read())
@@ -117,20 +165,27 @@ class Snapshots:
         return None
 
     def remove(self, offset: int) -> None:
-        if offset in self.offsets:
-            self.offsets.remove(offset)
+        if offset in self:
+            del self.offsets[bisect_left(self.offsets, offset)]
         remove_quietly(self._path(offset))
+
+    def remove_with_segment(self, offset: int) -> None:
+        """Remove the snapshot at the base of a segment that was deleted, unless it is the newest there is.
+
+        Only that one tells of producers all of whose records are gone, until another one is taken.
+        """
+        if self.offsets and self.offsets[-1] != offset:
+            self.remove(offset)
 
     def remove_outside(self, lower: int, upper: int) -> None:
         """Remove snapshots at or below `lower` and beyond `upper`."""
-        for offset in [offset for offset in self.offsets if offset <= lower or offset > upper]:
+        for offset in self.offsets[: bisect_right(self.offsets, lower)]:
+            self.remove(offset)
+        for offset in self.offsets[bisect_right(self.offsets, upper) :]:
             self.remove(offset)
 
-    def remove_stray(self, bases: Collection[int]) -> None:
-        """Keep the snapshots at segments' bases, and the newest one beyond them."""
-        last_base = max(bases, default=-1)
-        stray = [offset for offset in self.offsets if offset not in bases]
-        keep = stray[-1] if stray and stray[-1] > last_base else -1
-        for offset in stray:
-            if offset != keep:
-                self.remove(offset)
+    def remove_stray(self, bases: Iterable[int]) -> None:
+        """Keep the snapshots at segments' bases, and the newest one."""
+        kept = {*bases, *self.offsets[-1:]}
+        for offset in [offset for offset in self.offsets if offset not in kept]:
+            self.remove(offset)

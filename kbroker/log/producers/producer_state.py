@@ -8,10 +8,12 @@ then apply, so that a failed append leaves no trace.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from kbroker.divided import Divided
 from kbroker.log.append_info import CLIENT, REPLICATION, AppendError, AppendOrigin
+from kbroker.log.producers.snapshot_taking import SnapshotTaking
 from kbroker.log.producers.verification_guard import UNCHECKED, Verification
 from kbroker.protocol.control_records import EndTxnMarker
 from kbroker.protocol.errors import ErrorCode
@@ -57,6 +59,12 @@ class ProducerEntry:
     """Where its open transaction began, -1 without one."""
     batches: list[ProducedBatch] = field(default_factory=list)
     """The last five data batches of this epoch, oldest first."""
+    snapshot: int = 0
+    """The last snapshot that was taken in pieces and has what it needs of this producer."""
+
+    def copy(self) -> ProducerEntry:
+        """Return what a snapshot needs, which does not change any more."""
+        return replace(self, batches=self.batches[-1:])
 
     @property
     def last_sequence(self) -> int:
@@ -78,6 +86,7 @@ class ProducerEntry:
 
 
 _MAX_EPOCH: Final = 32767
+_AT_ONCE: Final = 1000
 MAX_VERIFICATIONS: Final = 1000
 """Guards kept on a partition. Nearly all are used or dropped at once; the oldest goes, as anybody may name any id."""
 
@@ -94,12 +103,14 @@ class CompletedTxn(NamedTuple):
 class ProducerState:
     """All producers of one partition."""
 
-    __slots__ = ("_ongoing", "_unreplicated", "_verifications", "entries", "first_unstable")
+    __slots__ = ("_ongoing", "_unreplicated", "_verifications", "entries", "first_unstable", "taking")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
         self.first_unstable = -1
         """Where the earliest transaction begins that is open or whose marker is not replicated; -1 without one."""
+        self.taking: SnapshotTaking[ProducerEntry] | None = None
+        """The snapshot that is being taken in pieces, if one is."""
         self._ongoing: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, in order of offset
         self._unreplicated: dict[int, int] = {}  # first offset -> offset of the marker
         self._verifications: dict[int, Verification] = {}  # by producer id
@@ -116,6 +127,7 @@ class ProducerState:
         )
         self._unreplicated = {}
         self._verifications = {}
+        self.taking = None
         self._find_unstable()
 
     # -- checking ---------------------------------------------------------------------------------------------
@@ -224,7 +236,9 @@ class ProducerState:
         """Note a data batch with a producer id that was appended at `base_offset`."""
         entry = self.entries.get(header.producer_id)
         if entry is None:
-            entry = self.entries[header.producer_id] = ProducerEntry(header.producer_id)
+            entry = self._begin(header.producer_id)
+        elif self.taking is not None:
+            self.taking.keep(entry)
         entry.add(header.producer_epoch, produced_batch(header, base_offset))
         if header.attributes & TRANSACTIONAL_BIT:
             self._verifications.pop(header.producer_id, None)
@@ -250,7 +264,9 @@ class ProducerState:
         completed = self.preview_marker(header, marker, offset)
         entry = self.entries.get(header.producer_id)
         if entry is None:
-            entry = self.entries[header.producer_id] = ProducerEntry(header.producer_id)
+            entry = self._begin(header.producer_id)
+        elif self.taking is not None:
+            self.taking.keep(entry)
         held = self._verifications.get(header.producer_id)
         if held is not None and not (held.epoch_bump and held.epoch == header.producer_epoch):
             # From version 2 on a marker carries the epoch of the next transaction, which may be under way already.
@@ -264,25 +280,44 @@ class ProducerState:
             self._unreplicated[completed.first_offset] = offset
             self._find_unstable()
 
+    def _begin(self, producer_id: int) -> ProducerEntry:
+        entry = self.entries[producer_id] = ProducerEntry(producer_id)
+        if self.taking is not None:
+            entry.snapshot = self.taking.number
+        return entry
+
+    def begin_snapshot(self, offset: int) -> SnapshotTaking[ProducerEntry]:
+        """Begin to take a snapshot of the producers as they are, at `offset`."""
+        self.taking = SnapshotTaking(self.entries.values(), offset)
+        return self.taking
+
+    def end_snapshot(self, taking: SnapshotTaking[ProducerEntry]) -> None:
+        """Have it no more, whether it was taken to its end or not."""
+        if self.taking is taking:
+            self.taking = None
+
     def on_high_watermark(self, offset: int) -> None:
         """Forget ended transactions whose markers lie below `offset`."""
         if self._unreplicated:
             self._unreplicated = {first: end for first, end in self._unreplicated.items() if end >= offset}
             self._find_unstable()
 
-    def expire(self, now_ms: int, expiration_ms: int) -> int:
+    def expire(self, now_ms: int, expiration_ms: int) -> Divided[int]:
         """Forget producers without an open transaction that have been silent for `expiration_ms`; returns how many."""
-        expired = [
-            entry.producer_id
-            for entry in self.entries.values()
-            if entry.current_txn_first_offset < 0 and now_ms - entry.last_timestamp >= expiration_ms
-        ]
-        for producer_id in expired:
-            del self.entries[producer_id]
+        known = list(self.entries.values())
+        latest = now_ms - expiration_ms
+        count = 0
+        for begin in range(0, len(known), _AT_ONCE):
+            for entry in known[begin : begin + _AT_ONCE]:
+                silent = entry.last_timestamp <= latest and entry.current_txn_first_offset < 0
+                if silent and self.entries.get(entry.producer_id) is entry:
+                    del self.entries[entry.producer_id]
+                    count += 1
+            yield
         for producer_id, held in list(self._verifications.items()):
-            if now_ms - held.started_ms >= expiration_ms:
+            if held.started_ms <= latest:
                 del self._verifications[producer_id]
-        return len(expired)
+        return count
 
     def _find_unstable(self) -> None:
         first = next(iter(self._ongoing), -1)

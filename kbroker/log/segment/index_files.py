@@ -133,9 +133,11 @@ class _IndexFile:
             os.truncate(self._path, self.count * self.entry.size)
 
     def close(self) -> None:
-        """Write the mapping back and unmap it; the object is of no further use."""
+        """Unmap the file; the object is of no further use.
+
+        The kernel writes the pages when it likes: an index is held against the log whenever it is opened.
+        """
         if self._map is not None:
-            self._map.flush()
             self._map.close()
             self._map = None
             self._capacity = 0

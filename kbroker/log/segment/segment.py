@@ -5,7 +5,8 @@ contains, and never decides when to roll, delete or truncate.
 
 The log file is batches one after the other as they were sent (see kbroker.protocol.records), nothing before, between
 or behind them. Everything but appending to an open segment is done lazily: an idle segment holds no descriptor and no
-mapping.
+mapping, and open_files.py says which segments have to give theirs up. Whoever needs a file across anything that may
+open another one keeps its handle, not its number.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from kbroker.log.files import (
     TIME_INDEX_SUFFIX,
     FileHandle,
     offset_name,
+    open_descriptor,
 )
 from kbroker.log.log_config import LogConfig
+from kbroker.log.open_files import OpenFiles
 from kbroker.log.segment.found_file import FoundFile
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from kbroker.log.segment.segment_indexes import SegmentIndexes
@@ -39,16 +42,20 @@ class Segment:
     """A segment; offsets are absolute, positions and sizes in bytes, times in ms."""
 
     __slots__ = (
+        "__weakref__",
         "_created_ms",
         "_directory",
         "_first_timestamp",
         "_handle",
         "_jitter_ms",
+        "_looked_at_size",
         "_tail_last",
         "_tail_positions",
         "_used",
         "base_offset",
+        "deleted",
         "ends_whole",
+        "files",
         "found",
         "indexes",
         "size",
@@ -56,7 +63,15 @@ class Segment:
         "txns",
     )
 
-    def __init__(self, directory: str, base_offset: int, config: LogConfig, now_ms: int, jitter_ms: int = 0) -> None:
+    def __init__(
+        self,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        files: OpenFiles,
+        jitter_ms: int = 0,
+    ) -> None:
         self._directory = directory
         self.base_offset = base_offset
         self._created_ms = now_ms
@@ -68,7 +83,12 @@ class Segment:
         self.found = FoundFile()
         self.indexes = SegmentIndexes(directory, base_offset, config.index_interval_bytes, config.segment_index_bytes)
         self.txns = TxnIndex(directory, base_offset)
-        self._used = False  # since `release_unused` was called
+        self.files = files
+        """Who says how many segments may have files open."""
+        self.deleted = False
+        """Whether the segment is no part of its log any more, and its files have other names."""
+        self._used = False  # since somebody last asked; an append does not note it, but the size shows it
+        self._looked_at_size = 0
         self._handle: FileHandle | None = None
         self.tail_start = base_offset
         """The tail arrays tell all about offsets from here on, which this process has written."""
@@ -76,19 +96,22 @@ class Segment:
         self._tail_positions = array("q")
 
     @classmethod
-    def create(cls, directory: str, base_offset: int, config: LogConfig, now_ms: int, *, jitter_ms: int = 0) -> Segment:
+    def create(
+        cls, directory: str, base_offset: int, config: LogConfig, now_ms: int, files: OpenFiles, *, jitter_ms: int = 0
+    ) -> Segment:
         """Create an empty segment and its files; raises OSError."""
-        segment = cls(directory, base_offset, config, now_ms, jitter_ms)
+        segment = cls(directory, base_offset, config, now_ms, files, jitter_ms)
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            os.close(os.open(segment.path(suffix), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+            os.close(open_descriptor(segment.path(suffix), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         segment.txns.create()
         segment._handle = FileHandle(segment.path(), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        files.opened(segment)
         return segment
 
     @classmethod
-    def open(cls, directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+    def open(cls, directory: str, base_offset: int, config: LogConfig, now_ms: int, files: OpenFiles) -> Segment:
         """Open an existing log file; nothing but its size is read before it is needed."""
-        segment = cls(directory, base_offset, config, now_ms)
+        segment = cls(directory, base_offset, config, now_ms, files)
         segment.size = os.stat(segment.path()).st_size
         segment.found = FoundFile(segment.size)
         if segment.size:
@@ -102,10 +125,16 @@ class Segment:
     @property
     def handle(self) -> FileHandle:
         self._used = True
-        handle = self._handle
-        if handle is None:
-            handle = self._handle = FileHandle(self.path(), os.O_RDWR)
-        return handle
+        return self._handle or self._open_log()
+
+    def _open_log(self) -> FileHandle:
+        if self.deleted:
+            self.files.keep(self)
+            self._handle = FileHandle(self.path() + DELETED_SUFFIX, os.O_RDONLY)
+        else:
+            self._handle = FileHandle(self.path(), os.O_RDWR)
+            self.files.opened(self)
+        return self._handle
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -170,8 +199,7 @@ class Segment:
             return position, end - position
         if not self.size:
             return None
-        fd = self.handle.fd
-        for position, header in scan_headers(fd, self.place_before(offset), self.size):
+        for position, header in scan_headers(self.handle, self.place_before(offset), self.size):
             if header.last_offset >= offset:
                 return position, header.size
         return None
@@ -181,7 +209,7 @@ class Segment:
         if offset >= self.tail_start or not self.size:
             return True
         end = start = self.place_before(offset)
-        for position, header in scan_headers(self.handle.fd, start, self.size):
+        for position, header in scan_headers(self.handle, start, self.size):
             end = position + header.size
         return end == self.size
 
@@ -191,7 +219,7 @@ class Segment:
         entry = index.lookup(offset)
         if entry is None:
             return 0
-        header = read_header(self.handle.fd, entry[1], self.size)
+        header = read_header(self.handle, entry[1], self.size)
         # A batch that begins at or before the offset is a good place to start, whatever else the entry says.
         if header is not None and self.base_offset <= header.base_offset <= offset:
             return entry[1]
@@ -226,7 +254,7 @@ class Segment:
 
     def _confirms(self, entry: tuple[int, int]) -> bool:
         found = self.find(entry[1])
-        header = read_header(self.handle.fd, found[0], self.size) if found else None
+        header = read_header(self.handle, found[0], self.size) if found else None
         return header is not None and header.base_offset <= entry[1] and header.max_timestamp == entry[0]
 
     @property
@@ -250,13 +278,16 @@ class Segment:
     def _checked_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Return the indexes, opened, checked against the log and completed on first use."""
         self._used = True
-        # A segment written since it was created, and without index entries yet, has all it needs in memory.
-        if not self.indexes.is_open and self.tail_start != self.base_offset:
-            self.indexes.complete(self.handle.fd, self.size)
+        if not self.indexes.is_open:
+            handle = self.handle
+            self.files.opened(self)
+            # A segment written since it was created, and without index entries yet, has all it needs in memory.
+            if self.tail_start != self.base_offset:
+                self.indexes.complete(handle, self.size)
         return self.indexes.open()
 
     def _rebuild_indexes(self) -> None:
-        self.indexes.rebuild(self.handle.fd, self.size)
+        self.indexes.rebuild(self.handle, self.size)
 
     # -- recovery ---------------------------------------------------------------------------------------------
 
@@ -285,13 +316,13 @@ class Segment:
         self._first_timestamp = None
         if self.size:
             last = self._offset_index().last
-            for position, header in scan_headers(self.handle.fd, last[1] if last else 0, self.size):
+            for position, header in scan_headers(self.handle, last[1] if last else 0, self.size):
                 end = header.last_offset + 1
                 whole = position + header.size
-            first = read_header(self.handle.fd, 0, self.size)
+            first = read_header(self.handle, 0, self.size)
             self._first_timestamp = first.max_timestamp if first else None
         self.ends_whole = whole == self.size
-        if known_end not in (0, end) and may_end_at(self.handle.fd, self.size, self.base_offset, known_end):
+        if known_end not in (0, end) and may_end_at(self.handle, self.size, self.base_offset, known_end):
             end = known_end
         self._forget_tail()
         self.tail_start = end
@@ -325,17 +356,25 @@ class Segment:
         self._forget_tail()
 
     def release(self) -> None:
-        """Close the descriptor and the mappings; they are opened again when needed. Slices keep theirs."""
+        """Close the descriptor and the mappings; they are opened again when needed."""
         self._handle = None
+        self.files.closed(self)
         if self.indexes.is_open:
             self.indexes.note_largest()
             self.indexes.close()
 
+    def was_used(self) -> bool:
+        """Whether anybody has used the files since this was last asked, or since `release_unused`."""
+        used = self._used or self.size != self._looked_at_size
+        self._used, self._looked_at_size = False, self.size
+        return used
+
     def release_unused(self, *, force: bool, idle: bool) -> None:
-        """Release, by `force` or if `idle` and nobody has used it since the last call."""
-        if force or (idle and not self._used):
-            self.release()
-        self._used = False
+        """Release what is open, by `force` or if `idle` and nobody has used it since the last call."""
+        if self._handle is not None or self.indexes.is_open:
+            if force or (idle and not self._used):
+                self.release()
+            self._used = False
 
     def move(self, directory: str) -> None:
         self._directory = directory
@@ -345,13 +384,17 @@ class Segment:
     def mark_deleted(self) -> list[str]:
         """Give the files names that loading passes over; returns those that are to be removed later."""
         self.release()
-        doomed = []
+        self.deleted = True  # first: whoever reads on another thread and finds another file can tell why
+        doomed: list[str] = []
         for suffix in SEGMENT_SUFFIXES:
             path = self.path(suffix)
             try:
                 os.rename(path, path + DELETED_SUFFIX)
             except FileNotFoundError:
                 continue
+            except OSError:
+                self.deleted = bool(doomed)
+                raise
             doomed.append(path + DELETED_SUFFIX)
             passed("segment.marked")
         return doomed

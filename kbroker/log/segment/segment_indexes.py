@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kbroker.log.batch_scan import is_intact, read_header, scan_headers
-from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_name
+from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, OpenFile, offset_name
+from kbroker.log.open_files import retried
 from kbroker.log.segment.index_files import OffsetIndex, TimeIndex
 
 
@@ -53,10 +54,17 @@ class SegmentIndexes:
     def open(self) -> tuple[OffsetIndex, TimeIndex]:
         """Return the files as they are."""
         if self._open is None:
-            offsets = OffsetIndex(offset_name(self._directory, self._base, INDEX_SUFFIX), self._base, self._max_bytes)
-            times = TimeIndex(offset_name(self._directory, self._base, TIME_INDEX_SUFFIX), self._base, self._max_bytes)
-            self._open = offsets, times
+            self._open = retried(self._open_both)
         return self._open
+
+    def _open_both(self) -> tuple[OffsetIndex, TimeIndex]:
+        offsets = OffsetIndex(offset_name(self._directory, self._base, INDEX_SUFFIX), self._base, self._max_bytes)
+        try:
+            path = offset_name(self._directory, self._base, TIME_INDEX_SUFFIX)
+            return offsets, TimeIndex(path, self._base, self._max_bytes)
+        except OSError:
+            offsets.close()
+            raise
 
     def note(self, position: int, last_offset: int, timestamp: int) -> None:
         """Take the batch at `position` into account, which lies behind all that were; `timestamp` is its largest."""
@@ -79,21 +87,21 @@ class SegmentIndexes:
         """Let the next look tell what the largest timestamp is."""
         self.known = False
 
-    def complete(self, fd: int, size: int) -> None:
+    def complete(self, file: OpenFile, size: int) -> None:
         """Hold the entries against the log file, which has `size` bytes, and add what is missing."""
         offsets, times = self.open()
-        trust = _look(offsets, times, fd, size, self._base)
+        trust = _look(offsets, times, file, size, self._base)
         self.damaged |= trust.damaged
         if trust.newest is None:
             self._empty()
         else:
             self.max_timestamp, self.max_offset = trust.newest
-        self._note_from(trust.start, fd, size)
+        self._note_from(trust.start, file, size)
 
-    def rebuild(self, fd: int, size: int) -> None:
+    def rebuild(self, file: OpenFile, size: int) -> None:
         """Forget what the files say and read the log's headers again."""
         self.reset()
-        self._note_from(0, fd, size)
+        self._note_from(0, file, size)
 
     def reset(self) -> None:
         """Empty the files; whoever calls goes on with `note` for each batch, and `end_rebuild`."""
@@ -116,12 +124,12 @@ class SegmentIndexes:
             index.empty()
         self.max_timestamp, self.max_offset = -1, self._base
 
-    def _note_from(self, start: int, fd: int, size: int) -> None:
+    def _note_from(self, start: int, file: OpenFile, size: int) -> None:
         offsets, times = self.open()
         last = offsets.last
         self._indexed = last[1] if last else 0
         position = start
-        for position, header in scan_headers(fd, start, size):
+        for position, header in scan_headers(file, start, size):
             # A batch that compaction emptied still has a timestamp, but no record to show for it.
             self.note(position, header.last_offset, header.max_timestamp if header.record_count else -1)
             position += header.size
@@ -138,9 +146,9 @@ class SegmentIndexes:
     def close(self) -> None:
         """Close the files, cut to their entries; they are looked at again when they are needed again."""
         if self._open is not None:
-            for index in self._open:
+            both, self._open = self._open, None
+            for index in both:
                 index.trim()
-            self._open = None
 
     def move(self, directory: str) -> None:
         self._directory = directory
@@ -156,25 +164,25 @@ class _Trust(NamedTuple):
     """Whether a batch was found that is not as its CRC says."""
 
 
-def _look(offsets: OffsetIndex, times: TimeIndex, fd: int, size: int, base_offset: int) -> _Trust:
+def _look(offsets: OffsetIndex, times: TimeIndex, file: OpenFile, size: int, base_offset: int) -> _Trust:
     """Hold the last entries against the log file, which has `size` bytes."""
     last, newest = offsets.last, times.last
     if newest is None or not (offsets.in_order() and times.in_order()) or (last is not None and last[1] >= size):
         return _Trust(0, None)
     # The offset index of a small segment has no entry.
-    if last is not None and not _begins_at(fd, size, base_offset, last):
+    if last is not None and not _begins_at(file, size, base_offset, last):
         return _Trust(0, None)
     nearest = offsets.lookup(newest[1])
-    for position, header in scan_headers(fd, nearest[1] if nearest else 0, size):
+    for position, header in scan_headers(file, nearest[1] if nearest else 0, size):
         if header.last_offset < newest[1]:
             continue
         if header.base_offset <= newest[1] and header.max_timestamp == newest[0]:
             return _Trust(min(position, last[1] if last else 0), newest)
-        return _Trust(0, None, not is_intact(fd, position, header))
+        return _Trust(0, None, not is_intact(file, position, header))
     return _Trust(0, None)
 
 
-def _begins_at(fd: int, size: int, base_offset: int, entry: tuple[int, int]) -> bool:
+def _begins_at(file: OpenFile, size: int, base_offset: int, entry: tuple[int, int]) -> bool:
     """Whether a batch that may hold the entry's offset begins at its position."""
-    header = read_header(fd, entry[1], size)
+    header = read_header(file, entry[1], size)
     return header is not None and base_offset <= header.base_offset <= entry[0]

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from kbroker.log.files import TXN_INDEX_SUFFIX, offset_name, read_optional, write_all
+from kbroker.log.files import TXN_INDEX_SUFFIX, offset_name, open_descriptor, read_optional, write_all
 
 TXN_ENTRY: Final = struct.Struct(">hqqqq")
 
@@ -90,14 +90,14 @@ class TxnIndex:
 
     def create(self) -> None:
         """Make sure the file exists: an absent one would have to be rebuilt."""
-        os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        os.close(open_descriptor(self._path, os.O_WRONLY | os.O_CREAT))
         self.missing, self.proven = False, True
 
     def append(self, entry: AbortedTxn) -> None:
         """Write an entry; nothing is changed if that raises OSError."""
         entries = self.entries
         size = len(entries) * TXN_ENTRY.size
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = open_descriptor(self._path, os.O_WRONLY | os.O_CREAT)
         try:
             try:
                 write_all(fd, TXN_ENTRY.pack(0, *entry), size)
@@ -118,7 +118,7 @@ class TxnIndex:
     def reset(self) -> None:
         self._entries = []
         self.missing, self.proven = False, True
-        os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        os.close(open_descriptor(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
 
     def collect(self, start_offset: int, end_offset: int, into: list[AbortedTxn]) -> bool:
         """Add what overlaps [start, end); True when no later segment can hold more of it."""

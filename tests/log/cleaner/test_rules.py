@@ -110,7 +110,7 @@ def test_markers_go_after_their_records_and_their_time(log: PartitionLog) -> Non
     end_txn(log, 7, commit=False)
     put(log, (b"b", b"1"), base_sequence=3, **producer)
     end_txn(log, 7, commit=True)
-    log.producers.expire(NOW + DAY, 1)  # so that no batch is kept for the producer's sake
+    log.expire_producers(NOW + DAY, 1)  # so that no batch is kept for the producer's sake
     log.roll(NOW)
     put(log, (b"end", b""))
     log.roll(NOW)
@@ -146,7 +146,7 @@ def test_the_last_batch_of_a_live_producer_stays(log: PartitionLog) -> None:
     log = reopened(log, clean=False)
     assert log.producers.entries[5].last_sequence == 11
     put(log, (b"a", b"5"), producer_id=5, producer_epoch=3, base_sequence=12)
-    log.producers.expire(NOW + DAY, 1)
+    log.expire_producers(NOW + DAY, 1)
     log.roll(NOW)
     clean(log)
     assert headers(log) == [(4, 4, 1)]

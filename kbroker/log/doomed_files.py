@@ -1,0 +1,52 @@
+"""The files of deleted segments, until they go.
+
+Owns when they go, and that what somebody is still reading stays open. Never removes a file itself: whoever takes the
+names does, on a thread where one can wait for the disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from weakref import ref
+
+from kbroker.log.log_config import LogConfig
+from kbroker.log.segment.segment import Segment
+
+_UNDATED = -1  # deleted by somebody without a clock: the delay begins when somebody with one comes by
+
+
+class DoomedFiles:
+    """Files of one log that are removed `file.delete.delay.ms` after their segments; times in ms."""
+
+    __slots__ = ("_files", "_undated")
+
+    def __init__(self) -> None:
+        self._files: deque[tuple[int, list[str], ref[Segment]]] = deque()
+        self._undated = 0
+
+    def add(self, segment: Segment, paths: list[str], config: LogConfig, now_ms: int) -> None:
+        """Have files removed, which are those of a deleted segment; `now_ms` 0 if nobody knows the time."""
+        self._files.append((now_ms + config.file_delete_delay_ms if now_ms else _UNDATED, paths, ref(segment)))
+        self._undated += not now_ms
+
+    def take(self, config: LogConfig, now_ms: int, most: int) -> list[str]:
+        """Return the files of at most `most` segments that are due, to be removed now."""
+        if self._undated:
+            due = now_ms + config.file_delete_delay_ms
+            self._files = deque((due if each[0] == _UNDATED else each[0], *each[1:]) for each in self._files)
+            self._undated = 0
+        taken: list[str] = []
+        files = self._files
+        while files and files[0][0] <= now_ms and most:
+            _, paths, of_segment = files.popleft()
+            taken += paths
+            most -= 1
+            segment = of_segment()
+            if segment is not None:  # a slice of it is on its way to somebody
+                with suppress(OSError):
+                    segment.handle  # noqa: B018 - opens it, and it stays open
+        return taken
+
+    def clear(self) -> None:
+        self._files.clear()

@@ -1,0 +1,76 @@
+"""A watch on the event loop: who held it for longer than others should have to wait.
+
+Owns the limit, the count and the lines in the log. Never stops anybody.
+
+Requests are measured where they are run, so the line can name them. What else holds the loop is seen by a clock that
+goes off late; it cannot be named, and a short hold between two of its ticks is not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+HELD_LONG = 0.05
+"""Seconds."""
+_TICK = 0.1
+_LINES_EACH = 1.0
+"""Seconds between two lines."""
+
+
+class LoopWatch:
+    """Counts and tells; `held` and `longest_ms` are for metrics."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name_of: Any) -> None:
+        """`name_of(frame)` names the request in a frame."""
+        self._loop = loop
+        self._name_of = name_of
+        self._due = 0.0
+        self._tick: asyncio.TimerHandle | None = None
+        self._told = 0.0
+        self._untold = 0
+        self.held = 0
+        """How often the loop was held for longer than HELD_LONG."""
+        self.longest_ms = 0.0
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._due = self._loop.time() + _TICK
+        self._tick = self._loop.call_at(self._due, self._look)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._tick is not None:
+            self._tick.cancel()
+
+    def request(self, frame: memoryview, context: Any, seconds: float) -> None:
+        """Hear of a request that held the loop at one go."""
+        self.work(self._name_of(frame), len(frame), context, seconds)
+
+    def work(self, name: str, size: int, context: Any, seconds: float) -> None:
+        """Hear of a step of a long request: its API, its size in bytes, and for how long it held the loop."""
+        self._due = self._loop.time() + _TICK  # the late tick is explained
+        self._tell(
+            seconds, f"{name} of {size} bytes from {context.client_host[1:]}, client {context.client_id or 'unnamed'}"
+        )
+
+    def _look(self) -> None:
+        late = self._loop.time() - self._due
+        if late > HELD_LONG:
+            self._tell(late, "something that is no request")
+        self.start()
+
+    def _tell(self, seconds: float, who: str) -> None:
+        self.held += 1
+        self.longest_ms = max(self.longest_ms, seconds * 1000)
+        now = time.monotonic()
+        if now - self._told < _LINES_EACH:
+            self._untold += 1
+            return
+        more = f" (and {self._untold} times since the last line)" if self._untold else ""
+        log.warning("the event loop was held for %d ms by %s%s", seconds * 1000, who, more)
+        self._told, self._untold = now, 0

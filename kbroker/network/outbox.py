@@ -1,0 +1,128 @@
+"""What a connection still has to send: answers in order, of bytes and of ranges of files.
+
+Owns the socket's sending side. Bytes leave by `send`, ranges of files by `os.sendfile`: page cache to socket, no byte
+of it in Python. An answer's bytes before a range go out together with it (MSG_MORE: alone they cost a packet and a
+wake-up of the client, a fifth of the broker's time for a fetch of 1 MB). When the socket is full the loop tells when to
+go on. Never knows what an answer means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+Piece = Any
+"""bytes-like, or a range of a file with `fd`, `position`, `size`, and `view()` to read it."""
+
+BY_FILE_BYTES = 32 * 1024
+"""A range from this size on leaves by sendfile; below it one read and a gathered send are cheaper."""
+GATHERED_BYTES = 64 * 1024
+"""How much of one answer is read and gathered; the rest leaves by sendfile, since answers may wait for long."""
+TINY_BYTES = 1024
+"""A range below this size is gathered always: it would take as much as a range."""
+_LEAST_COST = 8 * 1024
+"""Bytes that could be sent in the time that a range takes, whatever its size."""
+_AT_ONCE = 4 * 1024 * 1024
+"""Bytes for a client that takes them as fast as they come, before others have their turn."""
+_RANGE_BYTES = 200
+_MORE = getattr(socket, "MSG_MORE", 0)
+
+
+class Outbox:
+    """One connection's way out."""
+
+    __slots__ = ("_done", "_fd", "_loop", "_offset", "_pieces", "_sock")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, done: Callable[[OSError | None], None]
+    ) -> None:
+        """`done` is called when all that had to wait is with the kernel, or (error) when the client is gone."""
+        self._loop = loop
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._pieces: deque[Piece] = deque()
+        self._offset = 0
+        """How much of the first piece has left."""
+        self._done = done
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something has not been taken by the kernel yet."""
+        return bool(self._pieces)
+
+    @property
+    def left(self) -> int:
+        """How many bytes wait, those in files included."""
+        return sum(len(piece) for piece in self._pieces) - self._offset
+
+    @property
+    def in_memory(self) -> int:
+        """How many bytes of memory what waits takes: a range of a file takes some for itself."""
+        return sum(_RANGE_BYTES if hasattr(piece, "fd") else len(piece) for piece in self._pieces)
+
+    def send(self, data: bytearray) -> None:
+        """Send bytes, or as much as the socket takes. Raises OSError when the client is gone."""
+        if self._pieces:
+            self._pieces.append(data)
+            return
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self._pieces.append(data)
+            self._offset = sent
+            self._loop.add_writer(self._fd, self._writable)
+
+    def send_pieces(self, pieces: list[Piece]) -> None:
+        """Send bytes and ranges of files in order. Raises OSError when the client is gone."""
+        waited = bool(self._pieces)
+        self._pieces.extend(pieces)
+        if not waited and not self._push():
+            self._loop.add_writer(self._fd, self._writable)
+
+    def close(self) -> None:
+        """Send no more; the socket is not closed."""
+        if self._pieces:
+            self._loop.remove_writer(self._fd)
+            self._pieces.clear()
+
+    def _writable(self) -> None:
+        error = None
+        try:
+            if not self._push():
+                return
+        except OSError as err:
+            error = err
+        self._loop.remove_writer(self._fd)
+        self._pieces.clear()
+        self._offset = 0
+        self._done(error)
+
+    def _push(self) -> bool:
+        """Send until all is sent (True), or the socket is full or others are to be served (False)."""
+        pieces, budget = self._pieces, _AT_ONCE
+        while pieces and budget > 0:
+            piece = pieces[0]
+            size, offset = len(piece), self._offset
+            try:
+                if hasattr(piece, "fd"):
+                    sent = os.sendfile(self._fd, piece.fd, piece.position + offset, min(size - offset, budget))
+                    if sent == 0:
+                        raise OSError("a segment is shorter than the range of it")
+                else:
+                    more = _MORE if len(pieces) > 1 else 0
+                    sent = self._sock.send(memoryview(piece)[offset:] if offset else piece, more)
+            except BlockingIOError:
+                return False
+            budget -= max(sent, _LEAST_COST)
+            if offset + sent == size:
+                pieces.popleft()
+                self._offset = 0
+            else:
+                self._offset = offset + sent
+        return not pieces

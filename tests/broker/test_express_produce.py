@@ -1,0 +1,179 @@
+"""The express way of a Produce does what produce.py does, on any request."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from compat_tests.wire.exchanges.produce import batch
+from kbroker.broker.node import BrokerNode
+from kbroker.config.server_config import BrokerConfig
+from kbroker.handlers import express_produce
+from kbroker.handlers.registry import CloseConnection, RequestContext
+from kbroker.network.dispatch import Dispatcher
+from kbroker.protocol.compiler import encode
+from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+TOPICS = ("first", "second", "a-longer-name")
+NOW = 1_700_000_000_000
+SEED = 20261122
+
+
+class Clock:
+    """Stands still."""
+
+    def now_ms(self):
+        return NOW
+
+    def monotonic_ms(self):
+        return 0.0
+
+
+class Side:
+    """A broker, and one connection's way through it."""
+
+    def __init__(self, node, express):
+        self.node = node
+        self.dispatcher = Dispatcher()
+        self.dispatcher._express = express
+        self.context = RequestContext(node.services, "/127.0.0.1", "PLAINTEXT", ("", 0))
+        for topic in TOPICS:
+            node.controller.auto_create(topic)
+
+    def ids(self):
+        return {topic: self.node.controller.state.topics[topic].topic_id for topic in TOPICS}
+
+    def ask(self, frame):
+        out, spill = bytearray(), []
+        try:
+            work = self.dispatcher.run(self.context, memoryview(bytearray(frame)), out, spill)
+        except CloseConnection:
+            return "closed"
+        assert work is None
+        assert not spill
+        for topic, topic_id in self.ids().items():
+            out = out.replace(topic_id, topic.encode().ljust(16))
+        return bytes(out)
+
+    def logs(self):
+        found = {}
+        for topic in TOPICS:
+            for index in range(2):
+                partition = self.node.replicas.get((topic, index))
+                log = partition.log
+                found[topic, index] = (log.log_end_offset, log.high_watermark, Path(_file(log)).read_bytes())
+        return found
+
+
+def _file(log):
+    return log.segments.active.path()
+
+
+def some_batch(rng):
+    records = bytearray(batch(rng.choice([1, 1, 1, 3, 40]), stamp=NOW))
+    kind = rng.randrange(12)
+    if kind == 0:
+        records[rng.randrange(len(records))] ^= 1 << rng.randrange(8)
+    elif kind == 1:
+        records = records[: rng.randrange(len(records))]
+    elif kind == 2:
+        records += batch(1, stamp=NOW)
+    elif kind == 3:
+        records += bytes(rng.randrange(1, 70))
+    return bytes(records)
+
+
+def some_frame(rng, version, ids):
+    """A request like a producer's, mostly; the header's correlation id and client id change now and then."""
+    topic = rng.choice(TOPICS) if rng.random() < 0.3 else "first"
+    index = rng.choice([0, 0, 0, 1, 7])
+    data = [PartitionProduceData(index, some_batch(rng) if rng.random() < 0.97 else None)]
+    if rng.random() < 0.05:
+        data.append(PartitionProduceData(1, some_batch(rng)))
+    topic_id = ids[topic] if rng.random() < 0.97 else rng.randbytes(16)
+    request = ProduceRequest(
+        acks=rng.choice([-1, -1, -1, 1, 1, 0, 5]) if rng.random() < 0.3 else -1,
+        timeout_ms=rng.choice([30_000, 30_000, 1]),
+        topic_data=[TopicProduceData(name=topic, topic_id=topic_id, partition_data=data)],
+    )
+    header = RequestHeader(
+        request_api_key=0, request_api_version=version, correlation_id=rng.randrange(2**31), client_id=rng.choice("ab")
+    )
+    frame = bytearray(encode(header, 2 if version >= 9 else 1) + encode(request, version))
+    kind = rng.randrange(20)
+    if kind == 0:
+        frame += bytes(rng.randrange(1, 5))
+    elif kind == 1:
+        del frame[rng.randrange(len(frame)) :]
+    elif kind == 2 and version >= 9:
+        frame[-1:] = b"\1\7\2ab"  # an unknown tag
+    elif kind == 3:
+        # Not in a topic id: the two brokers' differ, and an unknown one is echoed.
+        frame[rng.randrange(8 if version < 13 else len(frame) - 40, len(frame))] ^= 1 << rng.randrange(8)
+    return bytes(frame)
+
+
+async def two_sides(tmp_path, story):
+    nodes = []
+    try:
+        for name in ("express", "reference"):
+            config = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / name), "num.partitions": "2"}
+            nodes.append(await BrokerNode.start(BrokerConfig(config), Clock()))
+        await story(Side(nodes[0], True), Side(nodes[1], False))
+    finally:
+        for node in nodes:
+            await node.stop()
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_any_request_is_answered_the_same(tmp_path, version, monkeypatch):
+    rng = random.Random(SEED + version)
+    print(f"seed {SEED + version}")
+    by_express = 0
+    answer = express_produce.Forms.answer
+
+    def counted(*arguments):
+        nonlocal by_express
+        done = answer(*arguments)
+        by_express += done
+        return done
+
+    monkeypatch.setattr(express_produce.Forms, "answer", counted)
+
+    async def story(express, reference):
+        for number in range(1500):
+            state = rng.getstate()
+            frame = some_frame(rng, version, express.ids())
+            rng.setstate(state)
+            other = some_frame(rng, version, reference.ids())
+            assert express.ask(frame) == reference.ask(other), f"request {number}"
+        assert express.logs() == reference.logs()
+
+    asyncio.run(two_sides(tmp_path, story))
+    assert by_express > 150
+
+
+def test_a_partition_that_is_not_the_one_it_was_is_looked_up(tmp_path):
+    async def story(express, reference):
+        rng = random.Random(SEED)
+        plain = [PartitionProduceData(0, batch(1, stamp=NOW))]
+        request = ProduceRequest(
+            acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name="first", partition_data=plain)]
+        )
+        header = RequestHeader(request_api_key=0, request_api_version=9, correlation_id=rng.randrange(9), client_id="c")
+        frame = encode(header, 2) + encode(request, 9)
+        for side in (express, reference):
+            side.ask(frame)
+            side.ask(frame)
+        for side in (express, reference):
+            side.node.controller.delete_topics(["first"])
+            side.node.controller.auto_create("first")
+        await asyncio.sleep(0)
+        assert express.ask(frame) == reference.ask(frame)
+        assert express.logs() == reference.logs()
+
+    asyncio.run(two_sides(tmp_path, story))

@@ -1,0 +1,170 @@
+"""A snapshot of many producers, taken in pieces: it tells what they were at the roll, whatever comes in between."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kbroker.divided import Divided, whole
+from kbroker.log import partition_log
+from kbroker.log.log_config import LogConfig
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producers.producer_snapshots import decode_snapshot
+from kbroker.log.producers.producer_state import ProducerEntry
+from tests.log.builders import HOUR, NOW, batch, committed, open_log
+
+PRODUCERS = 2000
+SEED = 20261122
+
+
+class World:
+    """A log with many producers, and the work that it puts off."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.later: deque[Divided[None]] = deque()
+        self.log = open_log(directory, later=self.later.append)
+        self.sequences = dict.fromkeys(range(PRODUCERS), 0)
+        for producer in self.sequences:
+            self.produce(producer)
+
+    def produce(self, producer: int) -> None:
+        sequence = self.sequences.setdefault(producer, 0)
+        raw = batch(producer_id=producer, producer_epoch=0, base_sequence=sequence, timestamp=NOW + sequence)
+        self.log.append_as_leader(raw, 0, NOW)
+        self.sequences[producer] += 1
+
+    def roll(self) -> int:
+        self.log.roll(NOW)
+        return self.log.log_end_offset
+
+    def content(self, offset: int) -> list[ProducerEntry]:
+        return decode_snapshot((self.directory / f"{offset:020d}.snapshot").read_bytes())
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "topic-0")
+
+
+def known(entries: list[ProducerEntry]) -> dict[int, tuple[int, int, int]]:
+    """Return what a snapshot tells, by producer id."""
+    return {e.producer_id: (e.last_sequence, e.batches[-1].last_offset, e.last_timestamp) for e in entries}
+
+
+def test_it_tells_what_was_at_the_roll(world: World) -> None:
+    rng = random.Random(SEED)
+    offset = world.roll()
+    expected = known(world.log.active_producers())
+    pieces = 0
+    for _ in world.later.popleft():
+        pieces += 1
+        for _ in range(20):
+            world.produce(rng.randrange(2 * PRODUCERS))
+        if pieces == 3:
+            world.log.expire_producers(NOW + HOUR, HOUR)  # those that have been silent since the first second
+    assert pieces >= PRODUCERS // 256
+    assert known(world.content(offset)) == expected
+    assert world.log.producers.taking is None
+    assert not list(world.directory.glob("*.tmp"))
+
+
+def test_few_producers_are_written_at_once(tmp_path: Path) -> None:
+    later: list[Divided[None]] = []
+    log = open_log(tmp_path / "topic-0", later=later.append)
+    log.append_as_leader(batch(producer_id=1, producer_epoch=0, base_sequence=0), 0, NOW)
+    log.roll(NOW)
+    assert not later
+    assert (tmp_path / "topic-0" / f"{1:020d}.snapshot").exists()
+
+
+def test_a_roll_during_a_snapshot_takes_none(world: World) -> None:
+    first = world.roll()
+    taking = world.later.popleft()
+    next(taking)
+    world.produce(0)
+    world.roll()
+    assert not world.later
+    whole(taking)
+    assert world.log._snapshots.offsets == [first]
+    world.produce(0)
+    second = world.roll()
+    whole(world.later.popleft())
+    assert world.log._snapshots.offsets == [first, second]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5, None])
+def test_a_crash_on_the_way_loses_no_producer(world: World, steps: int | None) -> None:
+    for offset in range(2):
+        world.roll()
+        if offset == 0:
+            whole(world.later.popleft())
+            world.produce(1)
+    taking = world.later.popleft()
+    for _ in range(steps or 0):
+        next(taking)
+    if steps is None:
+        whole(taking)
+    world.produce(2)
+    expected = known(world.log.active_producers())
+    world.log.segments.release()  # a crash: nothing more is written
+    again = open_log(world.directory, clean=False)
+    assert known(again.active_producers()) == expected
+    assert not list(world.directory.glob("*.tmp"))
+
+
+def test_a_truncation_gives_it_up(world: World) -> None:
+    offset = world.roll()
+    taking = world.later.popleft()
+    next(taking)
+    world.produce(0)
+    world.log.truncate_to(offset - 100)
+    whole(taking)
+    assert offset not in world.log._snapshots.offsets
+    assert not list(world.directory.glob("*.tmp"))
+    assert len(world.log.active_producers()) == PRODUCERS - 100
+
+
+def test_close_ends_it(world: World) -> None:
+    world.roll()
+    taking = world.later.popleft()
+    next(taking)
+    world.produce(0)
+    end = world.log.log_end_offset
+    expected = known(world.log.active_producers())
+    world.log.close()
+    whole(taking)
+    assert known(world.content(end)) == expected
+
+
+def test_the_last_snapshot_stays_when_its_segment_goes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers all of whose records are deleted are known after a crash, also while the next snapshot is taken."""
+    first = world.roll()
+    whole(world.later.popleft())
+    world.produce(0)
+    world.roll()
+    committed(world.log)
+    world.log.update_config(replace(LogConfig(), retention_bytes=0))
+    world.log.delete_old_segments(NOW)
+    assert world.log.segments.bases[0] > first
+    expected = known(world.log.active_producers())
+    again = open_log(world.directory, clean=False)
+    found = known(again.active_producers())
+    assert found.keys() == expected.keys()
+
+
+def test_nothing_is_noted_while_none_is_taken(world: World) -> None:
+    world.produce(5)
+    assert all(entry.snapshot == 0 for entry in world.log.active_producers())
+
+
+def test_what_an_append_does_of_it_does_not_grow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A roll copies a list, and leaves the rest for later."""
+    monkeypatch.setattr(partition_log.PartitionLog, "_take_snapshot", None)
+    world.roll()
+    assert isinstance(world.log, PartitionLog)
+    assert len(world.later) == 1

@@ -1,0 +1,136 @@
+"""Answers leave in order, whatever the socket takes at once, and what waits takes no more memory than its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+
+import pytest
+
+from kbroker.network.outbox import Outbox
+
+
+class Range:
+    """A range of a file."""
+
+    def __init__(self, fd, position, size):
+        self.fd, self.position, self.size = fd, position, size
+
+    def __len__(self):
+        return self.size
+
+
+async def read(sock, count):
+    loop = asyncio.get_running_loop()
+    parts = []
+    while count:
+        data = await asyncio.wait_for(loop.sock_recv(sock, min(count, 100_000)), 10)
+        assert data
+        parts.append(data)
+        count -= len(data)
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bytes_and_ranges_leave_in_order(tmp_path, seed):
+    rng = random.Random(seed)
+    content = rng.randbytes(3_000_000)
+    (tmp_path / "f").write_bytes(content)
+
+    async def story():
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        fd = os.open(tmp_path / "f", os.O_RDONLY)
+        ended = []
+        outbox = Outbox(asyncio.get_running_loop(), ours, ended.append)
+        expected = b""
+        for _ in range(20):
+            if rng.random() < 0.5:
+                data = rng.randbytes(rng.choice([1, 100, 300_000]))
+                outbox.send(bytearray(data))
+                expected += data
+            else:
+                pieces = []
+                for _ in range(rng.randrange(1, 30)):
+                    head = rng.randbytes(20)
+                    position = rng.randrange(len(content))
+                    size = min(rng.choice([1, 5000, 400_000]), len(content) - position)
+                    pieces += [head, Range(fd, position, size)]
+                    expected += head + content[position : position + size]
+                outbox.send_pieces(pieces)
+        waited = outbox.waiting
+        assert outbox.left > 0
+        assert await read(theirs, len(expected)) == expected
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert waited
+        assert ended == [None]
+        assert (outbox.waiting, outbox.left, outbox.in_memory) == (False, 0, 0)
+        os.close(fd)
+        ours.close()
+        theirs.close()
+
+    asyncio.run(story())
+
+
+def test_ranges_that_wait_take_no_memory(tmp_path):
+    (tmp_path / "f").write_bytes(bytes(1_000_000))
+
+    async def story():
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        fd = os.open(tmp_path / "f", os.O_RDONLY)
+        outbox = Outbox(asyncio.get_running_loop(), ours, lambda _: None)
+        outbox.send_pieces([part for _ in range(50) for part in (b"head", Range(fd, 0, 1_000_000))])
+        assert outbox.left > 48_000_000
+        assert outbox.in_memory < 20_000
+        outbox.close()
+        os.close(fd)
+        ours.close()
+        theirs.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_client_that_is_gone_is_told(waiting):
+    async def story():
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        ended = []
+        outbox = Outbox(asyncio.get_running_loop(), ours, ended.append)
+        if waiting:
+            outbox.send(bytearray(5_000_000))
+            theirs.close()
+            deadline = asyncio.get_running_loop().time() + 10
+            while not ended:
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0)
+            assert isinstance(ended[0], OSError)
+        else:
+            theirs.close()
+            with pytest.raises(OSError):
+                outbox.send(bytearray(10))
+        ours.close()
+
+    asyncio.run(story())
+
+
+def test_a_file_that_was_cut_off_ends_the_connection(tmp_path):
+    (tmp_path / "f").write_bytes(bytes(10))
+
+    async def story():
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        fd = os.open(tmp_path / "f", os.O_RDONLY)
+        outbox = Outbox(asyncio.get_running_loop(), ours, lambda _: None)
+        with pytest.raises(OSError, match="shorter"):
+            outbox.send_pieces([b"head", Range(fd, 0, 5000)])
+        os.close(fd)
+        ours.close()
+        theirs.close()
+
+    asyncio.run(story())

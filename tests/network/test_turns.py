@@ -1,0 +1,120 @@
+"""The share of the loop that connections get, on a loop that is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.network import turns as module
+from kbroker.network.turns import SLICE, TURN, Breadth, Turns
+
+
+class Loop:
+    """Runs what is called soon when it is told to."""
+
+    def __init__(self):
+        self.soon = []
+
+    def call_soon(self, function):
+        self.soon.append(function)
+
+    def turn(self):
+        due, self.soon = self.soon, []
+        for function in due:
+            function()
+
+
+class Clock:
+    def __init__(self):
+        self.at = 100.0
+
+    def __call__(self):
+        return self.at
+
+
+class Job:
+    """Needs `left` seconds, in steps of `step`; notes in `log` each time it goes on."""
+
+    def __init__(self, name, turns, clock, log, left, step=0.0001):
+        self.name, self.turns, self.clock, self.log, self.left, self.step = name, turns, clock, log, left, step
+
+    def go_on(self, deadline):
+        self.log.append(self.name)
+        while self.left > 0:
+            self.clock.at += self.step
+            self.left -= self.step
+            if self.clock.at >= deadline:
+                break
+        if self.left > 0:
+            self.turns.put(self)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    loop, clock = Loop(), Clock()
+    monkeypatch.setattr(module, "now", clock)
+    return loop, clock, Turns(loop), []
+
+
+def test_those_that_wait_go_on_in_order_each_for_a_slice(world):
+    loop, clock, turns, log = world
+    for name in "abc":
+        turns.put(Job(name, turns, clock, log, left=SLICE * 1.5))
+    loop.turn()
+    assert log == ["a", "b", "c"]
+    loop.turn()
+    assert log == ["a", "b", "c"] * 2
+    loop.turn()
+    assert not loop.soon
+
+
+def test_a_turn_ends_whatever_waits(world):
+    loop, clock, turns, log = world
+    for number in range(1000):
+        turns.put(Job(number, turns, clock, log, left=1.0))
+    before = clock.at
+    loop.turn()
+    assert TURN <= clock.at - before <= TURN + 0.0002
+    for _ in range(100):
+        loop.turn()
+    assert log[:1000] == list(range(1000)), "nobody is passed over"
+
+
+def test_with_many_waiting_a_slice_is_shorter(world):
+    loop, clock, turns, log = world
+    for number in range(16):
+        turns.put(Job(number, turns, clock, log, left=1.0, step=0.00001))
+    loop.turn()
+    assert log == list(range(16))
+
+
+def test_what_the_poller_tells_waits_once_a_turn_is_used_up(world):
+    loop, _, turns, _ = world
+    turns.used(TURN / 2)
+    assert turns.spent < TURN
+    turns.used(TURN / 2)
+    assert turns.spent >= TURN
+    loop.turn()
+    assert turns.spent == 0.0
+
+
+def test_a_quiet_loop_is_not_woken(world):
+    loop, _, turns, _ = world
+    turns.used(0.0001)
+    assert not loop.soon
+
+
+def test_a_lane_takes_so_many_and_the_others_in_order(world):
+    loop, clock, turns, log = world
+    lane = turns.lane(Breadth.HUGE)
+    assert turns.lane(Breadth.NARROW) is None
+    jobs = [Job(n, turns, clock, log, left=0.0001) for n in "abc"]
+    assert [lane.enter(job) for job in jobs] == [True, False, False]
+    assert lane.enter(jobs[0])
+    lane.leave(jobs[1])  # it is gone
+    lane.leave(jobs[0])
+    loop.turn()
+    assert log == ["c"]
+    assert not lane.enter(jobs[0])
+    lane.leave(jobs[2])
+    loop.turn()
+    assert log == ["c", "a"]
