@@ -410,7 +410,8 @@ class PartitionLog:
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
         return self._aborted().overlapping(start_offset, end_offset)
 
-    def aborted_before(self, offset: int) -> list[AbortedTxn]:
+    def aborted_before(self, offset: int) -> Divided[list[AbortedTxn]]:
+        """Return the aborted transactions that began before `offset`; void if segments were removed meanwhile."""
         return self._aborted().begun_before(offset)
 
     def _aborted(self) -> AbortedTransactions:
