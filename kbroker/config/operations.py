@@ -42,20 +42,28 @@ def apply_ops(
         if key is None or key.type is not ConfigType.LIST:
             raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
         old = current.get(name, to_text(key.default) or "")
+        if len(text) > MAX_VALUE_CHARS:
+            raise _too_long()
         items = [item for item in old.split(",") if item]
+        held = set(items)
         for item in _java_split(text):
-            if op is Op.APPEND and item not in items:
+            if op is Op.APPEND and item not in held:
                 items.append(item)
-            elif op is Op.SUBTRACT and item in items:
+                held.add(item)
+            elif op is Op.SUBTRACT and item in held:
                 items.remove(item)
+                held = set(items)
         configs[name] = ",".join(items)
     for name, text in configs.items():
         if len(text) > MAX_VALUE_CHARS and current.get(name) != text:
-            raise InvalidConfig(
-                "The configuration value cannot be added because it exceeds the maximum value size of "
-                f"{MAX_VALUE_CHARS} bytes."
-            )
+            raise _too_long()
     return configs
+
+
+def _too_long() -> InvalidConfig:
+    return InvalidConfig(
+        f"The configuration value cannot be added because it exceeds the maximum value size of {MAX_VALUE_CHARS} bytes."
+    )
 
 
 def _java_split(text: str) -> list[str]:

@@ -107,10 +107,15 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         [name for name in configs if name in BROKER and name.startswith("ssl.") and name != "ssl.client.auth"],
         "These security configs can be dynamically updated only per-listener using the listener prefix",
     )
+    known: dict[str, list[str]] = {}
+    for configured, key in keys.items():
+        if key is not None:
+            known.setdefault(key.name, []).append(configured)
     for name in BROKER:
-        for configured, key in keys.items():
-            if key is not None and key.name == name:
-                parse(key, configs[configured])
+        for configured in known.get(name, ()):
+            key = keys[configured]
+            assert key is not None
+            parse(key, configs[configured])
     if not per_broker:
         _refuse(
             [name for name, key in keys.items() if key is not None and _only_per_broker(name, key)],

@@ -60,7 +60,7 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from kbroker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -73,6 +73,8 @@ from kbroker.protocol.messages.txn_offset_commit import (
 FEW_MEMBERS = 100
 """So many members leave without a look at them beforehand."""
 DELETED_AT_ONCE = 20
+MAX_PROTOCOLS = 1_000
+"""Protocols of one member; clients name a handful. They are kept as long as the member, and compared with others'."""
 _RETRY_ELSEWHERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -160,6 +162,8 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             return JoinGroupResponse(member_id=request.member_id, error_code=ErrorCode.INVALID_GROUP_ID)
         if not self.config.min_session_timeout_ms <= request.session_timeout_ms <= self.config.max_session_timeout_ms:
             return JoinGroupResponse(member_id=request.member_id, error_code=ErrorCode.INVALID_SESSION_TIMEOUT)
+        if len(request.protocols) > MAX_PROTOCOLS:
+            return JoinGroupResponse(member_id=request.member_id, error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
         return self._runtime.run_parked(
             self.partition_for(request.group_id),
@@ -177,6 +181,21 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             lambda shard, parked, _now: shard.sync(request, parked),
             lambda code, _message: SyncGroupResponse(error_code=code),
         )
+
+    def sync_long_group(self, request: SyncGroupRequest) -> Divided[SyncGroupResponse | Awaitable[SyncGroupResponse]]:
+        """SyncGroup with many assignments: the last one counts of each member, and strangers have none."""
+        assignments: dict[str, SyncGroupRequestAssignment] = {}
+        try:
+            shard = self._runtime.shard(self.partition_for(request.group_id))
+            group = shard.groups.get(request.group_id)
+            for assignment in request.assignments:
+                if group is not None and assignment.member_id in group.members:
+                    assignments[assignment.member_id] = assignment
+                yield
+        except ApiError as err:
+            return SyncGroupResponse(error_code=err.code)
+        request.assignments = list(assignments.values())
+        return self.sync_group(request)
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
         """Heartbeat. While the group is loading it is simply taken for good: the session starts anew after that."""

@@ -8,9 +8,10 @@ partitions are in one (TRANSACTION_ABORTABLE where they are not).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 
-from kbroker.coordination.then import then
+from kbroker.coordination.then import later, then
+from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.add_partitions_to_txn import (
@@ -31,18 +32,18 @@ _FIRST_FENCED_VERSION = 2
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
-def _on_error(request: AddPartitionsToTxnRequest, code: int, _message: str | None) -> AddPartitionsToTxnResponse:
-    topics = request.v3_and_below_topics
-    return AddPartitionsToTxnResponse(
-        error_code=code,
-        results_by_topic_v3_and_below=_results(dict.fromkeys(_partitions(topics), ErrorCode(code))),
-    )
+def _on_error(
+    request: AddPartitionsToTxnRequest, code: int, _message: str | None
+) -> Divided[AddPartitionsToTxnResponse]:
+    wanted = yield from _partitions(request.v3_and_below_topics)
+    results = yield from _results(dict.fromkeys(wanted, ErrorCode(code)))
+    return AddPartitionsToTxnResponse(error_code=code, results_by_topic_v3_and_below=results)
 
 
 @handles(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, "0-5", _on_error)
 def add_partitions_to_txn(
     ctx: RequestContext, request: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
+) -> Divided[AddPartitionsToTxnResponse | Awaitable[Divided[AddPartitionsToTxnResponse]]]:
     """Add or verify partitions, transaction by transaction."""
     if ctx.version < _BATCHED_SINCE:
         single = AddPartitionsToTxnTransaction(
@@ -51,36 +52,51 @@ def add_partitions_to_txn(
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        return then(
-            _one(ctx, single), lambda codes: AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(codes))
-        )
-    answers = [(each.transactional_id, _one(ctx, each)) for each in request.transactions]
-    done = {name: answer for name, answer in answers if isinstance(answer, Mapping)}
-    if len(done) == len({name for name, _ in answers}):
-        return _batched(done)
-    return _gather(answers)
+        answer = yield from _one(ctx, single)
+        return later(answer, _of_one) if isinstance(answer, Awaitable) else (yield from _of_one(answer))
+    answers: dict[str, Codes | Awaitable[Codes]] = {}
+    waits = False
+    for asked in request.transactions:
+        answer = yield from _one(ctx, asked)
+        answers[asked.transactional_id] = answer
+        waits = waits or isinstance(answer, Awaitable)
+        yield
+    return later(_gather(answers), _batched) if waits else (yield from _batched(answers))
 
 
-async def _gather(answers: list[tuple[str, Codes | Awaitable[Codes]]]) -> AddPartitionsToTxnResponse:
-    return _batched({name: each if isinstance(each, Mapping) else await each for name, each in answers})
+async def _gather(answers: Mapping[str, Codes | Awaitable[Codes]]) -> Mapping[str, Codes | Awaitable[Codes]]:
+    return {name: each if isinstance(each, Mapping) else await each for name, each in answers.items()}
 
 
-def _batched(codes: Mapping[str, Codes]) -> AddPartitionsToTxnResponse:
-    return AddPartitionsToTxnResponse(
-        results_by_transaction=[
-            AddPartitionsToTxnResult(transactional_id=name, topic_results=_results(each))
-            for name, each in codes.items()
-        ]
-    )
+def _of_one(codes: Codes) -> Divided[AddPartitionsToTxnResponse]:
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=(yield from _results(codes)))
 
 
-def _one(ctx: RequestContext, asked: AddPartitionsToTxnTransaction) -> Codes | Awaitable[Codes]:
-    wanted = _partitions(asked.topics)
+def _batched(answers: Mapping[str, Codes | Awaitable[Codes]]) -> Divided[AddPartitionsToTxnResponse]:
+    results = []
+    for name, codes in answers.items():
+        if isinstance(codes, Mapping):
+            topics = yield from _results(codes)
+            results.append(AddPartitionsToTxnResult(transactional_id=name, topic_results=topics))
+        yield
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+
+def _one(ctx: RequestContext, asked: AddPartitionsToTxnTransaction) -> Divided[Codes | Awaitable[Codes]]:
+    wanted = yield from _partitions(asked.topics)
     state = ctx.services.controller.state
-    unknown = {partition for partition in wanted if state.partition(*partition) is None}
+    unknown = set()
+    for partition in wanted:
+        if state.partition(*partition) is None:
+            unknown.add(partition)
+        yield
     if unknown:
         missing, rest = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
-        return {partition: missing if partition in unknown else rest for partition in wanted}
+        codes: dict[TopicPartition, ErrorCode] = {}
+        for partition in wanted:
+            codes[partition] = missing if partition in unknown else rest
+            yield
+        return codes
     producer = Identity(asked.producer_id, asked.producer_epoch)
     transactions, version = ctx.services.transactions, ctx.version
     if asked.verify_only:
@@ -96,12 +112,20 @@ def _one(ctx: RequestContext, asked: AddPartitionsToTxnTransaction) -> Codes | A
     return then(answer, respond)
 
 
-def _partitions(topics: list[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
-    return list(dict.fromkeys((topic.name, index) for topic in topics for index in topic.partitions))
+def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Divided[Collection[TopicPartition]]:
+    """Return the partitions that are named, each once, in order."""
+    wanted: dict[TopicPartition, None] = {}
+    for topic in topics:
+        for index in topic.partitions:
+            wanted[topic.name, index] = None
+            yield
+        yield
+    return wanted.keys()
 
 
-def _results(codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
+def _results(codes: Codes) -> Divided[list[AddPartitionsToTxnTopicResult]]:
     by_topic: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
     for (topic, index), code in codes.items():
         by_topic.setdefault(topic, []).append(AddPartitionsToTxnPartitionResult(index, code))
+        yield
     return [AddPartitionsToTxnTopicResult(topic, results) for topic, results in by_topic.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kbroker.divided import Divided, each
 from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.messages.alter_configs import (
@@ -12,8 +13,9 @@ from kbroker.protocol.messages.alter_configs import (
 )
 
 
-def _on_error(request: AlterConfigsRequest, code: int, message: str | None) -> AlterConfigsResponse:
-    return AlterConfigsResponse(responses=[_answer(r, code, message) for r in request.resources])
+def _on_error(request: AlterConfigsRequest, code: int, message: str | None) -> Divided[AlterConfigsResponse]:
+    responses = yield from each(request.resources, lambda resource: _answer(resource, code, message))
+    return AlterConfigsResponse(responses=responses)
 
 
 def _answer(resource: AlterConfigsResource, code: int, message: str | None) -> AlterConfigsResourceResponse:
@@ -26,13 +28,13 @@ def _answer(resource: AlterConfigsResource, code: int, message: str | None) -> A
 
 
 @handles(AlterConfigsRequest, AlterConfigsResponse, "0-2", _on_error)
-def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> Divided[AlterConfigsResponse]:
     """Change each resource by itself."""
-    done = outcomes(request.resources, lambda each: _alter(ctx, each, request.validate_only))
-    return AlterConfigsResponse(responses=[_answer(*each) for each in done])
+    done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
+    return AlterConfigsResponse(responses=(yield from each(done, lambda outcome: _answer(*outcome))))
 
 
-def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
-    check_request([(c.name, c.value) for c in resource.configs], KINDS, resource.resource_type)
+def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> Divided[None]:
+    yield from check_request(((c.name, c.value) for c in resource.configs), KINDS, resource.resource_type)
     configs = {c.name: c.value or "" for c in resource.configs}
     change(ctx, resource.resource_type, resource.resource_name, lambda _old: configs, validate_only=validate_only)

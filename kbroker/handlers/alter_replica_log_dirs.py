@@ -5,6 +5,9 @@ The answer tells whether a move has begun; DescribeLogDirs shows its copy as a f
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.alter_replica_log_dirs import (
@@ -15,19 +18,33 @@ from kbroker.protocol.messages.alter_replica_log_dirs import (
 )
 
 
-def _wanted(request: AlterReplicaLogDirsRequest) -> dict[tuple[str, int], str]:
+def _wanted(request: AlterReplicaLogDirsRequest) -> Divided[dict[tuple[str, int], str]]:
     """Return the directory of each partition; of several the last one counts, as in Kafka."""
-    return {(t.name, index): each.path for each in request.dirs for t in each.topics for index in t.partitions}
+    wanted: dict[tuple[str, int], str] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                wanted[topic.name, index] = directory.path
+                yield
+            yield
+        yield
+    return wanted
 
 
-def _on_error(request: AlterReplicaLogDirsRequest, code: int, _message: str | None) -> AlterReplicaLogDirsResponse:
-    return _grouped(dict.fromkeys(_wanted(request), code))
+def _on_error(
+    request: AlterReplicaLogDirsRequest, code: int, _message: str | None
+) -> Divided[AlterReplicaLogDirsResponse]:
+    wanted = yield from _wanted(request)
+    return (yield from _grouped(wanted, lambda _key, _directory: code))
 
 
 @handles(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, "1-2", _on_error)
-def alter_replica_log_dirs(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+def alter_replica_log_dirs(
+    ctx: RequestContext, request: AlterReplicaLogDirsRequest
+) -> Divided[AlterReplicaLogDirsResponse]:
     """Begin each move."""
-    return _grouped({key: _begin(ctx, *key, directory) for key, directory in _wanted(request).items()})
+    wanted = yield from _wanted(request)
+    return (yield from _grouped(wanted, lambda key, directory: _begin(ctx, *key, directory)))
 
 
 def _begin(ctx: RequestContext, topic: str, index: int, directory: str) -> int:
@@ -46,10 +63,14 @@ def _begin(ctx: RequestContext, topic: str, index: int, directory: str) -> int:
     return ErrorCode.NONE
 
 
-def _grouped(codes: dict[tuple[str, int], int]) -> AlterReplicaLogDirsResponse:
+def _grouped(
+    wanted: Mapping[tuple[str, int], str], code_of: Callable[[tuple[str, int], str], int]
+) -> Divided[AlterReplicaLogDirsResponse]:
     topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
-    for (topic, index), code in codes.items():
-        topics.setdefault(topic, []).append(AlterReplicaLogDirPartitionResult(index, code))
+    for key, directory in wanted.items():
+        result = AlterReplicaLogDirPartitionResult(key[1], code_of(key, directory))
+        topics.setdefault(key[0], []).append(result)
+        yield
     return AlterReplicaLogDirsResponse(
         results=[AlterReplicaLogDirTopicResult(name, partitions) for name, partitions in topics.items()]
     )

@@ -5,18 +5,20 @@ Owns the order of checks (ConfigAdminManager, then the controller's validator). 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from kbroker.config.validation import validate_broker, validate_group, validate_topic
 from kbroker.controller.decide import check_topic_name
+from kbroker.divided import Divided
 from kbroker.handlers.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from kbroker.handlers.registry import RequestContext
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 
 R = TypeVar("R", bound="Resource")
 
+MAX_CONFIGS = 1_000
+"""Of one resource in one request. Kafka's controller has 10,000 for a whole request; no resource has so many keys."""
 KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups"}
 
 
@@ -27,34 +29,48 @@ class Resource(Protocol):
     resource_name: str
 
 
-def outcomes(resources: Sequence[R], alter: Callable[[R], None]) -> list[tuple[R, int, str | None]]:
+def outcomes(resources: Sequence[R], alter: Callable[[R], Divided[None]]) -> Divided[list[tuple[R, int, str | None]]]:
     """Change each resource by itself; return error code and message of each. One that is named twice is refused."""
-    seen = Counter((each.resource_type, each.resource_name) for each in resources)
+    seen: dict[tuple[int, str], int] = {}
+    for resource in resources:
+        key = (resource.resource_type, resource.resource_name)
+        seen[key] = seen.get(key, 0) + 1
+        yield
     found: list[tuple[R, int, str | None]] = []
     for resource in resources:
         try:
             if seen[resource.resource_type, resource.resource_name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            alter(resource)
+            yield from alter(resource)
         except ApiError as err:
             found.append((resource, err.code, err.message or DEFAULT_MESSAGES.get(err.code)))
         else:
             found.append((resource, 0, None))
+        yield
     return found
 
 
-def check_request(entries: Sequence[tuple[str, str | None]], kinds: Collection[int], resource_type: int) -> None:
+def check_request(
+    entries: Iterable[tuple[str, str | None]], kinds: Collection[int], resource_type: int
+) -> Divided[None]:
     """Check what can be said without knowing the resource: duplicate keys, null values, a type not among `kinds`."""
-    names = [name for name, _ in entries]
-    if len(set(names)) != len(names):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    nulls = [name for name, value in entries if value is None]
+    names: set[str] = set()
+    nulls: list[str] = []
+    for name, value in entries:
+        if name in names:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        names.add(name)
+        if value is None:
+            nulls.append(name)
+        yield
     if nulls:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
     if resource_type == CLIENT_METRICS:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscriptions are not kept by this broker.")
     if resource_type not in kinds:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+    if len(names) > MAX_CONFIGS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
 
 
 def current_configs(ctx: RequestContext, resource_type: int, name: str) -> Mapping[str, str]:

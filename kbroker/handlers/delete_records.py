@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from kbroker.controller.decide import INTERNAL_TOPICS
+from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
+    DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
 
 _HIGH_WATERMARK = -1
 
 
-def _on_error(request: DeleteRecordsRequest, code: int, _message: str | None) -> DeleteRecordsResponse:
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(t.name, [_result(p.partition_index, code) for p in t.partitions])
-            for t in request.topics
-        ]
-    )
+def _on_error(request: DeleteRecordsRequest, code: int, _message: str | None) -> Divided[DeleteRecordsResponse]:
+    def topic(asked: DeleteRecordsTopic) -> Divided[DeleteRecordsTopicResult]:
+        partitions = yield from each(asked.partitions, lambda partition: _result(partition.partition_index, code))
+        return DeleteRecordsTopicResult(asked.name, partitions)
+
+    return DeleteRecordsResponse(topics=(yield from every(request.topics, topic)))
 
 
 def _result(index: int, code: int, low_watermark: int = -1) -> DeleteRecordsPartitionResult:
@@ -29,15 +30,22 @@ def _result(index: int, code: int, low_watermark: int = -1) -> DeleteRecordsPart
 
 
 @handles(DeleteRecordsRequest, DeleteRecordsResponse, "0-2", _on_error)
-def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> Divided[DeleteRecordsResponse]:
     """Delete partition by partition; a partition named twice counts once, with its last offset."""
     topics: dict[str, dict[int, int]] = {}
     for topic in request.topics:
-        topics.setdefault(topic.name, {}).update({p.partition_index: p.offset for p in topic.partitions})
-    results = [
-        DeleteRecordsTopicResult(name, [_delete(ctx, name, index, offset) for index, offset in offsets.items()])
-        for name, offsets in topics.items()
-    ]
+        offsets = topics.setdefault(topic.name, {})
+        for partition in topic.partitions:
+            offsets[partition.partition_index] = partition.offset
+            yield
+        yield
+
+    def of_topic(asked: tuple[str, dict[int, int]]) -> Divided[DeleteRecordsTopicResult]:
+        name, offsets = asked
+        results = yield from each(offsets.items(), lambda wanted: _delete(ctx, name, *wanted))
+        return DeleteRecordsTopicResult(name, results)
+
+    results = yield from every(topics.items(), of_topic)
     ctx.services.replicas.logs.save_log_starts()
     return DeleteRecordsResponse(topics=results)
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import TypeVar
 
+from kbroker.cluster_state import ClusterState
+from kbroker.controller.controller import PIECE_TOPICS
+from kbroker.divided import Divided, each
+from kbroker.handlers.create_partitions import MAX_TOPICS
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from kbroker.protocol.wire import ZERO_UUID
 
 _FIRST_DISABLED_VERSION = 3
+_Key = TypeVar("_Key", str, bytes)
 
 
-def _on_error(request: DeleteTopicsRequest, code: int, message: str | None) -> DeleteTopicsResponse:
-    named = [_result(n, ZERO_UUID, code, message) for n in request.topic_names]
-    return DeleteTopicsResponse(responses=named + [_result(t.name, t.topic_id, code, message) for t in request.topics])
+def _on_error(request: DeleteTopicsRequest, code: int, message: str | None) -> Divided[DeleteTopicsResponse]:
+    named = yield from each(request.topic_names, lambda name: _result(name, ZERO_UUID, code, message))
+    both = yield from each(request.topics, lambda topic: _result(topic.name, topic.topic_id, code, message))
+    return DeleteTopicsResponse(responses=named + both)
 
 
 def _result(name: str | None, topic_id: bytes, code: int, message: str | None) -> DeletableTopicResult:
@@ -22,14 +30,38 @@ def _result(name: str | None, topic_id: bytes, code: int, message: str | None) -
 
 
 @handles(DeleteTopicsRequest, DeleteTopicsResponse, "1-6", _on_error)
-def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Sort the request into names and ids, refuse what is ambiguous, delete the rest in one write."""
+def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> Divided[DeleteTopicsResponse]:
+    """Sort the request into names and ids, refuse what is ambiguous, delete the rest, some at a time."""
     if not ctx.services.config.get_bool("delete.topic.enable"):
         if ctx.version < _FIRST_DISABLED_VERSION:
             raise ApiError(ErrorCode.INVALID_REQUEST, "This version does not support topic deletion.")
         raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
-    results, names, ids = _sort(request)
-    state = ctx.services.controller.state
+    results: list[DeletableTopicResult] = []
+    names, ids = yield from _sort(request, results)
+    doomed = yield from _found(ctx.services.controller.state, names, ids, results)
+    if len(doomed) > MAX_TOPICS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+    yield from _delete(ctx, doomed)
+    for topic_id, name in doomed.items():
+        results.append(_result(name, topic_id, 0, None))
+        yield
+    return DeleteTopicsResponse(responses=results)
+
+
+def _delete(ctx: RequestContext, doomed: Mapping[bytes, str]) -> Divided[None]:
+    """Delete some topics at a time; those that another request has deleted meanwhile are gone already."""
+    controller = ctx.services.controller
+    left = iter(doomed)
+    while piece := list(islice(left, PIECE_TOPICS)):
+        known = controller.state.topic_names
+        controller.delete_topics([known[topic_id] for topic_id in piece if topic_id in known])
+        yield
+
+
+def _found(
+    state: ClusterState, names: Iterable[str], ids: Iterable[bytes], results: list[DeletableTopicResult]
+) -> Divided[dict[bytes, str]]:
+    """Return the topics to delete, and add the answers for those that cannot be."""
     doomed: dict[bytes, str] = {}
     for topic_id in ids:
         known = state.topic_names.get(topic_id)
@@ -38,6 +70,7 @@ def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTo
             results.append(_result(None, topic_id, code, DEFAULT_MESSAGES[code]))
         else:
             doomed[topic_id] = known
+        yield
     for name in names:
         topic = state.topics.get(name)
         if topic is None:
@@ -49,28 +82,42 @@ def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTo
             results.append(_result(name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
         else:
             doomed[topic.topic_id] = name
-    ctx.services.controller.delete_topics(doomed.values())
-    results += [_result(name, topic_id, 0, None) for topic_id, name in doomed.items()]
-    return DeleteTopicsResponse(responses=results)
+        yield
+    return doomed
 
 
-def _sort(request: DeleteTopicsRequest) -> tuple[list[DeletableTopicResult], list[str], list[bytes]]:
-    """Return the refusals so far, the names and the ids that stand once."""
-    refused: list[DeletableTopicResult] = []
-    names, ids = Counter(request.topic_names), Counter[bytes]()
+def _sort(request: DeleteTopicsRequest, refused: list[DeletableTopicResult]) -> Divided[tuple[list[str], list[bytes]]]:
+    """Return the names and the ids that stand once, and add the answers for the rest."""
+    names: dict[str, int] = {}
+    ids: dict[bytes, int] = {}
+    for name in request.topic_names:
+        names[name] = names.get(name, 0) + 1
+        yield
     for topic in request.topics:
         if topic.name is not None and topic.topic_id != ZERO_UUID:
             text = "You may not specify both topic name and topic id."
             refused.append(_result(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
         elif topic.name is not None:
-            names[topic.name] += 1
+            names[topic.name] = names.get(topic.name, 0) + 1
         elif topic.topic_id != ZERO_UUID:
-            ids[topic.topic_id] += 1
+            ids[topic.topic_id] = ids.get(topic.topic_id, 0) + 1
         else:
             text = "Neither topic name nor id were specified."
             refused.append(_result(None, ZERO_UUID, ErrorCode.INVALID_REQUEST, text))
-    refused += [
-        _result(n, ZERO_UUID, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for n, c in names.items() if c > 1
-    ]
-    refused += [_result(None, i, ErrorCode.INVALID_REQUEST, "Duplicate topic id.") for i, c in ids.items() if c > 1]
-    return refused, [n for n, c in names.items() if c == 1], [i for i, c in ids.items() if c == 1]
+        yield
+    code = ErrorCode.INVALID_REQUEST
+    once = yield from _once(names, lambda name: refused.append(_result(name, ZERO_UUID, code, "Duplicate topic name.")))
+    by_id = yield from _once(ids, lambda each: refused.append(_result(None, each, code, "Duplicate topic id.")))
+    return once, by_id
+
+
+def _once(counts: Mapping[_Key, int], refuse: Callable[[_Key], None]) -> Divided[list[_Key]]:
+    """Return what is named once; the rest is refused."""
+    once = []
+    for key, count in counts.items():
+        if count == 1:
+            once.append(key)
+        else:
+            refuse(key)
+        yield
+    return once

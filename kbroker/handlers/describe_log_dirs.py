@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kbroker.divided import Divided, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
@@ -21,14 +22,23 @@ def _on_error(_request: DescribeLogDirsRequest, code: int, _message: str | None)
 
 
 @handles(DescribeLogDirsRequest, DescribeLogDirsResponse, "1-5", _on_error)
-def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> Divided[DescribeLogDirsResponse]:
     """Measure every log directory; null topics means all partitions."""
-    wanted = None if request.topics is None else {(t.topic, p) for t in request.topics for p in t.partitions}
+    wanted: set[Key] | None = None
+    if request.topics is not None:
+        wanted = set()
+        for topic in request.topics:
+            for index in topic.partitions:
+                wanted.add((topic.topic, index))
+                yield
+            yield
     logs = ctx.services.replicas.logs
-    return DescribeLogDirsResponse(results=[_describe(logs, manager, wanted) for manager in logs.managers])
+    return DescribeLogDirsResponse(
+        results=(yield from every(logs.managers, lambda manager: _describe(logs, manager, wanted)))
+    )
 
 
-def _describe(logs: LogManager, manager: LogDirectory, wanted: set[Key] | None) -> DescribeLogDirsResult:
+def _describe(logs: LogManager, manager: LogDirectory, wanted: set[Key] | None) -> Divided[DescribeLogDirsResult]:
     if manager.failure:
         return _offline(manager)
     try:
@@ -37,14 +47,16 @@ def _describe(logs: LogManager, manager: LogDirectory, wanted: set[Key] | None) 
         manager.report(error)
         return _offline(manager)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    for (topic, partition), log in manager.logs.items():
+    for (topic, partition), log in list(manager.logs.items()):
         if wanted is None or (topic, partition) in wanted:
             lag = max(log.high_watermark - log.log_end_offset, 0)
             topics.setdefault(topic, []).append(DescribeLogDirsPartition(partition, log.size, lag))
-    for (topic, partition), move in logs.moves.items():
+        yield
+    for (topic, partition), move in list(logs.moves.items()):
         if move.target is manager and (wanted is None or (topic, partition) in wanted):
             lag = max(move.log.log_end_offset - move.offset, 0)
             topics.setdefault(topic, []).append(DescribeLogDirsPartition(partition, move.size, lag, is_future_key=True))
+        yield
     return DescribeLogDirsResult(
         log_dir=manager.directory,
         topics=[DescribeLogDirsTopic(name, partitions) for name, partitions in topics.items()],

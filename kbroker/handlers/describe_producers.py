@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from kbroker.controller.decide import topic_name_fault
+from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
 from kbroker.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
+    TopicRequest,
     TopicResponse,
 )
+from kbroker.replicas import Partition
+
+MAX_REPEATED = 100_000
+"""Producers that are listed again because their partition is named again, in one answer: some 4 MB."""
 
 
-def _on_error(request: DescribeProducersRequest, code: int, message: str | None) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(t.name, [_failed(i, ErrorCode(code), message) for i in t.partition_indexes])
-            for t in request.topics
-        ]
-    )
+def _on_error(request: DescribeProducersRequest, code: int, message: str | None) -> Divided[DescribeProducersResponse]:
+    def topic(asked: TopicRequest) -> Divided[TopicResponse]:
+        failed = each(asked.partition_indexes, lambda index: _failed(index, ErrorCode(code), message))
+        return TopicResponse(asked.name, (yield from failed))
+
+    return DescribeProducersResponse(topics=(yield from every(request.topics, topic)))
 
 
 def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionResponse:
@@ -28,16 +34,34 @@ def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionRespon
 
 
 @handles(DescribeProducersRequest, DescribeProducersResponse, "0", _on_error)
-def describe_producers(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    """List producers, partition by partition."""
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(t.name, [_partition(ctx, t.name, i) for i in t.partition_indexes]) for t in request.topics
-        ]
-    )
+def describe_producers(ctx: RequestContext, request: DescribeProducersRequest) -> Divided[DescribeProducersResponse]:
+    """List producers, partition by partition; one that is named again shares its list, within a bound."""
+    known: dict[Partition, list[ProducerState]] = {}
+    left = MAX_REPEATED
+
+    def one(topic: str, index: int) -> Divided[PartitionResponse]:
+        nonlocal left
+        refused = _refused(ctx, topic, index)
+        partition = ctx.services.replicas.get((topic, index))
+        if refused is not None or partition is None:
+            return refused or _failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+        producers = known.get(partition)
+        if producers is None:
+            producers = known[partition] = yield from each(partition.log.active_producers(), _state)
+        else:
+            left -= len(producers)
+            if left < 0:
+                return _failed(index, ErrorCode.INVALID_REQUEST, "The request names this partition too often.")
+        return PartitionResponse(partition_index=index, active_producers=producers)
+
+    def of_topic(asked: TopicRequest) -> Divided[TopicResponse]:
+        return TopicResponse(asked.name, (yield from every(asked.partition_indexes, lambda i: one(asked.name, i))))
+
+    return DescribeProducersResponse(topics=(yield from every(request.topics, of_topic)))
 
 
-def _partition(ctx: RequestContext, topic: str, index: int) -> PartitionResponse:
+def _refused(ctx: RequestContext, topic: str, index: int) -> PartitionResponse | None:
+    """Return the answer for a partition that this broker does not lead."""
     fault = topic_name_fault(topic)
     if fault is not None:
         return _failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")
@@ -45,22 +69,20 @@ def _partition(ctx: RequestContext, topic: str, index: int) -> PartitionResponse
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return _failed(index, code, DEFAULT_MESSAGES[code])
     partition = ctx.services.replicas.get((topic, index))
-    if partition is None or not partition.leading:
-        code = ctx.services.replicas.why_missing(topic, index)
-        if code != ErrorCode.KAFKA_STORAGE_ERROR and ctx.services.controller.state.partition(topic, index) is not None:
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return _failed(index, code, None)
-    return PartitionResponse(
-        partition_index=index,
-        active_producers=[
-            ProducerState(
-                producer_id=p.producer_id,
-                producer_epoch=p.producer_epoch,
-                last_sequence=p.last_sequence,
-                last_timestamp=p.last_timestamp,
-                coordinator_epoch=p.coordinator_epoch,
-                current_txn_start_offset=p.current_txn_first_offset,
-            )
-            for p in partition.log.active_producers()
-        ],
+    if partition is not None and partition.leading:
+        return None
+    code = ctx.services.replicas.why_missing(topic, index)
+    if code != ErrorCode.KAFKA_STORAGE_ERROR and ctx.services.controller.state.partition(topic, index) is not None:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return _failed(index, code, None)
+
+
+def _state(p: ProducerEntry) -> ProducerState:
+    return ProducerState(
+        producer_id=p.producer_id,
+        producer_epoch=p.producer_epoch,
+        last_sequence=p.last_sequence,
+        last_timestamp=p.last_timestamp,
+        coordinator_epoch=p.coordinator_epoch,
+        current_txn_start_offset=p.current_txn_first_offset,
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kbroker.cluster_state import PartitionState, TopicState
 from kbroker.controller.decide import INTERNAL_TOPICS, topic_name_fault
+from kbroker.divided import Divided, each, in_order
 from kbroker.handlers.metadata import NOT_ASKED, TOPIC_OPERATIONS
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -13,30 +16,30 @@ from kbroker.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
 )
 
 
 def _on_error(
     request: DescribeTopicPartitionsRequest, code: int, _message: str | None
-) -> DescribeTopicPartitionsResponse:
-    return DescribeTopicPartitionsResponse(
-        topics=[
-            DescribeTopicPartitionsResponseTopic(error_code=code, name=t.name, topic_authorized_operations=NOT_ASKED)
-            for t in request.topics
-        ]
-    )
+) -> Divided[DescribeTopicPartitionsResponse]:
+    def failed(topic: TopicRequest) -> DescribeTopicPartitionsResponseTopic:
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=code, name=topic.name, topic_authorized_operations=NOT_ASKED
+        )
+
+    return DescribeTopicPartitionsResponse(topics=(yield from each(request.topics, failed)))
 
 
 @handles(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, "0", _on_error)
 def describe_topic_partitions(
     ctx: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Divided[DescribeTopicPartitionsResponse]:
     """Return at most `response_partition_limit` partitions, and the cursor of what follows."""
     state = ctx.services.controller.state
     cursor = request.cursor
     first = cursor.topic_name if cursor is not None else ""
-    names = sorted({t.name for t in request.topics} if request.topics else set(state.topics))
-    names = [name for name in names if name >= first]
+    names = yield from _from(first, (t.name for t in request.topics) if request.topics else state.topics)
     if cursor is not None and request.topics and cursor.topic_name not in names:
         text = f"DescribeTopicPartitionsRequest topic list should contain the cursor topic: {cursor.topic_name}"
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
@@ -46,7 +49,8 @@ def describe_topic_partitions(
     cap = ctx.services.config.get_int("max.request.partition.size.limit")
     left = max(min(cap, request.response_partition_limit), 1)
     answer = DescribeTopicPartitionsResponse()
-    for name in names:
+    for name in (yield from in_order(names)):
+        yield
         if left == 0:
             answer.next_cursor = Cursor(name, 0)
             break
@@ -57,12 +61,23 @@ def describe_topic_partitions(
             continue
         start = cursor.partition_index if cursor is not None and name == first else 0
         stop = min(start + left, len(topic.partitions))
-        answer.topics.append(_describe(topic, start, stop))
+        described = yield from _describe(topic, start, stop)
+        answer.topics.append(described)
         left -= max(stop - start, 0)
         if stop < len(topic.partitions):
             answer.next_cursor = Cursor(name, stop)
             break
     return answer
+
+
+def _from(first: str, names: Iterable[str]) -> Divided[set[str]]:
+    """Return the names that are not before `first`, each once."""
+    found: set[str] = set()
+    for name in names:
+        if name >= first:
+            found.add(name)
+        yield
+    return found
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
@@ -75,12 +90,12 @@ def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-def _describe(topic: TopicState, start: int, stop: int) -> DescribeTopicPartitionsResponseTopic:
+def _describe(topic: TopicState, start: int, stop: int) -> Divided[DescribeTopicPartitionsResponseTopic]:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(i, topic.partitions[i]) for i in range(start, stop)],
+        partitions=(yield from each(range(start, stop), lambda i: _partition(i, topic.partitions[i]))),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 

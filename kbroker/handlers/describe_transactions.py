@@ -6,8 +6,9 @@ partitions are those without a marker yet.
 
 from __future__ import annotations
 
+from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.errors import ApiError
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -16,24 +17,39 @@ from kbroker.protocol.messages.describe_transactions import (
 )
 from kbroker.txn.states import NAMES
 
+MAX_REPEATED = 1_000_000
+"""Partitions that are listed again because their transaction is named again, in one answer: some 4 MB."""
 
-def _on_error(request: DescribeTransactionsRequest, code: int, _message: str | None) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=[
-            TransactionState(error_code=code, transactional_id=name) for name in request.transactional_ids
-        ]
-    )
+
+def _on_error(
+    request: DescribeTransactionsRequest, code: int, _message: str | None
+) -> Divided[DescribeTransactionsResponse]:
+    failed = each(request.transactional_ids, lambda name: TransactionState(error_code=code, transactional_id=name))
+    return DescribeTransactionsResponse(transaction_states=(yield from failed))
 
 
 @handles(DescribeTransactionsRequest, DescribeTransactionsResponse, "0", _on_error)
-def describe_transactions(ctx: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-    """Describe transactional ids."""
-    return DescribeTransactionsResponse(
-        transaction_states=[_describe(ctx, transactional_id) for transactional_id in request.transactional_ids]
-    )
+def describe_transactions(
+    ctx: RequestContext, request: DescribeTransactionsRequest
+) -> Divided[DescribeTransactionsResponse]:
+    """Describe transactional ids; one that is named again shares its answer, within a bound."""
+    known: dict[str, TransactionState] = {}
+    left = MAX_REPEATED
+    states = []
+    for transactional_id in request.transactional_ids:
+        state = known.get(transactional_id)
+        if state is None:
+            state = known[transactional_id] = yield from _describe(ctx, transactional_id)
+        else:
+            left -= sum(len(topic.partitions) for topic in state.topics)
+            if left < 0:
+                state = TransactionState(error_code=ErrorCode.INVALID_REQUEST, transactional_id=transactional_id)
+        states.append(state)
+        yield
+    return DescribeTransactionsResponse(transaction_states=states)
 
 
-def _describe(ctx: RequestContext, transactional_id: str) -> TransactionState:
+def _describe(ctx: RequestContext, transactional_id: str) -> Divided[TransactionState]:
     try:
         txn = ctx.services.transactions.find(transactional_id)
     except ApiError as err:
@@ -41,6 +57,7 @@ def _describe(ctx: RequestContext, transactional_id: str) -> TransactionState:
     by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(txn.partitions):
         by_topic.setdefault(topic, []).append(index)
+        yield
     return TransactionState(
         transactional_id=transactional_id,
         transaction_state=NAMES[txn.state],

@@ -10,8 +10,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -20,6 +21,8 @@ _STALE_MS = 120_000
 _FIRST_ID_VERSION = 13
 _MAX_PARTITIONS = 500_000
 """What all sessions together remember at most, some 150 MB: a request may name partitions that do not even exist."""
+_AT_ONCE = 64
+"""Partitions that a long request changes before others have a turn."""
 
 Key = tuple[str, bytes, int]
 """Topic name ("" when the client speaks in ids), topic id, partition."""
@@ -91,6 +94,7 @@ class FetchSessions:
         self._sessions: dict[int, Session] = {}
         self._partitions = 0
         self._random = random.Random(seed)
+        self.get = self._sessions.get
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -115,20 +119,58 @@ class FetchSessions:
             self._remove(session.id)
             return None
         session.last_used_ms = now_ms
+        if len(session.partitions) != session.size:
+            self._account(session)
+        session.epoch = next_epoch(session.epoch)
+        return session
+
+    def begin_divided(self, request: FetchRequest, version: int, now_ms: float) -> Divided[Session | None]:
+        """As `begin`, where a request has many changes: what it changes is changed piece by piece after it."""
+        bare = FetchRequest(session_id=request.session_id, session_epoch=request.session_epoch)
+        session = self.begin(bare, version, now_ms)
+        if session is None:
+            return None
+        for piece in _pieces(request):
+            session.update(piece)
+            yield
+        if not session.partitions:
+            self._remove(session.id)
+            return None
+        if self._sessions.get(session.id) is not session:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._account(session)
+        return session
+
+    def _account(self, session: Session) -> None:
+        """Count the partitions of a session that has changed. Raises ApiError where they are too many; it ends then."""
         grown = len(session.partitions) - session.size
         if grown > 0 and self._partitions + grown > _MAX_PARTITIONS:
             self._remove(session.id)
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.size += grown
         self._partitions += grown
-        session.epoch = next_epoch(session.epoch)
-        return session
 
     def create(self, answered: list[tuple[Key, FetchPartition, PartitionData]], version: int, now_ms: float) -> int:
         """Open a session for what a full request fetched; return its id, 0 when there is no room for it."""
-        if len(self._sessions) >= self._slots and not self._evict(len(answered), now_ms):
+        partitions = {}
+        for key, wanted, data in answered:
+            partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
+        return self._open(partitions, version, now_ms)
+
+    def create_divided(
+        self, answered: list[tuple[Key, FetchPartition, PartitionData]], version: int, now_ms: float
+    ) -> Divided[int]:
+        """As `create`, of many partitions."""
+        partitions = {}
+        for key, wanted, data in answered:
+            partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
+            yield
+        return self._open(partitions, version, now_ms)
+
+    def _open(self, partitions: dict[Key, CachedPartition], version: int, now_ms: float) -> int:
+        if len(self._sessions) >= self._slots and not self._evict(len(partitions), now_ms):
             return 0
-        while self._partitions + len(answered) > _MAX_PARTITIONS:
+        while self._partitions + len(partitions) > _MAX_PARTITIONS:
             oldest = min(self._sessions.values(), key=lambda s: s.last_used_ms, default=None)
             if oldest is None or now_ms - oldest.last_used_ms <= _STALE_MS:
                 return 0
@@ -137,9 +179,8 @@ class FetchSessions:
         while session_id in self._sessions:
             session_id = self._random.randrange(1, 0x7FFFFFFF)
         session = Session(session_id, version >= _FIRST_ID_VERSION, now_ms)
-        for key, wanted, data in answered:
-            session.partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
-        session.size = len(session.partitions)
+        session.partitions = partitions
+        session.size = len(partitions)
         self._partitions += session.size
         self._sessions[session_id] = session
         return session_id
@@ -168,3 +209,15 @@ def wanted_of(request: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
         name, topic_id = topic.topic, topic.topic_id
         for wanted in topic.partitions:
             yield (name, topic_id, wanted.partition), wanted
+
+
+def _pieces(request: FetchRequest) -> Iterator[FetchRequest]:
+    """Yield short requests that together change what a long one does, in order."""
+    for topic in request.topics:
+        for start in range(0, len(topic.partitions), _AT_ONCE):
+            part = FetchTopic(topic.topic, topic.topic_id, topic.partitions[start : start + _AT_ONCE])
+            yield FetchRequest(topics=[part])
+    for gone in request.forgotten_topics_data:
+        for start in range(0, len(gone.partitions), _AT_ONCE):
+            forgotten = ForgottenTopic(gone.topic, gone.topic_id, gone.partitions[start : start + _AT_ONCE])
+            yield FetchRequest(forgotten_topics_data=[forgotten])

@@ -11,6 +11,7 @@ from kbroker.config.loggers import check_levels, set_levels
 from kbroker.config.operations import Op, apply_broker_ops, apply_ops
 from kbroker.config.table import GROUP as GROUP_KEYS
 from kbroker.config.table import TOPIC as TOPIC_KEYS
+from kbroker.divided import Divided, each
 from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, TOPIC
 from kbroker.handlers.registry import RequestContext, handles
@@ -27,8 +28,9 @@ _OPERATIONS = frozenset(int(op) for op in Op)
 
 def _on_error(
     request: IncrementalAlterConfigsRequest, code: int, message: str | None
-) -> IncrementalAlterConfigsResponse:
-    return IncrementalAlterConfigsResponse(responses=[_answer(r, code, message) for r in request.resources])
+) -> Divided[IncrementalAlterConfigsResponse]:
+    responses = yield from each(request.resources, lambda resource: _answer(resource, code, message))
+    return IncrementalAlterConfigsResponse(responses=responses)
 
 
 def _answer(resource: AlterConfigsResource, code: int, message: str | None) -> AlterConfigsResourceResponse:
@@ -43,16 +45,16 @@ def _answer(resource: AlterConfigsResource, code: int, message: str | None) -> A
 @handles(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, "0-1", _on_error)
 def incremental_alter_configs(
     ctx: RequestContext, request: IncrementalAlterConfigsRequest
-) -> IncrementalAlterConfigsResponse:
+) -> Divided[IncrementalAlterConfigsResponse]:
     """Change each resource by itself."""
-    done = outcomes(request.resources, lambda each: _alter(ctx, each, request.validate_only))
-    return IncrementalAlterConfigsResponse(responses=[_answer(*each) for each in done])
+    done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
+    return IncrementalAlterConfigsResponse(responses=(yield from each(done, lambda outcome: _answer(*outcome))))
 
 
-def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
+def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> Divided[None]:
     kind = resource.resource_type
-    entries = [(c.name, "" if c.config_operation == Op.DELETE else c.value) for c in resource.configs]
-    check_request(entries, (*KINDS, BROKER_LOGGER), kind)
+    entries = ((c.name, "" if c.config_operation == Op.DELETE else c.value) for c in resource.configs)
+    yield from check_request(entries, (*KINDS, BROKER_LOGGER), kind)
     ops = []
     for config in resource.configs:
         if config.config_operation not in _OPERATIONS:

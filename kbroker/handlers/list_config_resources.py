@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from kbroker.divided import Divided
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.repeated_groups import distinct
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_config_resources import (
     ConfigResource,
@@ -13,15 +17,25 @@ from kbroker.protocol.messages.list_config_resources import (
 
 
 @handles(ListConfigResourcesRequest, ListConfigResourcesResponse, "0-1")
-def list_config_resources(ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+def list_config_resources(
+    ctx: RequestContext, request: ListConfigResourcesRequest
+) -> Divided[ListConfigResourcesResponse]:
     """List by type; v0 knows client metrics only, of which this broker keeps none."""
     supported = {CLIENT_METRICS} if ctx.version == 0 else {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
-    wanted = set(request.resource_types) or supported
+    wanted = (yield from distinct(request.resource_types)).keys() or supported
     if not wanted <= supported:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     state = ctx.services.controller.state
     brokers = [str(node_id) for node_id in state.brokers]
-    names = {GROUP: list(state.group_configs), BROKER_LOGGER: brokers, BROKER: brokers, TOPIC: list(state.topics)}
-    return ListConfigResourcesResponse(
-        config_resources=[ConfigResource(name, kind) for kind, held in names.items() if kind in wanted for name in held]
-    )
+    names: dict[int, Iterable[str]] = {
+        GROUP: state.group_configs,
+        BROKER_LOGGER: brokers,
+        BROKER: brokers,
+        TOPIC: state.topics,
+    }
+    resources = []
+    for kind, held in names.items():
+        for name in held if kind in wanted else ():
+            resources.append(ConfigResource(name, kind))
+            yield
+    return ListConfigResourcesResponse(config_resources=resources)

@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
+from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -16,6 +15,7 @@ from kbroker.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 from kbroker.replicas import Partition
@@ -26,36 +26,38 @@ _READ_COMMITTED = 1
 _CONSUMER = -1
 
 
-def _on_error(request: ListOffsetsRequest, code: int, _message: str | None) -> ListOffsetsResponse:
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=t.name,
-                partitions=[
-                    ListOffsetsPartitionResponse(partition_index=p.partition_index, error_code=code)
-                    for p in t.partitions
-                ],
-            )
-            for t in request.topics
-        ]
-    )
+def _on_error(request: ListOffsetsRequest, code: int, _message: str | None) -> Divided[ListOffsetsResponse]:
+    def failed(partition: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        return ListOffsetsPartitionResponse(partition_index=partition.partition_index, error_code=code)
+
+    def topic(asked: ListOffsetsTopic) -> Divided[ListOffsetsTopicResponse]:
+        return ListOffsetsTopicResponse(name=asked.name, partitions=(yield from each(asked.partitions, failed)))
+
+    return ListOffsetsResponse(topics=(yield from every(request.topics, topic)))
 
 
 @handles(ListOffsetsRequest, ListOffsetsResponse, "1-11", _on_error)
-def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> Divided[ListOffsetsResponse]:
     """Look each partition up."""
-    asked = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+    asked: dict[tuple[str, int], int] = {}
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            key = (topic.name, wanted.partition_index)
+            asked[key] = asked.get(key, 0) + 1
+            yield
+        yield
     topics: dict[str, list[ListOffsetsPartitionResponse]] = {}
-    refused: set[tuple[str, int]] = set()
     for topic in request.topics:
         answers = topics.setdefault(topic.name, [])
         for wanted in topic.partitions:
-            if asked[topic.name, wanted.partition_index] > 1:
-                if (topic.name, wanted.partition_index) not in refused:
-                    refused.add((topic.name, wanted.partition_index))
-                    answers.append(_answer(wanted, ErrorCode.INVALID_REQUEST))
-            else:
+            key = (topic.name, wanted.partition_index)
+            if asked[key] == 1:
                 answers.append(_one(ctx, request, topic.name, wanted))
+            elif asked[key]:
+                asked[key] = 0  # refused, once
+                answers.append(_answer(wanted, ErrorCode.INVALID_REQUEST))
+            yield
+        yield
     return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name, found) for name, found in topics.items()])
 
 

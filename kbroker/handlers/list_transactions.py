@@ -8,13 +8,14 @@ takes more than linear time.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import re2
 
+from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.repeated_groups import distinct
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -27,50 +28,36 @@ from kbroker.txn.transaction import Transaction
 _BY_NAME = {name: state for state, name in NAMES.items()}
 
 
-AT_ONCE = 5_000
-"""Transactions looked at before others have a turn: some 10 ms."""
-
-
 @handles(ListTransactionsRequest, ListTransactionsResponse, "0-2")
-def list_transactions(
-    ctx: RequestContext, request: ListTransactionsRequest
-) -> ListTransactionsResponse | Awaitable[ListTransactionsResponse]:
+def list_transactions(ctx: RequestContext, request: ListTransactionsRequest) -> Divided[ListTransactionsResponse]:
     """List transactional ids, as they are now."""
-    wanted = _filter(request, ctx.services.clock.now_ms())
-    response = ListTransactionsResponse(
-        unknown_state_filters=[name for name in dict.fromkeys(request.state_filters) if name not in _BY_NAME],
-        transaction_states=[],
-    )
-    known = ctx.services.transactions.all()
-    if len(known) > AT_ONCE:
-        return _list_slowly(known, wanted, response)
-    response.transaction_states = _listed(known, wanted)
-    return response
+    names = yield from distinct(request.state_filters)
+    producer_ids = yield from distinct(request.producer_id_filters)
+    unknown = []
+    for name in names:
+        if name not in _BY_NAME:
+            unknown.append(name)
+        yield
+    wanted = _filter(request, names, producer_ids, ctx.services.clock.now_ms())
+    states = []
+    for txn in ctx.services.transactions.all():
+        if wanted(txn):
+            states.append(TransactionState(txn.transactional_id, txn.producer_id, NAMES[txn.state]))
+        yield
+    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=states)
 
 
-async def _list_slowly(
-    known: Sequence[Transaction], wanted: Callable[[Transaction], bool], response: ListTransactionsResponse
-) -> ListTransactionsResponse:
-    for start in range(0, len(known), AT_ONCE):
-        response.transaction_states += _listed(known[start : start + AT_ONCE], wanted)
-        await asyncio.sleep(0)
-    return response
-
-
-def _listed(known: Sequence[Transaction], wanted: Callable[[Transaction], bool]) -> list[TransactionState]:
-    return [TransactionState(t.transactional_id, t.producer_id, NAMES[t.state]) for t in known if wanted(t)]
-
-
-def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[Transaction], bool]:
-    states = {_BY_NAME[name] for name in request.state_filters if name in _BY_NAME}
-    producer_ids = set(request.producer_id_filters)
+def _filter(
+    request: ListTransactionsRequest, names: Mapping[str, None], producer_ids: Mapping[int, None], now_ms: int
+) -> Callable[[Transaction], bool]:
+    states = {state for name, state in _BY_NAME.items() if name in names}
     longer_than = request.duration_filter
     pattern = _compile(request.transactional_id_pattern)
 
     def wanted(txn: Transaction) -> bool:
         return (
             (not producer_ids or txn.producer_id in producer_ids)
-            and (not request.state_filters or txn.state in states)
+            and (not names or txn.state in states)
             and (longer_than < 0 or now_ms - txn.start_ms > longer_than)
             and (pattern is None or bool(pattern.fullmatch(txn.transactional_id)))
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offset_for_leader_epoch import (
@@ -9,31 +12,33 @@ from kbroker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
 
 
-def _on_error(request: OffsetForLeaderEpochRequest, code: int, _message: str | None) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=t.topic,
-                partitions=[EpochEndOffset(error_code=code, partition=p.partition) for p in t.partitions],
-            )
-            for t in request.topics
-        ]
-    )
+def _on_error(
+    request: OffsetForLeaderEpochRequest, code: int, _message: str | None
+) -> Divided[OffsetForLeaderEpochResponse]:
+    return _by_topic(request, lambda _topic, p: EpochEndOffset(error_code=code, partition=p.partition))
 
 
 @handles(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, "2-4", _on_error)
-def offset_for_leader_epoch(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+def offset_for_leader_epoch(
+    ctx: RequestContext, request: OffsetForLeaderEpochRequest
+) -> Divided[OffsetForLeaderEpochResponse]:
     """Look each partition up."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(topic=t.topic, partitions=[_one(ctx, t.topic, p) for p in t.partitions])
-            for t in request.topics
-        ]
-    )
+    return _by_topic(request, lambda topic, partition: _one(ctx, topic, partition))
+
+
+def _by_topic(
+    request: OffsetForLeaderEpochRequest, look: Callable[[str, OffsetForLeaderPartition], EpochEndOffset]
+) -> Divided[OffsetForLeaderEpochResponse]:
+    def topic(asked: OffsetForLeaderTopic) -> Divided[OffsetForLeaderTopicResult]:
+        partitions = yield from each(asked.partitions, lambda partition: look(asked.topic, partition))
+        return OffsetForLeaderTopicResult(topic=asked.topic, partitions=partitions)
+
+    return OffsetForLeaderEpochResponse(topics=(yield from every(request.topics, topic)))
 
 
 def _one(ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:

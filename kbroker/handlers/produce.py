@@ -1,6 +1,7 @@
 """Produce (key 0), versions 3-13: append one batch to each partition.
 
-The hot path: a batch is never opened here, its bytes go from the network buffer to the log as they are. acks=0 has no
+The hot path: a batch is never opened here, its bytes go from the network buffer to the log as they are. A batch that
+the log has to open, and that takes longer than a moment, is left for the end (produce_in_slices.py). acks=0 has no
 answer, and an error then closes the connection. What is part of a transaction goes another way, where the transaction
 coordinator is asked (produce_in_transaction.py).
 Version notes: up to v11 a transaction must have been told of the partition, since v12 it is told here (KIP-890).
@@ -8,9 +9,10 @@ Version notes: up to v11 a transaction must have been told of the partition, sin
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from functools import partial
 
 from kbroker.controller.decide import INTERNAL_TOPICS
+from kbroker.divided import Divided, each, every, whole
 from kbroker.handlers.produce_answers import (
     ACKS,
     CODEC,
@@ -24,43 +26,55 @@ from kbroker.handlers.produce_answers import (
     failure,
     refusal,
 )
+from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, put_off
 from kbroker.handlers.produce_in_transaction import produce_in_transaction
-from kbroker.handlers.registry import CloseConnection, RequestContext, handles
+from kbroker.handlers.produce_many import FEW, produce_many
+from kbroker.handlers.registry import CloseConnection, Reply, RequestContext, handles
 from kbroker.log.append_info import AppendError
+from kbroker.log.record_validation import TakesLonger
 from kbroker.protocol.messages.produce import (
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 
 
-def _on_error(request: ProduceRequest, code: int, message: str | None) -> ProduceResponse:
+def _on_error(request: ProduceRequest, code: int, message: str | None) -> ProduceResponse | Divided[ProduceResponse]:
     if request.acks == 0:
         raise CloseConnection(f"a Produce with acks=0 failed with error {code}")
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    PartitionProduceResponse(index=p.index, error_code=code, base_offset=-1, error_message=message)
-                    for p in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
+    answer = _failed(request, code, message)
+    is_short = sum(1 + len(topic.partition_data) for topic in request.topic_data[: FEW + 1]) <= FEW
+    return whole(answer) if is_short else answer
+
+
+def _failed(request: ProduceRequest, code: int, message: str | None) -> Divided[ProduceResponse]:
+    def failed(data: PartitionProduceData) -> PartitionProduceResponse:
+        return PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, error_message=message)
+
+    def topic(asked: TopicProduceData) -> Divided[TopicProduceResponse]:
+        partitions = yield from each(asked.partition_data, failed)
+        return TopicProduceResponse(name=asked.name, topic_id=asked.topic_id, partition_responses=partitions)
+
+    return ProduceResponse(responses=(yield from every(request.topic_data, topic)))
 
 
 @handles(ProduceRequest, ProduceResponse, "3-13", _on_error)
-def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+def produce(ctx: RequestContext, request: ProduceRequest) -> Reply[ProduceResponse]:
     """Append, partition by partition."""
+    left = FEW - len(request.topic_data)
+    for topic in request.topic_data if left >= 0 else ():
+        left -= len(topic.partition_data)
+    if left < 0:
+        return produce_many(request, partial(produce, ctx))
     if request.transactional_id is not None:
         return produce_in_transaction(ctx, request)
     services = ctx.services
     get, now_ms, acks, version = services.replicas.get, services.clock.now_ms(), request.acks, ctx.version
     responses, failed = [], False
+    unopened: list[Unopened] | None = None
     for topic in request.topic_data:
         name = topic.name
         if version > 12:
@@ -90,6 +104,9 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | A
             assert partition is not None  # or it would have been refused
             try:
                 info = partition.append(records, acks, now_ms)
+            except TakesLonger as longer:
+                unopened = [*(unopened or ()), put_off(partition, records, longer, answers)]
+                continue
             except AppendError as err:
                 answers.append(failure(data.index, err, partition.log.log_start_offset))
                 failed = True
@@ -100,6 +117,8 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | A
                 )
             )
         responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
+    if unopened is not None:
+        return append_in_slices(ctx, acks, unopened, ProduceResponse(responses), failed=failed)
     if acks == 0:
         if failed:
             raise CloseConnection("a Produce with acks=0 failed")

@@ -6,18 +6,19 @@ Version notes: since v5 the protocol's type and name are not optional.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
-from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.registry import Reply, RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 PROTOCOL_REQUIRED_SINCE = 5
+FEW_ASSIGNMENTS = 1_000
 
 
 @handles(SyncGroupRequest, SyncGroupResponse, "0-5")
-def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
+def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> Reply[SyncGroupResponse]:
     """Hand a member its assignment."""
     if ctx.version >= PROTOCOL_REQUIRED_SINCE and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if len(request.assignments) > FEW_ASSIGNMENTS:
+        return ctx.services.groups.sync_long_group(request)
     return ctx.services.groups.sync_group(request)

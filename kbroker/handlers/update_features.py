@@ -8,6 +8,7 @@ controller.
 from __future__ import annotations
 
 from kbroker.controller.features import UPGRADE, FeatureUpdate
+from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.messages.update_features import (
     UpdatableFeatureResult,
@@ -19,13 +20,17 @@ _LAST_WITH_RESULTS = 1
 
 
 @handles(UpdateFeaturesRequest, UpdateFeaturesResponse, "0-2")
-def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-    """Change levels."""
-    updates = [
-        FeatureUpdate(each.feature, each.max_version_level, each.upgrade_type if ctx.version else UPGRADE)
-        for each in request.feature_updates
-    ]
+def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> Divided[UpdateFeaturesResponse]:
+    """Change levels; of a feature that is named again the last update counts, as in Kafka's controller."""
+    by_name: dict[str, FeatureUpdate] = {}
+    for asked in request.feature_updates:
+        kind = asked.upgrade_type if ctx.version else UPGRADE
+        by_name[asked.feature] = FeatureUpdate(asked.feature, asked.max_version_level, kind)
+        yield
     services = ctx.services
-    services.controller.update_features(updates, services.node_id, validate_only=request.validate_only)
-    results = [UpdatableFeatureResult(each.feature, 0, "NONE") for each in updates]
-    return UpdateFeaturesResponse(error_message=None, results=results if ctx.version <= _LAST_WITH_RESULTS else [])
+    # Without one fault there are no more of them than features, and the first fault ends it.
+    services.controller.update_features(list(by_name.values()), services.node_id, validate_only=request.validate_only)
+    results: list[UpdatableFeatureResult] = []
+    if ctx.version <= _LAST_WITH_RESULTS:
+        results = [UpdatableFeatureResult(name, 0, "NONE") for name in by_name]
+    return UpdateFeaturesResponse(error_message=None, results=results)

@@ -8,8 +8,10 @@ Version notes: v2 tells the transaction version, by which a stale marker is know
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
+from kbroker.coordination.then import later
+from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.write_txn_markers import (
@@ -23,70 +25,95 @@ from kbroker.protocol.messages.write_txn_markers import (
 from kbroker.txn.marker_sender import Answers, Marker
 from kbroker.txn.transaction import TopicPartition
 
+AT_ONCE = 20
+"""Partitions that a marker is written into before others have a turn: about a millisecond."""
+_Answer = tuple[int, Answers | Awaitable[Answers]]
+"""Codes of some of a producer's partitions."""
 
-def _on_error(request: WriteTxnMarkersRequest, code: int, _message: str | None) -> WriteTxnMarkersResponse:
-    return _response(
-        [(each.producer_id, dict.fromkeys(_partitions(each), ErrorCode(code))) for each in request.markers]
-    )
+
+def _on_error(request: WriteTxnMarkersRequest, code: int, _message: str | None) -> Divided[WriteTxnMarkersResponse]:
+    answers = []
+    for asked in request.markers:
+        partitions = yield from _partitions(asked)
+        answers.append((asked.producer_id, dict.fromkeys(partitions, ErrorCode(code))))
+        yield
+    return (yield from _response(answers))
 
 
 @handles(WriteTxnMarkersRequest, WriteTxnMarkersResponse, "1-2", _on_error)
 def write_txn_markers(
     ctx: RequestContext, request: WriteTxnMarkersRequest
-) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
+) -> Divided[WriteTxnMarkersResponse | Awaitable[Divided[WriteTxnMarkersResponse]]]:
     """Write markers, one producer after the other."""
-    if any(each.producer_id < 0 or each.producer_epoch < 0 for each in request.markers):
-        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, which can build no such batch
-    answers = [(each.producer_id, _write(ctx, each)) for each in request.markers]
-    done = [(producer_id, answer) for producer_id, answer in answers if isinstance(answer, Mapping)]
-    return _response(done) if len(done) == len(answers) else _gather(answers)
+    for asked in request.markers:
+        if asked.producer_id < 0 or asked.producer_epoch < 0:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, which can build no such batch
+        yield
+    answers: list[_Answer] = []
+    for asked in request.markers:
+        yield from _write(ctx, asked, answers)
+        yield
+    if any(isinstance(answer, Awaitable) for _, answer in answers):
+        return later(_gather(answers), _response)
+    return (yield from _response(answers))
 
 
-async def _gather(answers: list[tuple[int, Answers | Awaitable[Answers]]]) -> WriteTxnMarkersResponse:
-    return _response([(pid, each if isinstance(each, Mapping) else await each) for pid, each in answers])
+async def _gather(answers: Sequence[_Answer]) -> Sequence[_Answer]:
+    return [(pid, each if isinstance(each, Mapping) else await each) for pid, each in answers]
 
 
-def _write(ctx: RequestContext, asked: WritableTxnMarker) -> Answers | Awaitable[Answers]:
-    partitions = _partitions(asked)
+def _write(ctx: RequestContext, asked: WritableTxnMarker, answers: list[_Answer]) -> Divided[None]:
+    """Write one producer's marker into its partitions, some at a time."""
     get = ctx.services.replicas.get
-    here = [partition for partition in partitions if get(partition) is not None]
-    elsewhere: dict[TopicPartition, ErrorCode] = {
-        partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for partition in partitions if get(partition) is None
-    }
-    if not here:
-        return elsewhere
-    marker = Marker(
-        asked.producer_id,
-        asked.producer_epoch,
-        asked.coordinator_epoch,
-        asked.transaction_result,
-        asked.transaction_version,
-        tuple(here),
-    )
-    answers = ctx.services.markers.write(marker)
-    if isinstance(answers, Mapping):
-        return {**elsewhere, **answers}
-    return _merge(elsewhere, answers)
+    here: list[TopicPartition] = []
+    elsewhere: dict[TopicPartition, ErrorCode] = {}
+    answers.append((asked.producer_id, elsewhere))
+    partitions = yield from _partitions(asked)
+    for number, partition in enumerate(partitions, 1):
+        if get(partition) is None:
+            elsewhere[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            here.append(partition)
+        if len(here) >= AT_ONCE or (here and number == len(partitions)):
+            marker = Marker(
+                asked.producer_id,
+                asked.producer_epoch,
+                asked.coordinator_epoch,
+                asked.transaction_result,
+                asked.transaction_version,
+                tuple(here),
+            )
+            answers.append((asked.producer_id, ctx.services.markers.write(marker)))
+            here = []
+        yield
 
 
-async def _merge(known: Answers, later: Awaitable[Answers]) -> Answers:
-    return {**known, **await later}
+def _partitions(asked: WritableTxnMarker) -> Divided[Collection[TopicPartition]]:
+    """Return the partitions that a marker names, each once, in order."""
+    wanted: dict[TopicPartition, None] = {}
+    for topic in asked.topics:
+        for index in topic.partition_indexes:
+            wanted[topic.name, index] = None
+            yield
+        yield
+    return wanted.keys()
 
 
-def _partitions(asked: WritableTxnMarker) -> list[TopicPartition]:
-    return list(dict.fromkeys((topic.name, index) for topic in asked.topics for index in topic.partition_indexes))
-
-
-def _response(answers: list[tuple[int, Answers]]) -> WriteTxnMarkersResponse:
+def _response(answers: Iterable[_Answer]) -> Divided[WriteTxnMarkersResponse]:
     by_producer: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for producer_id, codes in answers:
-        by_producer.setdefault(producer_id, {}).update(codes)
+        held = by_producer.setdefault(producer_id, {})
+        if isinstance(codes, Mapping):
+            held.update(codes)
+        yield
     results = []
-    for producer_id, codes in by_producer.items():
+    for producer_id, found in by_producer.items():
         topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}
-        for (topic, index), code in codes.items():
+        for (topic, index), code in found.items():
             topics.setdefault(topic, []).append(WritableTxnMarkerPartitionResult(index, code))
+            yield
         results.append(
             WritableTxnMarkerResult(producer_id, [WritableTxnMarkerTopicResult(t, p) for t, p in topics.items()])
         )
+        yield
     return WriteTxnMarkersResponse(markers=results)

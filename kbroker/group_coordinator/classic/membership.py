@@ -11,7 +11,14 @@ from __future__ import annotations
 import logging
 
 from kbroker.coordination.outcome import Cancel, Outcome
-from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_join, answer_sync, schedule_session
+from kbroker.group_coordinator.classic.rebalance import (
+    LOGGED_BY_NAME,
+    Rebalances,
+    answer_join,
+    answer_sync,
+    named,
+    schedule_session,
+)
 from kbroker.group_coordinator.groups.classic_group import COMPLETING, PREPARING, STABLE, ClassicGroup, Member
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -20,9 +27,6 @@ from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIden
 from kbroker.protocol.messages.sync_group import SyncGroupResponse
 
 log = logging.getLogger(__name__)
-
-LOGGED_BY_NAME = 8
-"""Members that leave at once are named in the log up to this number, and counted beyond."""
 
 
 class Membership:
@@ -66,10 +70,9 @@ class Membership:
                 who = identity.member_id or f"of instance {identity.group_instance_id}"
                 log.info("group %s: member %s leaves; reason: %s", group.group_id, who, reason)
         if len(gone) > LOGGED_BY_NAME:
-            gone[LOGGED_BY_NAME:] = [f"{len(gone) - LOGGED_BY_NAME} more"]
-            log.info("group %s: %s members leave", group.group_id, gone[-1])
+            log.info("group %s: %d more members leave", group.group_id, len(gone) - LOGGED_BY_NAME)
         if gone and group.state in (STABLE, COMPLETING):
-            self._rebalances.prepare_or_complete(group, f"LeaveGroup of ({', '.join(gone)})", out, now_ms)
+            self._rebalances.prepare_or_complete(group, f"LeaveGroup of ({named(gone)})", out, now_ms)
         elif gone and group.state is PREPARING:
             self._rebalances.complete_join_if_all_here(group, out, now_ms)
         out.reply = LeaveGroupResponse(members=answers)

@@ -11,7 +11,7 @@ Every function adds what it decides to the `Outcome` it is given.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kbroker.coordination.outcome import Cancel, CoordinatorRecord, Outcome, Parked, Schedule
 from kbroker.group_coordinator.config import GroupConfig
@@ -22,6 +22,17 @@ from kbroker.protocol.messages.join_group import JoinGroupResponse, JoinGroupRes
 from kbroker.protocol.messages.sync_group import SyncGroupResponse
 
 log = logging.getLogger(__name__)
+
+
+LOGGED_BY_NAME = 8
+"""Members are named in a line of the log up to this number, and counted beyond."""
+
+
+def named(member_ids: Sequence[str]) -> str:
+    """Return how a line of the log speaks of members."""
+    left = len(member_ids) - LOGGED_BY_NAME
+    text = ", ".join(member_ids[:LOGGED_BY_NAME])
+    return f"{text} and {left} more" if left > 0 else text
 
 
 def persist(
@@ -133,10 +144,12 @@ class Rebalances:
         """End the join phase with who is here. Dynamic members that are not are removed; static ones stay."""
         out.timers.append(Cancel(("join", group.group_id)))
         group.initial_delay = None
-        for member in [m for m in group.members.values() if m.awaiting_join is None and m.instance_id is None]:
-            group.remove(member.member_id)
-            out.timers.append(Cancel(("session", group.group_id, member.member_id)))
-            log.info("group %s: member %s has not joined again and is removed", group.group_id, member.member_id)
+        gone = [m.member_id for m in group.members.values() if m.awaiting_join is None and m.instance_id is None]
+        for member_id in gone:
+            group.remove(member_id)
+            out.timers.append(Cancel(("session", group.group_id, member_id)))
+        if gone:
+            log.info("group %s: not joined again and removed: %s", group.group_id, named(gone))
         if group.members and not group.elect_joined_leader():
             log.error("group %s: the rebalance waits, as no member has joined again", group.group_id)
             out.timers.append(Schedule(("join", group.group_id), group.rebalance_timeout_ms()))
@@ -208,4 +221,4 @@ class Rebalances:
         for member_id in missing:
             group.remove(member_id)
             out.timers.append(Cancel(("session", group.group_id, member_id)))
-        self.prepare(group, f"no SyncGroup of {missing}", out, now_ms)
+        self.prepare(group, f"no SyncGroup of {named(missing)}", out, now_ms)

@@ -1,0 +1,268 @@
+"""A Fetch at work: what its partitions have, and the form of its answer.
+
+Owns reading one partition, whether all that was read is worth an answer, and what the answer carries, which a session
+(fetch_session.py) may shorten. Never waits: fetch.py and fetch_many.py do. No byte of a record passes through here:
+what is read is a list of slices of segment files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbroker.cluster_state import BrokerEndpoint
+from kbroker.divided import Divided
+from kbroker.handlers.fetch_session import FINAL_EPOCH, FetchSessions, Key, Session, wanted_of
+from kbroker.handlers.registry import RequestContext
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from kbroker.replicas import Partition
+
+_READ_COMMITTED = 1
+_FIRST_HINT_VERSION = 16
+_STORAGE_ERROR_VERSION = 6
+_LED_ELSEWHERE = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
+
+Item = tuple[Key, FetchPartition, Partition | None]
+Answered = list[tuple[Key, FetchPartition, PartitionData]]
+
+
+class Fetch:
+    """One request at work."""
+
+    __slots__ = ("_ctx", "_request", "_session", "_sessions", "_version", "hold", "items", "max_bytes", "min_bytes")
+
+    def __init__(self, ctx: RequestContext, request: FetchRequest, *, prepared: bool = True) -> None:
+        """Begin; a long request is not `prepared` at once, but by `prepare`."""
+        self._ctx = ctx
+        self._request = request
+        self._version = ctx.version
+        services = ctx.services
+        self._sessions: FetchSessions = services.fetch_sessions
+        self.max_bytes = min(request.max_bytes, services.fetch_max_bytes)
+        self.min_bytes = min(request.min_bytes, self.max_bytes)
+        self.hold = request.max_wait_ms > 0
+        self.items: list[Item] = []
+        self._session: Session | None = None
+        if not prepared:
+            return
+        self._session = self._sessions.begin(request, ctx.version, services.clock.monotonic_ms())
+        if self._session is None:
+            wanted: Iterable[tuple[Key, FetchPartition]] = dict(wanted_of(request)).items()
+        else:
+            wanted = [(key, cached.wanted) for key, cached in self._session.partitions.items()]
+        names, get = services.controller.state.topic_names, services.replicas.get
+        by_id = ctx.version > 12
+        self.items = [(key, want, get((names.get(key[1], "") if by_id else key[0], key[2]))) for key, want in wanted]
+
+    def prepare(self) -> Divided[None]:
+        """Do what is left to do before anything is read. Raises ApiError."""
+        request, services = self._request, self._ctx.services
+        now_ms = services.clock.monotonic_ms()
+        session = self._session = yield from self._sessions.begin_divided(request, self._version, now_ms)
+        by_id, get = self._version > 12, services.replicas.get
+        wanted: dict[Key, FetchPartition] = {}
+        if session is None:
+            for key, want in wanted_of(request):
+                wanted[key] = want
+                yield
+        else:
+            for key, cached in list(session.partitions.items()):
+                wanted[key] = cached.wanted
+                yield
+        for key, want in wanted.items():
+            name = services.controller.state.topic_names.get(key[1], "") if by_id else key[0]
+            self.items.append((key, want, get((name, key[2]))))
+            yield
+
+    @property
+    def max_wait_ms(self) -> int:
+        return self._request.max_wait_ms
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return [partition for _, _, partition in self.items if partition is not None]
+
+    def attempt(self, *, last: bool) -> FetchResponse | None:
+        """Read everything; return the answer, or None when it is worth waiting for more."""
+        answered: Answered = []
+        left, size, urgent = self.max_bytes, 0, False
+        for key, want, partition in self.items:
+            data = self.read(key, want, partition, left, size == 0)
+            if data.records:
+                size += len(data.records)
+                left = max(0, self.max_bytes - size)
+                urgent |= data.records.cut_short  # waiting brings no more of it
+            if data.error_code or data.diverging_epoch is not None:
+                urgent = True
+            answered.append((key, want, data))
+        if not (last or urgent or not self.hold or size >= self.min_bytes or not self.readable()):
+            return None
+        return self._answer(answered)
+
+    def readable(self) -> bool:
+        """Return whether there is anything to wait for: a request without a known partition is answered at once."""
+        return any(partition is not None for _, _, partition in self.items)
+
+    def read(
+        self, key: Key, want: FetchPartition, partition: Partition | None, left: int, first: bool
+    ) -> PartitionData:
+        """Return what a partition has now, of `left` bytes at most but for the first batch of the `first` one."""
+        if partition is None:
+            by_id = self._version > 12 and key[1] not in self._ctx.services.controller.state.topic_names
+            if by_id:
+                return PartitionData(key[2], ErrorCode.UNKNOWN_TOPIC_ID, -1, aborted_transactions=[], records=b"")
+            name = self._ctx.services.controller.state.topic_names.get(key[1], key[0])
+            code = self._ctx.services.replicas.why_missing(name, key[2])
+            if code == ErrorCode.KAFKA_STORAGE_ERROR:
+                return self._failed(key[2], code)
+            return PartitionData(key[2], code, -1, aborted_transactions=[], records=b"")
+        code = partition.check_leader_epoch(want.current_leader_epoch)
+        if self._replica_id() >= 0:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if code:
+            return self._failed(key[2], code)
+        log = partition.log
+        committed_only = self._request.isolation_level == _READ_COMMITTED
+        stable = log.last_stable_offset
+        high_watermark = log.high_watermark
+        try:
+            if want.last_fetched_epoch >= 0:
+                diverging = _diverging(partition, want)
+                if diverging is not None:
+                    return PartitionData(
+                        key[2], 0, high_watermark, stable, log.log_start_offset, diverging,
+                        aborted_transactions=None, records=b"",
+                    )  # fmt: skip
+            limit = min(want.partition_max_bytes, left)
+            piece = log.read(want.fetch_offset, limit, stable if committed_only else high_watermark, min_one=first)
+        except ApiError as err:
+            return self._failed(key[2], err.code)
+        except OSError as err:
+            log.report_failure(err)
+            return self._failed(key[2], ErrorCode.KAFKA_STORAGE_ERROR)
+        aborted = None
+        if committed_only:
+            aborted = [AbortedTransaction(*entry) for entry in log.aborted_in(piece)] if piece else []
+        return PartitionData(
+            key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
+            piece if len(piece) else b"",
+        )  # fmt: skip
+
+    def _replica_id(self) -> int:
+        state = self._request.replica_state
+        return state.replica_id if state is not None else self._request.replica_id
+
+    def _failed(self, index: int, code: ErrorCode) -> PartitionData:
+        if code == ErrorCode.KAFKA_STORAGE_ERROR and self._version < _STORAGE_ERROR_VERSION:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return PartitionData(index, code, -1, aborted_transactions=None, records=b"")
+
+    def _answer(self, answered: Answered) -> FetchResponse:
+        session_id = 0
+        session = self._session
+        if session is not None:
+            session_id = session.id
+            kept: Answered = []
+            for key, want, data in answered:
+                cached = session.partitions.get(key)
+                if cached is not None and cached.must_answer(data):
+                    kept.append((key, want, data))
+                    if data.records:
+                        session.move_to_end(key)
+            answered = kept
+        elif self._request.session_epoch != FINAL_EPOCH and answered:
+            now_ms = self._ctx.services.clock.monotonic_ms()
+            session_id = self._sessions.create(answered, self._version, now_ms)
+        response = FetchResponse(session_id=session_id, responses=_grouped(answered))
+        if self._version >= _FIRST_HINT_VERSION:
+            self._add_leader_hints(response)
+        return response
+
+    def _add_leader_hints(self, response: FetchResponse) -> None:
+        nodes: dict[int, BrokerEndpoint] = {}
+        for topic in response.responses:
+            for data in topic.partitions:
+                if data.error_code in _LED_ELSEWHERE:
+                    self._hint(topic, data, nodes)
+        response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in nodes.values()]
+
+    def _hint(self, topic: FetchableTopicResponse, data: PartitionData, nodes: dict[int, BrokerEndpoint]) -> None:
+        state = self._ctx.services.controller.state
+        known = state.partition(state.topic_names.get(topic.topic_id, topic.topic), data.partition_index)
+        if known is not None:
+            data.current_leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
+            if known.leader in state.brokers:
+                nodes[known.leader] = state.brokers[known.leader].by(self._ctx.listener)
+
+    def answer(self, found: Iterable[PartitionData]) -> Divided[FetchResponse]:
+        """Return the answer of a long request: what was `found` of each item."""
+        answered: Answered = []
+        for (key, want, _), data in zip(self.items, found, strict=True):
+            if self._session is None or self._must_answer(self._session, key, data):
+                answered.append((key, want, data))
+            yield
+        session_id = 0 if self._session is None else self._session.id
+        if self._session is None and self._request.session_epoch != FINAL_EPOCH and answered:
+            now_ms = self._ctx.services.clock.monotonic_ms()
+            session_id = yield from self._sessions.create_divided(answered, self._version, now_ms)
+        response = FetchResponse(session_id=session_id)
+        nodes: dict[int, BrokerEndpoint] = {}
+        for entry in answered:
+            topic = _add(response.responses, entry)
+            if entry[2].error_code in _LED_ELSEWHERE and self._version >= _FIRST_HINT_VERSION:
+                self._hint(topic, entry[2], nodes)
+            yield
+        response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in nodes.values()]
+        return response
+
+    def _must_answer(self, session: Session, key: Key, data: PartitionData) -> bool:
+        cached = session.partitions.get(key)
+        if cached is None or not cached.must_answer(data):
+            return False
+        if data.records:
+            session.move_to_end(key)
+        return True
+
+
+def _grouped(answered: Answered) -> list[FetchableTopicResponse]:
+    """Group consecutive partitions by topic, in order."""
+    topics: list[FetchableTopicResponse] = []
+    for (name, topic_id, _), _, data in answered:
+        last = topics[-1] if topics else None
+        if last is None or last.topic != name or last.topic_id != topic_id:
+            last = FetchableTopicResponse(name, topic_id, [])
+            topics.append(last)
+        last.partitions.append(data)
+    return topics
+
+
+def _add(
+    topics: list[FetchableTopicResponse], entry: tuple[Key, FetchPartition, PartitionData]
+) -> FetchableTopicResponse:
+    """Add one more partition, as `_grouped` does; return its topic."""
+    (name, topic_id, _), _, data = entry
+    if not topics or topics[-1].topic != name or topics[-1].topic_id != topic_id:
+        topics.append(FetchableTopicResponse(name, topic_id, []))
+    topics[-1].partitions.append(data)
+    return topics[-1]
+
+
+def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | None:
+    """Compare the consumer's last epoch with our history (KIP-595, Partition.readRecords). Raises ApiError."""
+    log = partition.log
+    epoch, offset = log.proven_epochs().end_offset_for(want.last_fetched_epoch, log.log_end_offset)
+    if epoch < 0 or offset < 0 or want.fetch_offset < log.log_start_offset:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if epoch < want.last_fetched_epoch or offset < want.fetch_offset:
+        return EpochEndOffset(epoch, offset)
+    return None

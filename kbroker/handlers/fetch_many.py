@@ -1,0 +1,182 @@
+"""Fetch of many partitions: read with others served in between, and looked at one by one while it waits.
+
+Owns what is known of each partition of such a request, and which of them have moved since. An append to one partition
+costs the fetches that wait there a look at that partition, however many others they name. No API: fetch.py hands over.
+
+While a request waits nothing is kept of what a partition has but its size, so that nobody keeps a deleted file by
+waiting; what there is to send is read again for the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from itertools import islice
+
+from kbroker.divided import Divided
+from kbroker.handlers.fetch_attempt import Fetch
+from kbroker.handlers.registry import RequestContext
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from kbroker.replicas import Partition
+
+FEW = 64
+"""Topics and partitions together, those of the session included, up to which a request is short."""
+LOOKED_AT = 32
+"""Partitions that have moved which are looked at in one go: some 0.1 ms."""
+
+
+def fetch_many(
+    ctx: RequestContext, request: FetchRequest
+) -> Divided[FetchResponse | Awaitable[FetchResponse | Divided[FetchResponse]]]:
+    """Read now, or wait."""
+    work = Fetch(ctx, request, prepared=False)
+    yield from work.prepare()
+    many = _Many(work)
+    try:
+        for place in range(len(work.items)):
+            many.watch(place)
+            many.look(place)
+            yield
+        while many.moved and not many.is_satisfied:
+            many.look_at_moved()
+            yield
+    except BaseException:
+        many.forget()
+        raise
+    if many.is_satisfied:
+        many.forget()
+        return (yield from many.answer())
+    return many.wait(work.max_wait_ms / 1000)
+
+
+class _Watch:
+    """Waits for one partition of a request."""
+
+    __slots__ = ("_many", "_place")
+
+    def __init__(self, many: _Many, place: int) -> None:
+        self._many = many
+        self._place = place
+
+    def poke(self) -> None:
+        self._many.poke(self._place)
+
+
+class _Many:
+    """What is known of a request's partitions, each by its place in the request."""
+
+    def __init__(self, work: Fetch) -> None:
+        self._work = work
+        self._found: list[PartitionData | None] = [None] * len(work.items)
+        """What was read last; None where there is something to send, which is to be read again."""
+        self._sizes: dict[int, int] = {}
+        self._total = 0
+        self._urgent: set[int] = set()
+        """Places of what the client is to hear at once: errors, and what waiting brings no more of."""
+        self._readable = work.readable()
+        self.moved: dict[int, None] = {}
+        self._watches: list[tuple[Partition, _Watch]] = []
+        self._waiting: asyncio.Future[Divided[FetchResponse]] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = False
+
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether the answer is due."""
+        work = self._work
+        return bool(self._urgent) or not work.hold or self._total >= work.min_bytes or not self._readable
+
+    def watch(self, place: int) -> None:
+        """Be told when a partition moves, from before it is looked at."""
+        partition = self._work.items[place][2]
+        if partition is not None and self._work.hold:
+            watch = _Watch(self, place)
+            partition.waiters.add(watch)
+            self._watches.append((partition, watch))
+
+    def look(self, place: int) -> None:
+        """Find out what a partition has now."""
+        key, want, partition = self._work.items[place]
+        others = self._total - self._sizes.pop(place, 0)
+        left = max(0, self._work.max_bytes - others)
+        data = self._work.read(key, want, partition, left, others == 0)
+        size = len(data.records) if data.records else 0
+        if size:
+            self._sizes[place] = size
+        self._total = others + size
+        if data.error_code or data.diverging_epoch is not None or (size and data.records.cut_short):
+            self._urgent.add(place)
+        else:
+            self._urgent.discard(place)
+        self._found[place] = data
+        self.moved.pop(place, None)
+
+    def look_at_moved(self) -> None:
+        """Look at some of the partitions that have moved."""
+        for place in list(islice(self.moved, LOOKED_AT)):
+            self.look(place)
+
+    # -- waiting
+
+    def wait(self, seconds: float) -> asyncio.Future[Divided[FetchResponse]]:
+        """Return what brings the answer once there is enough, or the time is over."""
+        loop = asyncio.get_running_loop()
+        for place in self._sizes:
+            self._found[place] = None
+        self._waiting = loop.create_future()
+        self._waiting.add_done_callback(lambda _future: self.forget())
+        self._timer = loop.call_later(seconds, self._finish)
+        return self._waiting
+
+    def poke(self, place: int) -> None:
+        """Note that a partition has moved; it is looked at soon, once for all that happens within this turn."""
+        self.moved[place] = None
+        if self._waiting is not None and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._scheduled = False
+        waiting = self._waiting
+        if waiting is None or waiting.done():
+            return
+        try:
+            self.look_at_moved()
+        except Exception as err:  # noqa: BLE001 - whoever asked is told
+            waiting.set_exception(err)
+            return
+        for place in self._sizes:
+            self._found[place] = None
+        if self.is_satisfied:
+            self._finish()
+        elif self.moved:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _finish(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(self.answer())
+
+    def forget(self) -> None:
+        """Wait for nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition, watch in self._watches:
+            partition.waiters.discard(watch)
+        self._watches.clear()
+
+    # -- the answer
+
+    def answer(self) -> Divided[FetchResponse]:
+        """Return the answer: what was found, and read again what there is to send and what has moved since."""
+        found: list[PartitionData] = []
+        size = 0
+        for place, data in enumerate(self._found):
+            if data is None or place in self.moved:
+                left = max(0, self._work.max_bytes - size)
+                data = self._work.read(*self._work.items[place], left, size == 0)
+            if data.records:
+                size += len(data.records)
+            found.append(data)
+            yield
+        return (yield from self._work.answer(found))
