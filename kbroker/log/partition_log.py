@@ -536,11 +536,14 @@ class PartitionLog:
         self.segments.remove(segment, self.config, now_ms)
         self._snapshots.remove(segment.base_offset)
 
-    def exchange_segments(self, old: list[Segment], doomed: list[list[str]], now_ms: int) -> None:
-        """Let compacted files serve in the place of `old`, as Segments.replace does; raises OSError."""
+    def exchange_segments(self, old: list[Segment], doomed: list[list[str]], garbage: list[str], now_ms: int) -> None:
+        """Let compacted files serve in the place of `old`, as Segments.replace does; raises OSError.
+
+        `garbage` are files of theirs that nobody needs.
+        """
         self.segments.replace(old, doomed, self.config, now_ms)
-        for segment in old[1:]:
-            self._snapshots.remove(segment.base_offset)
+        snapshots = [self._snapshots.forget(segment.base_offset) for segment in old[1:]]
+        self.segments.doomed.add_garbage(garbage + snapshots)
 
     def take_doomed(self, now_ms: int, most: int) -> list[str]:
         """Return the files of at most `most` deleted segments that are due, for somebody to remove now."""
