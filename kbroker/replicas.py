@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from kbroker.clock import Clock
@@ -17,11 +17,13 @@ from kbroker.cluster_state import ClusterState, TopicState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import TOPIC
 from kbroker.config.values import parse_all, to_text
+from kbroker.few_at_once import FewAtOnce
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.record_validation import Opened
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
 
@@ -32,6 +34,8 @@ _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Whose partitions a coordinator loads as soon as the change is published."""
 AT_ONCE = 200
 """Partitions hosted in one go: some 50 ms on a slow disk."""
+_OPENED_AT_ONCE = 8
+"""Each may take some ten megabytes."""
 _RETRY_MS = 1000
 """Pause before partitions are tried again for which there was no descriptor, or no room on the disk."""
 
@@ -96,11 +100,13 @@ class Partition:
         origin: AppendOrigin = CLIENT,
         guard: object = UNCHECKED,
         transaction_version: int = 0,
+        opened: Opened | None = None,
     ) -> AppendInfo:
         """Append as leader and move the high watermark. Raises AppendError with Kafka's code.
 
         acks=-1 needs min.insync.replicas in-sync replicas before anything is written. For `guard` and
-        `transaction_version` see PartitionLog.append_as_leader.
+        `transaction_version` see PartitionLog.append_as_leader; likewise for TakesLonger, which is raised for a
+        client's batch, and `opened`.
         """
         if not self.leading:
             raise AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -114,6 +120,8 @@ class Partition:
             full_validation=self.full_validation,
             transaction_version=transaction_version,
             guard=guard,
+            opened=opened,
+            patient=origin is not CLIENT,
         )
         if len(self.isr) == 1:
             self.log.set_high_watermark(self.log.log_end_offset)
@@ -158,6 +166,8 @@ class Replicas:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
+        self.openings: FewAtOnce[Any] = FewAtOnce(_OPENED_AT_ONCE)
+        """Batches whose records are being looked at, for longer than a moment."""
         self.on_topics_deleted: Callable[[dict[str, bytes]], None] = lambda _topics: None
 
     def __iter__(self) -> Iterator[Partition]:

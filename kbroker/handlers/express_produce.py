@@ -25,6 +25,7 @@ from kbroker.handlers.produce_answers import (
 )
 from kbroker.handlers.registry import RequestContext
 from kbroker.log.append_info import AppendError
+from kbroker.log.record_validation import TakesLonger
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.produce import (
@@ -103,8 +104,8 @@ class Form:
             return False
         try:
             info = partition.append(records, self._acks, self._ctx.services.clock.now_ms())
-        except AppendError:
-            return False  # nothing has changed, and produce.py knows what to say
+        except (AppendError, TakesLonger):
+            return False  # nothing has changed, and produce.py knows what to do
         before, after = self._parts
         if self._tagged:
             out += self._pack(

@@ -1,6 +1,7 @@
 """Produce (key 0), versions 3-13: append one batch to each partition.
 
-The hot path: a batch is never opened here, its bytes go from the network buffer to the log as they are. acks=0 has no
+The hot path: a batch is never opened here, its bytes go from the network buffer to the log as they are. A batch that
+the log has to open, and that takes longer than a moment, is left for the end (produce_in_slices.py). acks=0 has no
 answer, and an error then closes the connection. What is part of a transaction goes another way, where the transaction
 coordinator is asked (produce_in_transaction.py).
 Version notes: up to v11 a transaction must have been told of the partition, since v12 it is told here (KIP-890).
@@ -25,10 +26,12 @@ from kbroker.handlers.produce_answers import (
     failure,
     refusal,
 )
+from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, put_off
 from kbroker.handlers.produce_in_transaction import produce_in_transaction
 from kbroker.handlers.produce_many import FEW, produce_many
 from kbroker.handlers.registry import CloseConnection, Reply, RequestContext, handles
 from kbroker.log.append_info import AppendError
+from kbroker.log.record_validation import TakesLonger
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -71,6 +74,7 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> Reply[ProduceRespon
     services = ctx.services
     get, now_ms, acks, version = services.replicas.get, services.clock.now_ms(), request.acks, ctx.version
     responses, failed = [], False
+    unopened: list[Unopened] | None = None
     for topic in request.topic_data:
         name = topic.name
         if version > 12:
@@ -100,6 +104,9 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> Reply[ProduceRespon
             assert partition is not None  # or it would have been refused
             try:
                 info = partition.append(records, acks, now_ms)
+            except TakesLonger as longer:
+                unopened = [*(unopened or ()), put_off(partition, records, longer, answers)]
+                continue
             except AppendError as err:
                 answers.append(failure(data.index, err, partition.log.log_start_offset))
                 failed = True
@@ -110,6 +117,8 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> Reply[ProduceRespon
                 )
             )
         responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
+    if unopened is not None:
+        return append_in_slices(ctx, acks, unopened, ProduceResponse(responses), failed=failed)
     if acks == 0:
         if failed:
             raise CloseConnection("a Produce with acks=0 failed")

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from kbroker.controller.decide import INTERNAL_TOPICS
-from kbroker.handlers.registry import RequestContext
+from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log.append_info import AppendError
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.produce import (
@@ -49,6 +49,7 @@ _WITHOUT_LOG_START = frozenset(
 )
 _CORRUPT = (-1, 0)
 _FIRST_ZSTD_VERSION = 7
+_FIRST_HINT_VERSION = 10
 _PREFIX = struct.Struct(">8xi4xb")
 
 
@@ -120,6 +121,20 @@ def failure(index: int, err: AppendError, log_start_offset: int) -> PartitionPro
         record_errors=[BatchIndexAndErrorMessage(i, text) for i, text in err.record_errors],
         error_message=err.message if err.record_errors else None,
     )
+
+
+def finished(ctx: RequestContext, acks: int, response: ProduceResponse, *, failed: bool) -> ProduceResponse | None:
+    """Return the answer to a request whose partitions all have theirs.
+
+    With acks=0 there is none; the connection ends if a partition `failed`.
+    """
+    if acks == 0:
+        if failed:
+            raise CloseConnection("a Produce with acks=0 failed")
+        return None
+    if failed and ctx.version >= _FIRST_HINT_VERSION:
+        add_leader_hints(ctx, response)
+    return response
 
 
 def add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:

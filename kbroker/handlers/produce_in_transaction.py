@@ -10,11 +10,14 @@ import struct
 from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
-from kbroker.handlers.produce_answers import HEADER_BYTES, TRANSACTIONAL, add_leader_hints, failure, refusal
-from kbroker.handlers.registry import CloseConnection, RequestContext
+from kbroker.divided import Divided
+from kbroker.handlers.produce_answers import HEADER_BYTES, TRANSACTIONAL, failure, finished, refusal
+from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, appended
+from kbroker.handlers.registry import Reply, RequestContext
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, verify
 from kbroker.log.append_info import CLIENT, AppendError
 from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.record_validation import TakesLonger
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
@@ -43,6 +46,9 @@ _UNVERIFIED = frozenset(
 )
 
 
+_Result = ProduceResponse | Divided[ProduceResponse | None] | None
+
+
 class _Job(NamedTuple):
     """A batch that may be tried; `answers[slot]` is where its answer goes."""
 
@@ -64,6 +70,7 @@ class _Work:
         self.failed = False
         self.producer: Identity | None = None
         self.jobs: list[_Job] = []
+        self.unopened: list[Unopened] = []
         self.response = ProduceResponse([self._topic(request, topic) for topic in request.topic_data])
 
     @property
@@ -121,19 +128,15 @@ class _Work:
             return {}
         return verify(self.ctx.services, self.transactional_id, self.producer, self.questions, self.client)
 
-    def append(self, verdicts: Mapping[TopicPartition, Verdict]) -> ProduceResponse | None:
-        """Append what may be; return the answer to the request."""
+    def append(self, verdicts: Mapping[TopicPartition, Verdict]) -> _Result:
+        """Append what may be; return the answer to the request, or the work that is left until there is one."""
         now_ms = self.ctx.services.clock.now_ms()
         for job in self.jobs:
             verdict = Verdict(ErrorCode.NONE, UNCHECKED) if job.question is None else verdicts[job.question.key]
             job.answers[job.slot] = self._append(job, verdict, now_ms)
-        if self.acks == 0:
-            if self.failed:
-                raise CloseConnection("a Produce with acks=0 failed")
-            return None
-        if self.failed and self.version >= 10:
-            add_leader_hints(self.ctx, self.response)
-        return self.response
+        if self.unopened:
+            return append_in_slices(self.ctx, self.acks, self.unopened, self.response, failed=self.failed)
+        return finished(self.ctx, self.acks, self.response, failed=self.failed)
 
     def _append(self, job: _Job, verdict: Verdict, now_ms: int) -> PartitionProduceResponse:
         index = job.partition.index
@@ -142,10 +145,14 @@ class _Work:
             return self._unverified(index, verdict.code)
         try:
             info = job.partition.append(job.records, self.acks, now_ms, CLIENT, verdict.guard)
+        except TakesLonger as longer:
+            unopened = Unopened(job.partition, job.records, longer, job.answers, job.slot, verdict.guard)
+            self.unopened.append(unopened)
+            return job.answers[job.slot]
         except AppendError as err:
             self.failed = True
             return failure(index, err, job.partition.log.log_start_offset)
-        return PartitionProduceResponse(index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)
+        return appended(index, info)
 
     def _unverified(self, index: int, code: ErrorCode) -> PartitionProduceResponse:
         """Answer for a partition that is not known to be in the transaction (ReplicaManager.handleProduceAppend).
@@ -165,9 +172,7 @@ class _Work:
         )
 
 
-def produce_in_transaction(
-    ctx: RequestContext, request: ProduceRequest
-) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+def produce_in_transaction(ctx: RequestContext, request: ProduceRequest) -> Reply[ProduceResponse]:
     """Verify, then append."""
     work = _Work(ctx, request)
     verdicts = work.verify()
@@ -179,11 +184,11 @@ def produce_in_transaction(
     return _later(work, verdicts)
 
 
-async def _later(work: _Work, verdicts: Awaitable[Verdicts]) -> ProduceResponse | None:
+async def _later(work: _Work, verdicts: Awaitable[Verdicts]) -> _Result:
     return await _try_again(work, await verdicts)
 
 
-async def _try_again(work: _Work, verdicts: Verdicts) -> ProduceResponse | None:
+async def _try_again(work: _Work, verdicts: Verdicts) -> _Result:
     """Wait a little for the transaction before to end: a producer of version 2 does not know that it has not."""
     config, clock = work.ctx.services.config, work.ctx.services.clock
     pause_ms = config.get_int("add.partitions.to.txn.retry.backoff.ms")

@@ -1,13 +1,12 @@
 """What a batch must be before it may be appended.
 
-Owns the checks of Kafka's ProduceRequest, UnifiedLog and LogValidator, their order, error codes and the texts that
-reach clients, and the rewriting that a topic's settings ask for. Never appends, and knows nothing of producers'
-sequences.
+Owns the checks of Kafka's ProduceRequest, UnifiedLog and LogValidator that a header is enough for, their order, error
+codes and the texts that reach clients; and when a batch's records must be looked at (record_validation.py). Never
+appends, and knows nothing of producers' sequences.
 
 A batch's header is always checked, but for one that a coordinator of this broker has just built, of which only the
-size is. Its records are only walked where a rule needs it: a compacted topic, another codec,
-timestamps out of range, a caller that asks for everything. For a compacted topic, where that is every batch, a look at
-many records at once (record_runs.py) mostly tells that walking them would find nothing.
+size is. Its records are only looked at where a rule needs it: a compacted topic, another codec,
+timestamps out of range, a caller that asks for everything.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from typing import Final
 
 from crc32c import crc32c
 
-from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin, RecordErrors
+from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin
 from kbroker.log.log_config import LogConfig
-from kbroker.log.record_runs import read_runs
-from kbroker.protocol.compression import CODEC_NAMES, ZSTD, codec_of, decompress
-from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecodable
+from kbroker.protocol.compression import ZSTD, codec_of
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -32,16 +30,13 @@ from kbroker.protocol.records import (
     MAGIC,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
-    Record,
-    build_batch,
     parse_header,
-    read_records,
     rewrite_timestamps,
 )
 
-_NO_TIMESTAMP: Final = -1
 _LATEST_PRODUCE: Final = 13
 _MIN_DECOMPRESSED: Final = 16 << 20
+_MIN_RECORDS: Final = 1 << 20
 
 _header_of = BatchHeader._make
 _unpack_header = HEADER.unpack_from
@@ -58,6 +53,7 @@ class BatchRules:
         "level",
         "log_append_time",
         "max_decompressed",
+        "max_records",
         "max_size",
         "name",
         "segment_ms",
@@ -78,8 +74,9 @@ class BatchRules:
         self.codec = -1 if codec_name == "producer" else codec_of(codec_name)
         """The codec to store with, -1 to keep the producer's."""
         self.level = config.level_of(codec_name)
-        # Kafka has no bound here; without one a batch of a megabyte could claim the memory of the whole machine.
+        # Kafka has neither of these bounds; without them a batch of some kilobytes could keep a broker busy for hours.
         self.max_decompressed = max(_MIN_DECOMPRESSED, 100 * config.max_message_bytes)
+        self.max_records = max(_MIN_RECORDS, config.max_message_bytes)
 
 
 def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, version: int) -> BatchHeader:
@@ -199,140 +196,15 @@ def needs_other_codec(header: BatchHeader, rules: BatchRules) -> bool:
     return rules.codec not in (-1, header.codec)
 
 
-def walk(
-    records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
-) -> memoryview | bytes:
-    """Check every record; returns the batch, rewritten where the topic's settings or the header's errors ask for it."""
-    if header.is_control:
-        return records  # written by a coordinator of ours, stored as it is
-    if rules.compact and _is_plain(records, header, rules, now_ms):
-        return records
-    try:
-        found = list(read_records(records, max_bytes=rules.max_decompressed))
-    except Malformed as error:
-        # Kafka's validator does not expect these two, so its clients know them under this code.
-        unexpected = isinstance(error, Undecodable) or (isinstance(error, EndlessNumber) and not header.codec)
-        code = ErrorCode.UNKNOWN_SERVER_ERROR if unexpected else ErrorCode.INVALID_RECORD
-        raise AppendError(code, detail=str(error)) from error
-    if origin is CLIENT:
-        _refuse_records(found, header, rules, now_ms)
-    target = header.codec if rules.codec < 0 else rules.codec
-    in_order = all(record.offset == header.base_offset + index for index, record in enumerate(found))
-    if not in_order and header.codec:
-        raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, detail="offsets of compressed records are not in order")
-    if target == header.codec and in_order:
-        return _with_true_timestamp(records, header, found, rules)
-    rebuilt = build_batch(
-        found,
-        codec=target,
-        level=rules.level,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.is_transactional,
-    )
-    if len(rebuilt) > rules.max_size:
-        detail = f"batch of {len(rebuilt)} bytes in codec {CODEC_NAMES[target]} exceeds {rules.max_size}"
-        raise AppendError(ErrorCode.MESSAGE_TOO_LARGE, detail=detail)
-    return rebuilt
-
-
-def _is_plain(records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
-    """Whether a batch surely may stay as it is; False may mean anything."""
-    if header.timestamp_type or header.size != len(records) or needs_other_codec(header, rules):
-        return False
-    try:
-        data = bytes(decompress(header.codec, records[HEADER_SIZE:], rules.max_decompressed))
-    except Malformed:
-        return False
-    plain = read_plain(data, header.record_count)
-    if plain is None or rules.log_append_time:
-        return plain is not None
-    smallest, largest = header.base_timestamp + plain[0], header.base_timestamp + plain[1]
-    in_range = now_ms - rules.before_max_ms <= smallest and largest <= now_ms + rules.after_max_ms
-    return in_range and smallest >= _NO_TIMESTAMP and largest == header.max_timestamp
-
-
-def read_plain(data: bytes, count: int) -> tuple[int, int] | None:
-    """Return the smallest and the largest timestamp of a batch's records, not compressed any more, from its base on.
-
-    None if the records are not plain (with a key, in the order of their offsets, whole).
-    """
-    delta = 0
-    smallest: list[int] = []
-    largest: list[int] = []
-    try:
-        for run in read_runs(data, count):
-            if run.key_size < 0 or not run.in_order(delta) or not run.well_formed(data):
-                return None
-            stamps = list(run.stamps(data))
-            smallest.append(min(stamps))
-            largest.append(max(stamps))
-            delta += run.number
-    except (Malformed, IndexError):
-        return None
-    return (min(smallest), max(largest)) if delta else None
-
-
 def stamp(records: memoryview | bytes, header: BatchHeader, now_ms: int) -> memoryview:
     """Return the batch with LogAppendTime `now_ms` on it; done in place where the buffer can be written."""
-    return _rewrite(records, header.attributes | TIMESTAMP_TYPE_BIT, now_ms)
+    return rewrite(records, header.attributes | TIMESTAMP_TYPE_BIT, now_ms)
 
 
-def _with_true_timestamp(
-    records: memoryview, header: BatchHeader, found: list[Record], rules: BatchRules
-) -> memoryview:
-    if rules.log_append_time:
-        return records  # stamped later
-    largest = max((record.timestamp for record in found), default=_NO_TIMESTAMP)
-    largest = max(largest, _NO_TIMESTAMP)
-    if largest == header.max_timestamp and not header.timestamp_type:
-        return records
-    return _rewrite(records, header.attributes & ~TIMESTAMP_TYPE_BIT, largest)
-
-
-def _rewrite(records: memoryview | bytes, attributes: int, max_timestamp: int) -> memoryview:
+def rewrite(records: memoryview | bytes, attributes: int, max_timestamp: int) -> memoryview:
+    """Return the batch with other attributes and another largest timestamp; done in place where that can be written."""
     batch = memoryview(records)
     if batch.readonly:
         batch = memoryview(bytearray(records))
     rewrite_timestamps(batch, attributes, max_timestamp)
     return batch
-
-
-def _refuse_records(found: list[Record], header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
-    errors: RecordErrors = []
-    bad_timestamp = False
-    earliest, latest = now_ms - rules.before_max_ms, now_ms + rules.after_max_ms
-    for index, record in enumerate(found):
-        if rules.compact and record.key is None:
-            text = f"Compacted topic cannot accept message without key in topic partition {rules.name}"
-            errors.append((index, text))
-        elif not rules.log_append_time and record.timestamp != _NO_TIMESTAMP:
-            if not earliest <= record.timestamp <= latest:
-                bad_timestamp = True
-                text = f"Timestamp {record.timestamp} of message with offset {record.offset} is out of range. "
-                errors.append((index, f"{text}The timestamp should be within [{earliest}, {latest}]"))
-        elif header.timestamp_type:
-            bad_timestamp = True
-            text = f"Invalid timestamp type in message {_describe(record)}. "
-            errors.append((index, f"{text}Producer should not set timestamp type to LogAppendTime."))
-    if not errors:
-        return
-    if bad_timestamp:
-        text = "One or more records have been rejected due to invalid timestamp"
-        raise AppendError(ErrorCode.INVALID_TIMESTAMP, text, errors)
-    shown = ", ".join(f"RecordError(batchIndex={index}, message='{message}')" for index, message in errors[:3])
-    text = (
-        f"One or more records have been rejected due to {len(errors)} record errors in total, "
-        f"and only showing the first three errors at most: [{shown}]"
-    )
-    raise AppendError(ErrorCode.INVALID_RECORD, text, errors)
-
-
-def _describe(record: Record) -> str:
-    key_size = 0 if record.key is None else len(record.key)
-    value_size = 0 if record.value is None else len(record.value)
-    return (
-        f"DefaultRecord(offset={record.offset}, timestamp={record.timestamp}, "
-        f"key={key_size} bytes, value={value_size} bytes)"
-    )

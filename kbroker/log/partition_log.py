@@ -33,7 +33,6 @@ from kbroker.log.append_validation import (
     needs_walk,
     stamp,
     trim,
-    walk,
 )
 from kbroker.log.batch_continuity import is_whole_from, proven_size
 from kbroker.log.disk_errors import DiskTrouble
@@ -48,6 +47,7 @@ from kbroker.log.producers.producer_rebuild import aborted_entry, rebuild_produc
 from kbroker.log.producers.producer_state import CompletedTxn, ProducerEntry
 from kbroker.log.producers.snapshot_taking import SnapshotTaking
 from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.record_validation import Opened, open_at_once, open_batch
 from kbroker.log.recovery import load_log
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
@@ -192,17 +192,25 @@ class PartitionLog:
         request_version: int = _LATEST_PRODUCE,
         transaction_version: int = 0,
         guard: object = UNCHECKED,
+        opened: Opened | None = None,
+        patient: bool = True,
     ) -> AppendInfo:
         """Append one batch, which gets the next offsets; raises AppendError, and then nothing has changed.
 
         A writable buffer is written to: base offset and leader epoch are put into it. `transaction_version` counts for
         the markers that end a transaction, `guard` (verification_guard.py) for the batches that open one.
+
+        Where records must be looked at for longer than a moment, whoever is not `patient` gets TakesLonger with the
+        work, and comes back with what it brought: `opened`, which counts unless the topic's settings have changed.
         """
         if self._trouble.refusal is not None:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
         rules = self._rules
         batch = memoryview(records)
-        if origin is COORDINATOR:
+        if opened is not None and opened.rules is rules:
+            batch, walks = opened.batch, False
+            header = parse_header(batch)
+        elif origin is COORDINATOR:
             header = check_own(batch, rules)
             walks = needs_other_codec(header, rules)
         else:
@@ -211,7 +219,11 @@ class PartitionLog:
                 batch = trim(batch)
             walks = full_validation or needs_walk(header, rules, now_ms)
         if walks:
-            batch = memoryview(walk(batch, header, rules, now_ms, origin))
+            if patient:
+                opened = whole(open_batch(batch, header, rules, now_ms, origin))
+            else:
+                opened = open_at_once(batch, header, rules, now_ms, origin)
+            batch = opened.batch
             header = parse_header(batch)
         if rules.log_append_time and not header[5] & CONTROL_BIT:
             batch = stamp(batch, header, now_ms)
@@ -398,7 +410,8 @@ class PartitionLog:
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
         return self._aborted().overlapping(start_offset, end_offset)
 
-    def aborted_before(self, offset: int) -> list[AbortedTxn]:
+    def aborted_before(self, offset: int) -> Divided[list[AbortedTxn]]:
+        """Return the aborted transactions that began before `offset`; void if segments were removed meanwhile."""
         return self._aborted().begun_before(offset)
 
     def _aborted(self) -> AbortedTransactions:

@@ -27,6 +27,7 @@ _MOST_SHAPED: Final = 4096  # records of a batch whose shape is worth its memory
 _LOOK_ON: Final = 16  # how many times further to look as long as records are alike
 _LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 where a varint goes on behind the byte
 _NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 where the first byte of a size says that it is negative: null
+_MANY_HEADERS: Final = 16  # of a record, which is then not worth comparing with others
 _U64: Final = 2**64 - 1
 _U32: Final = 2**32 - 1
 _DELTA_LIMITS: Final = (64, 64 << 7, 64 << 14)  # deltas below these take 1, 2 and 3 bytes
@@ -93,6 +94,12 @@ class Run(NamedTuple):
         start = self.position + self.stamp_at
         columns = [data[start + index : self.end : self.stride] for index in range(self.stamp_size)]
         return map(zigzag, set(zip(*columns, strict=True)))
+
+    def each_stamp(self, data: bytes) -> Iterator[int]:
+        """Return the timestamp delta of each record, in their order."""
+        start = self.position + self.stamp_at
+        columns = [data[start + index : self.end : self.stride] for index in range(self.stamp_size)]
+        return map(zigzag, zip(*columns, strict=True))
 
     def well_formed(self, data: bytes) -> bool:
         """Whether value and headers of each record end where it ends, and are laid out alike; raises Malformed."""
@@ -293,6 +300,23 @@ def _divide(data: bytes, count: int) -> list[Part]:
     return parts
 
 
+def find_run(data: bytes, position: int, most: int, largest: int) -> Run | None:
+    """Return the well-formed records of one layout that begin at `position`, of at most `most`; None for a few.
+
+    Records of more than `largest` bytes are not looked at, nor is anything that is broken or cut off.
+    """
+    if most < _WORTH_A_RUN:
+        return None
+    try:
+        run = _read_one(data, position)
+        if run.stride > largest or data[run.end] != data[position]:
+            return None
+        run = _extend(data, run, most)
+        return run if run.number >= _WORTH_A_RUN and run.well_formed(data) else None
+    except (Malformed, IndexError):
+        return None
+
+
 def _read_one(data: bytes, position: int) -> Run:
     size, body = read_varint(data, position)
     stamp = body + 1
@@ -333,14 +357,15 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 def fields_at(data: bytes, place: int, end: int) -> list[int] | None:
     """Return the place of each byte of a record, from its value's size on, that says how it is laid out.
 
-    None where value and headers do not end at `end`, or a header has no name. Raises Malformed or IndexError.
+    None where value and headers do not end at `end`, a header has no name, or there are many. Raises Malformed or
+    IndexError.
     """
     places: list[int] = []
     place = _pass_field(data, place, places)
     count, after = read_varint(data, place)
     places += range(place, after)
     place = after
-    if not 0 <= count <= end - place:
+    if not 0 <= count <= min(end - place, _MANY_HEADERS):
         return None
     for _ in range(count):
         if data[place] & 1 or place >= end:

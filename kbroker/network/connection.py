@@ -288,7 +288,7 @@ class Connection:
                         self._flush()
                     self._work = work
                     self._work_on(deadline)
-                    if shared and self._work is not None and work.keeps_frame:
+                    if shared and self._work is not None and self._parked is None and work.keeps_frame:
                         self._owner.renew_receive_buffer()
                     at = now()
                 elif spill or len(out) > _FLUSH_BYTES:

@@ -16,12 +16,12 @@ A record is: length varint | attributes i8 | timestamp delta varlong | offset de
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
-from kbroker.protocol.compression import compress, decompress
+from kbroker.protocol.compression import compress, unpack
 from kbroker.protocol.errors import EndlessNumber, Malformed
 
 HEADER_SIZE: Final = 61
@@ -39,6 +39,8 @@ Headers = tuple[tuple[str, bytes | None], ...]
 NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 """A record to be written: timestamp in ms, key, value, headers."""
 
+_AHEAD: Final = 16448  # bytes to decompress before a record is read: what is broken there comes first
+_NUMBERS: Final = 64  # as far may the numbers of a broken record reach beyond its end
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
 
@@ -135,6 +137,14 @@ def compute_crc(batch: bytes | bytearray | memoryview) -> int:
 
 def read_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> Iterator[Record]:
     """Yield the records of one batch, decompressing to at most `max_bytes`; raises Malformed where they are broken."""
+    return (record for record in stream_records(batch, max_bytes=max_bytes) if record is not None)
+
+
+def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> Iterator[Record | None]:
+    """Yield the records of one batch as `read_records` does, and None after each step of decompression.
+
+    Of what is decompressed no more is kept than the next record needs.
+    """
     header = parse_header(batch)
     if header.size > len(batch):
         raise Malformed("record batch is cut off")
@@ -144,14 +154,43 @@ def read_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> It
     body = memoryview(batch)[HEADER_SIZE : header.size]
     if count == 0:  # compaction leaves such batches behind
         return
-    data = bytes(decompress(header.attributes & CODEC_MASK, body, max_bytes))
+    pieces = unpack(header.attributes & CODEC_MASK, body, max_bytes)
+    data, ended = b"", False
+    if not header.attributes & CODEC_MASK:
+        data, ended = b"".join(pieces), True
     fixed_timestamp = header.max_timestamp if header.timestamp_type else None
-    position = 0
+    position, needed = 0, _AHEAD
     for _ in range(count):
+        while not ended:
+            if len(data) - position >= needed:
+                size, start = read_number(data, position, 5)
+                needed = max(start + size + _NUMBERS - position, _AHEAD)
+                if len(data) - position >= needed:
+                    break
+            data, position, ended = yield from _more(data, position, needed, pieces)
         record, position = _read_record(data, position, header.base_offset, header.base_timestamp, fixed_timestamp)
+        needed = _AHEAD
         yield record
+    if not ended:
+        data, position, ended = yield from _more(data, position, 1, pieces)
     if position != len(data):
         raise Malformed("bytes remain after the last record of a batch")
+
+
+def _more(
+    data: bytes, position: int, needed: int, pieces: Iterator[bytes]
+) -> Generator[None, None, tuple[bytes, int, bool]]:
+    """Return at least `needed` bytes from `position` on, the new position, and whether there are no more."""
+    parts = [data[position:]]
+    there = len(parts[0])
+    while there < needed:
+        piece = next(pieces, None)
+        if piece is None:
+            return b"".join(parts), 0, True
+        parts.append(piece)
+        there += len(piece)
+        yield
+    return b"".join(parts), 0, False
 
 
 def build_batch(
@@ -176,7 +215,7 @@ def build_batch(
         timestamp, key, value, headers = record[-4:]
         max_timestamp = max(max_timestamp, timestamp)
         encoded = _encode_record(timestamp - base_timestamp, delta, key, value, headers)
-        _put_varint(body, len(encoded))
+        put_number(body, len(encoded))
         body += encoded
     payload = compress(codec, body, level)
     attributes = codec | timestamp_type << 3
@@ -202,18 +241,19 @@ def _encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Any
 ) -> bytearray:
     out = bytearray(1)  # attributes, of which none is defined
-    _put_varint(out, _wrap(timestamp_delta))
-    _put_varint(out, offset_delta)
+    put_number(out, wrap(timestamp_delta))
+    put_number(out, offset_delta)
     _put_bytes(out, key)
     _put_bytes(out, value)
-    _put_varint(out, len(headers))
+    put_number(out, len(headers))
     for name, content in headers:
         _put_bytes(out, name.encode())
         _put_bytes(out, content)
     return out
 
 
-def _put_varint(out: bytearray, value: int) -> None:
+def put_number(out: bytearray, value: int) -> None:
+    """Append a number as a varint, or varlong."""
     value = (value << 1) ^ (value >> 63)
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -225,22 +265,22 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
     if value is None:
         out.append(1)
         return
-    _put_varint(out, len(value))
+    put_number(out, len(value))
     out += value
 
 
 def _read_record(
     data: bytes, position: int, base_offset: int, base_timestamp: int, fixed_timestamp: int | None
 ) -> tuple[Record, int]:
-    size, position = _varint(data, position, 5)
+    size, position = read_number(data, position, 5)
     end = position + size
     if size < 0 or end > len(data):
         raise Malformed(f"record of {size} bytes does not fit in its batch")
-    timestamp_delta, position = _varint(data, position + 1, 10)
-    offset_delta, position = _varint(data, position, 5)
+    timestamp_delta, position = read_number(data, position + 1, 10)
+    offset_delta, position = read_number(data, position, 5)
     key, position = _nullable(data, position, end)
     value, position = _nullable(data, position, end)
-    count, position = _varint(data, position, 5)
+    count, position = read_number(data, position, 5)
     headers: Headers = ()
     if count:
         if count < 0 or count > end - position:
@@ -250,7 +290,7 @@ def _read_record(
         raise Malformed(f"record of {size} bytes was read to {size + position - end} bytes")
     timestamp = base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp
     if not -_I64 <= timestamp < _I64:
-        timestamp = _wrap(timestamp)
+        timestamp = wrap(timestamp)
     return Record(base_offset + offset_delta, timestamp, key, value, headers), position
 
 
@@ -266,7 +306,7 @@ def _read_headers(data: bytes, position: int, end: int, count: int) -> tuple[Hea
 
 
 def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    size, position = _varint(data, position, 5)
+    size, position = read_number(data, position, 5)
     if size < 0:
         return None, position
     if position + size > end:
@@ -274,12 +314,16 @@ def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     return data[position : position + size], position + size
 
 
-def _wrap(value: int) -> int:
+def wrap(value: int) -> int:
     """Let a sum overflow as a Java long does; that is how every client computes a hostile timestamp."""
     return (value + _I64 & _U64) - _I64
 
 
-def _varint(data: bytes, position: int, longest: int) -> tuple[int, int]:
+def read_number(data: bytes, position: int, longest: int) -> tuple[int, int]:
+    """Return the number at `position`, of `longest` bytes at most, and the place behind it.
+
+    Raises Malformed where the data end within it, EndlessNumber where it does not end.
+    """
     try:
         byte = data[position]
         if byte < 0x80:  # nearly every length and delta

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log import append_validation
+from kbroker.log import append_validation, record_validation
 from kbroker.log.append_info import COORDINATOR, AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
@@ -236,17 +236,18 @@ def test_batches_of_own_coordinators_are_not_read_again(
     log.update_config(LogConfig(cleanup_policy=(policy,)))
     looks: dict[str, int] = {}
 
-    def counted(name: str) -> None:
-        inner = getattr(append_validation, name)
+    def counted(module: Any, name: str) -> None:
+        inner = getattr(module, name)
 
         def call(*arguments: Any, **options: Any) -> Any:
             looks[name] = looks.get(name, 0) + 1
             return inner(*arguments, **options)
 
-        monkeypatch.setattr(append_validation, name, call)
+        monkeypatch.setattr(module, name, call)
 
-    for name in ("crc32c", "read_runs", "read_records"):
-        counted(name)
+    counted(append_validation, "crc32c")
+    for name in ("read_runs", "record_slices"):
+        counted(record_validation, name)
     marker = build_marker(producer_id=7, producer_epoch=0, commit=True, coordinator_epoch=0, timestamp=NOW)
     for records in (batch(3), batch(2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True), marker):
         log.append_as_leader(records, 0, NOW, origin=COORDINATOR)

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from kbroker.log import append_validation as validation
+from kbroker.divided import whole
+from kbroker.log import record_validation as validation
 from kbroker.log.append_info import CLIENT, COORDINATOR, AppendError, AppendOrigin
-from kbroker.log.append_validation import BatchRules, read_plain, walk
+from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
+from kbroker.log.record_validation import open_batch, read_plain
 from kbroker.protocol.records import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, build_batch, parse_header
 from tests.log.builders import NOW
 
@@ -40,7 +42,8 @@ fields = st.lists(
 def outcome(records: bytes, rules: BatchRules, origin: AppendOrigin) -> tuple[object, ...]:
     """Return what becomes of a batch, to the last word of an error."""
     try:
-        return ("stored", bytes(walk(memoryview(records), parse_header(records), rules, NOW, origin)))
+        opened = whole(open_batch(memoryview(records), parse_header(records), rules, NOW, origin))
+        return ("stored", bytes(opened.batch))
     except AppendError as error:
         return ("refused", error.code, error.message, error.detail, error.record_errors)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import random
 import tracemalloc
 import zlib
 
@@ -14,8 +15,21 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.protocol.compression import CODEC_NAMES, GZIP, LZ4, SNAPPY, ZSTD, codec_of, compress, decompress
-from kbroker.protocol.errors import Malformed
+from kbroker.protocol.compression import (
+    CODEC_NAMES,
+    GZIP,
+    LZ4,
+    SNAPPY,
+    ZSTD,
+    codec_of,
+    compress,
+    decompress,
+    pack,
+    unpack,
+)
+from kbroker.protocol.errors import Malformed, Undecodable
+from kbroker.protocol.unpacking import MOST_WINDOW
+from tests.log.bombs import wide_frame
 
 CODECS = range(5)
 PACKED = (GZIP, SNAPPY, LZ4, ZSTD)
@@ -81,6 +95,43 @@ def test_a_bomb_costs_no_more_than_the_bound() -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 2.5 * limit, CODEC_NAMES[codec]
+
+
+def test_a_wide_window_is_not_filled() -> None:
+    """The levels above 19 ask for one whatever they hold; what takes memory is to fill it."""
+    assert len(decompress(ZSTD, wide_frame(27, MOST_WINDOW), 1 << 30)) == MOST_WINDOW
+    assert len(decompress(ZSTD, wide_frame(21, 64 << 20), 1 << 30)) == 64 << 20
+    for log, error in ((27, Malformed), (31, Undecodable)):
+        with pytest.raises(error) as caught:
+            decompress(ZSTD, wide_frame(log, 64 << 20), 1 << 30)
+        assert caught.type is error
+
+
+@given(
+    st.sampled_from(CODECS), st.lists(st.binary(max_size=500) | st.integers(0, 100_000).map(bytes), max_size=8),
+    st.sampled_from([None, 1, 9]),
+)  # fmt: skip
+def test_packing_piece_by_piece_brings_the_same_bytes(codec: int, pieces: list[bytes], level: int | None) -> None:
+    data = b"".join(pieces)
+    packed = b"".join(pack(codec, pieces, len(data), level))
+    assert packed == compress(codec, data, level)
+    assert bytes(decompress(codec, b"".join(pack(codec, pieces, -1, level)), len(data))) == data
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_no_piece_is_large(codec: int) -> None:
+    packed = compress(codec, bytes(32 << 20))
+    assert max(map(len, unpack(codec, packed, 64 << 20))) <= 128 << 10
+
+
+def test_many_blocks_of_one_frame_are_all_there() -> None:
+    data = random.Random(5).randbytes(1 << 20)
+    packed = compress(ZSTD, data)
+    assert bytes(decompress(ZSTD, packed, len(data))) == data
+    ends = [end for end in range(len(packed) - 131200, len(packed)) if end % 499 == 0 or len(packed) - end < 9]
+    for end in ends:
+        with pytest.raises(Malformed):
+            decompress(ZSTD, packed[:end], 1 << 24)
 
 
 def test_forms_that_clients_send() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kbroker.divided import Divided, whole
 from kbroker.log import checkpoints
 from kbroker.log.cleaner.cleanable import Cleanable, examine, make_job
 from kbroker.log.cleaner.swap import remove_cleaned, replace_segments
@@ -54,6 +55,7 @@ class Cleaner:
         self._truncations: dict[Key, int] = {}
         self._running: list[_Running] = []
         self._look_ms = 0
+        self._looking = False
         self._failures: Counter[Key] = Counter()
         self.uncleanable: dict[Key, str] = {}
         """Logs that are left alone until the next start, and why."""
@@ -119,24 +121,35 @@ class Cleaner:
     # -- what is due ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Take results over, and give work to workers that are free."""
+        """Do as `due`, at once."""
+        whole(self.due(now_ms))
+
+    def due(self, now_ms: int) -> Divided[None]:
+        """Take results over, and give work to workers that are free, in pieces."""
         for job in self._running:
             self._follow(job, now_ms)
         if any(job.ended for job in self._running):
             self._running = [job for job in self._running if not job.ended]
-        if now_ms >= self._look_ms and self._pool.is_free:
-            self._look(now_ms)
+        if now_ms >= self._look_ms and self._pool.is_free and not self._looking:
+            self._looking = True
+            try:
+                yield from self._look(now_ms)
+            finally:
+                self._looking = False
 
-    def _look(self, now_ms: int) -> None:
+    def _look(self, now_ms: int) -> Divided[None]:
         while self._pool.is_free:
-            found = self._dirtiest(now_ms)
-            if found is None or not self._begin(found, now_ms):
+            found = yield from self._dirtiest(now_ms)
+            if found is None or not (yield from self._begin(found, now_ms)):
                 self._look_ms = now_ms + self._pool.settings.backoff_ms
                 return
 
-    def _dirtiest(self, now_ms: int) -> Cleanable | None:
+    def _dirtiest(self, now_ms: int) -> Divided[Cleanable | None]:
         best = None
-        for key, log in self._logs.items():
+        for key, log in list(self._logs.items()):
+            yield
+            if self._logs.get(key) is not log:
+                continue
             if not log.config.compact or len(log.segments) < 2 or log.failed or key in self.uncleanable:
                 continue
             if self.is_busy(log):
@@ -158,12 +171,14 @@ class Cleaner:
             if key in self._cleaned_to:
                 self.note(key, log.log_start_offset)
 
-    def _begin(self, found: Cleanable, now_ms: int) -> bool:
+    def _begin(self, found: Cleanable, now_ms: int) -> Divided[bool]:
         log, settings, pool = found.log, self._pool.settings, self._pool
         key = (log.topic, log.partition)
         try:
             map_bytes = int(pool.share(settings.dedupe_buffer_size))
-            order = make_job(found, now_ms, map_bytes, int(pool.share(settings.io_buffer_size)))
+            order = yield from make_job(found, now_ms, map_bytes, int(pool.share(settings.io_buffer_size)))
+            if order is None or self._logs.get(key) is not log or not pool.is_free:
+                return False  # the log has changed meanwhile
             worker = pool.acquire()
         except OSError as error:
             logger.error("%s-%d cannot be cleaned now: %s", *key, error)

@@ -1,0 +1,88 @@
+"""Divided work that takes memory while it goes on: a few at once, the others in the order in which they came.
+
+Owns the line, and lends a hand: whoever comes to work while others have their turn does a step of theirs, so that no
+slice of time is spent on waiting. Never knows what the work is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from kbroker.divided import Divided
+
+_T = TypeVar("_T")
+
+
+class _Job(Generic[_T]):
+    __slots__ = ("begin", "done", "error", "result", "work")
+
+    def __init__(self, begin: Callable[[], Divided[_T]]) -> None:
+        self.begin = begin
+        self.work: Divided[_T] | None = None
+        self.done = False
+        self.result: _T
+        self.error: Exception | None = None
+
+    def step(self) -> None:
+        assert self.work is not None
+        try:
+            next(self.work)
+        except StopIteration as end:
+            self.result, self.done = end.value, True
+        except Exception as error:  # noqa: BLE001 - raised where the result is waited for
+            self.error, self.done = error, True
+
+
+class FewAtOnce(Generic[_T]):
+    """Runs work, `most` pieces of it at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._active: deque[_Job[_T]] = deque()
+        self._waiting: deque[_Job[_T]] = deque()
+
+    def __len__(self) -> int:
+        """How many are at work, or wait for it."""
+        return len(self._active) + len(self._waiting)
+
+    def run(self, begin: Callable[[], Divided[_T]], begun: Divided[_T] | None = None) -> Divided[_T]:
+        """Do what `begin` returns when it has its turn; what has `begun` of it goes on, if that is at once."""
+        job = _Job(begin)
+        if len(self._active) < self._most:
+            job.work = begun or begin()
+            self._active.append(job)
+        else:
+            self._waiting.append(job)
+            if begun is not None:
+                begun.close()
+        try:
+            while not job.done:
+                self._step()
+                yield
+        finally:
+            self._leave(job)
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    def _step(self) -> None:
+        job = self._active[0]
+        self._active.rotate(-1)
+        job.step()
+        if job.done:
+            self._leave(job)
+
+    def _leave(self, job: _Job[_T]) -> None:
+        """Let the next one have a turn that is over, or was given up."""
+        if job.work is not None:
+            job.work.close()
+            job.work = None
+        for line in (self._active, self._waiting):
+            if job in line:
+                line.remove(job)
+        while self._waiting and len(self._active) < self._most:
+            following = self._waiting.popleft()
+            following.work = following.begin()
+            self._active.append(following)

@@ -1,0 +1,74 @@
+"""Batches of a Produce that take longer to open than a request may hold the loop: each in turn, in slices.
+
+Owns what happens between a batch's first look and its append, when everything may have changed: the partition judges
+anew whether it may be appended, by its settings of then. No API: produce.py and produce_in_transaction.py hand over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kbroker.divided import Divided
+from kbroker.handlers.produce_answers import failure, finished
+from kbroker.handlers.registry import RequestContext
+from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
+from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.record_validation import TakesLonger
+from kbroker.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+from kbroker.protocol.wire import Buffer
+from kbroker.replicas import Partition
+
+
+class Unopened(NamedTuple):
+    """A batch that is to be opened; `answers[slot]` is where its answer goes."""
+
+    partition: Partition
+    records: Buffer
+    longer: TakesLonger
+    answers: list[PartitionProduceResponse]
+    slot: int
+    guard: object = UNCHECKED
+
+
+def put_off(
+    partition: Partition,
+    records: Buffer,
+    longer: TakesLonger,
+    answers: list[PartitionProduceResponse],
+    guard: object = UNCHECKED,
+) -> Unopened:
+    """Keep a place among the answers for a batch that is appended later."""
+    answers.append(PartitionProduceResponse(index=partition.index, base_offset=-1))
+    return Unopened(partition, records, longer, answers, len(answers) - 1, guard)
+
+
+def append_in_slices(
+    ctx: RequestContext, acks: int, unopened: Sequence[Unopened], response: ProduceResponse, *, failed: bool
+) -> Divided[ProduceResponse | None]:
+    """Open and append batch after batch; returns the answer to the request, whose other partitions have theirs."""
+    for item in unopened:
+        try:
+            info = yield from _append(ctx, acks, item)
+        except AppendError as err:
+            failed = True
+            item.answers[item.slot] = failure(item.partition.index, err, item.partition.log.log_start_offset)
+        else:
+            item.answers[item.slot] = appended(item.partition.index, info)
+    return finished(ctx, acks, response, failed=failed)
+
+
+def _append(ctx: RequestContext, acks: int, item: Unopened) -> Divided[AppendInfo]:
+    services, partition, longer = ctx.services, item.partition, item.longer
+    while True:
+        opened = yield from services.replicas.openings.run(longer.again, longer.work)
+        try:
+            now_ms = services.clock.now_ms()
+            return partition.append(item.records, acks, now_ms, CLIENT, item.guard, opened=opened)
+        except TakesLonger as err:  # the topic's settings have changed
+            longer = err
+
+
+def appended(index: int, info: AppendInfo) -> PartitionProduceResponse:
+    """Answer for a batch that stands in the log."""
+    return PartitionProduceResponse(index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)

@@ -1,0 +1,287 @@
+"""What the records of a batch must be before it may be appended, where its header is not enough to tell.
+
+Owns Kafka's checks of single records (LogValidator), their order and texts, the bounds on what a batch may come to, and
+what is rewritten where the topic's settings or the header's errors ask for it. Never appends, and never holds more of
+a batch than some records of it (record_walk.py).
+
+`open_batch` is work in slices, and most batches are small: `open_at_once` does a few and leaves the rest to whoever can
+wait. For a compacted topic, where every batch is opened, a look at many records at once (record_runs.py) mostly
+tells that reading them would find nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Final, NamedTuple
+
+from kbroker.divided import Divided
+from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin, RecordErrors
+from kbroker.log.append_validation import BatchRules, needs_other_codec, rewrite
+from kbroker.log.recompression import rebuild, renumber
+from kbroker.log.record_runs import read_runs
+from kbroker.log.record_walk import Slice, record_slices
+from kbroker.protocol.compression import CODEC_NAMES, decompress
+from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecodable
+from kbroker.protocol.records import HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader, wrap
+
+MOST_ERRORS: Final = 1000
+"""Records of a batch of which an answer says what is wrong with them. Kafka names all."""
+_AT_ONCE_SECONDS: Final = 0.001  # which nearly every batch is done in
+_REGAINED: Final = 0.8  # of the time that passes: a request of many batches does not take that of each
+_PLAIN_RECORDS: Final = 1000
+_PLAIN_BYTES: Final = 32768
+_NO_TIMESTAMP: Final = -1
+_I64: Final = 2**63
+
+
+class Opened(NamedTuple):
+    """A batch whose records have been looked at."""
+
+    batch: memoryview
+    """As it is to be stored."""
+    rules: BatchRules
+    """By which they were judged."""
+
+
+class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
+    """A batch must be opened, which takes more than a moment. Nothing has changed.
+
+    `work` is what remains to be done, and `again` begins all of it once more: what was begun holds memory.
+    """
+
+    def __init__(self, work: Divided[Opened], again: Callable[[], Divided[Opened]]) -> None:
+        super().__init__()
+        self.work = work
+        self.again = again
+
+
+class _Allowance:
+    """The time that may be spent at once on opening batches, by all together."""
+
+    def __init__(self) -> None:
+        self._left = _AT_ONCE_SECONDS
+        self._since = 0.0
+
+    def begin(self) -> float:
+        """Return until when to go on (`perf_counter`)."""
+        now = perf_counter()
+        self._left = min(self._left + (now - self._since) * _REGAINED, _AT_ONCE_SECONDS)
+        self._since = now
+        return now + self._left
+
+    def end(self) -> None:
+        """Count what has been used."""
+        now = perf_counter()
+        self._left -= now - self._since
+        self._since = now
+
+
+_allowance = _Allowance()
+
+
+def open_at_once(
+    records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
+) -> Opened:
+    """Do `open_batch` if it is soon done; raises TakesLonger or AppendError."""
+    again = partial(open_batch, records, header, rules, now_ms, origin)
+    work = again()
+    until = _allowance.begin()
+    try:
+        while perf_counter() < until:
+            next(work)
+    except StopIteration as end:
+        opened: Opened = end.value
+        return opened
+    finally:
+        _allowance.end()
+    raise TakesLonger(work, again)
+
+
+def open_batch(
+    records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
+) -> Divided[Opened]:
+    """Check every record; returns the batch, rewritten where that is asked for. Raises AppendError.
+
+    What may be written to is written to, at the end: attributes, largest timestamp and CRC.
+    """
+    if header.is_control:
+        return Opened(records, rules)  # written by a coordinator of ours, stored as it is
+    if rules.compact and _is_plain(records, header, rules, now_ms):
+        return Opened(records, rules)
+    if header.record_count > rules.max_records:
+        detail = f"batch of {header.record_count} records, of which {rules.max_records} may be"
+        raise AppendError(ErrorCode.INVALID_RECORD, detail=detail)
+    look = _Look(header, rules, now_ms)
+    target = header.codec if rules.codec < 0 else rules.codec
+    kept: list[bytes] = []
+    try:
+        for found in record_slices(records, header, rules.max_decompressed, kept if target != header.codec else None):
+            if found is not None:
+                look.take(found, judge=origin is CLIENT)
+            yield
+    except Malformed as error:
+        # Kafka's validator does not expect these two, so its clients know them under this code.
+        unexpected = isinstance(error, Undecodable) or (isinstance(error, EndlessNumber) and not header.codec)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if unexpected else ErrorCode.INVALID_RECORD
+        raise AppendError(code, detail=str(error)) from error
+    look.refuse()
+    if not look.in_order and header.codec:
+        raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, detail="offsets of compressed records are not in order")
+    if target == header.codec and look.in_order:
+        return Opened(_with_true_timestamp(records, header, look, rules), rules)
+    times = (look.first, look.largest)
+    if look.in_order and look.begins_at_base:
+        rebuilt = yield from rebuild(records, header, target, rules, look.size, times, kept)
+    else:
+        rebuilt = yield from renumber(records, header, target, rules, look.size, times)
+    if rebuilt is None:
+        detail = f"batch in codec {CODEC_NAMES[target]} exceeds max.message.bytes {rules.max_size}"
+        raise AppendError(ErrorCode.MESSAGE_TOO_LARGE, detail=detail)
+    return Opened(memoryview(rebuilt), rules)
+
+
+class _Look:
+    """What has been seen of one batch's records."""
+
+    def __init__(self, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
+        self._header = header
+        self._rules = rules
+        self._earliest = now_ms - rules.before_max_ms
+        self._latest = now_ms + rules.after_max_ms
+        self._seen = 0
+        self._errors: RecordErrors = []
+        self._error_count = 0
+        self._bad_timestamp = False
+        self.size = 0
+        """Bytes of the records, without compression."""
+        self.first = self.largest = _NO_TIMESTAMP
+        """The first and the largest timestamp in ms."""
+        self.in_order = True
+        self.begins_at_base = True
+        """Whether the timestamps count from the first record's, as in every batch that this broker builds."""
+
+    def take(self, found: Slice, *, judge: bool) -> None:
+        """Take in the next records; with `judge`, note what is wrong with them."""
+        header = self._header
+        smallest, largest = self._times(found)
+        if not self._seen:
+            stamp = next(found.rows())[1]
+            self.begins_at_base = not stamp and not header.timestamp_type
+            self.first = header.max_timestamp if header.timestamp_type else wrap(header.base_timestamp + stamp)
+        if judge and not self._is_fine(found, smallest, largest):
+            self._judge(found)
+        if largest > self.largest:
+            self.largest = largest
+        self.in_order = self.in_order and found.in_order(self._seen)
+        self._seen += found.number
+        self.size = found.end
+
+    def _times(self, found: Slice) -> tuple[int, int]:
+        header = self._header
+        if header.timestamp_type:
+            return header.max_timestamp, header.max_timestamp
+        stamps = list(found.stamps())
+        smallest, largest = header.base_timestamp + min(stamps), header.base_timestamp + max(stamps)
+        if smallest >= -_I64 and largest < _I64:
+            return smallest, largest
+        times = [wrap(header.base_timestamp + stamp) for stamp in stamps]
+        return min(times), max(times)
+
+    def _is_fine(self, found: Slice, smallest: int, largest: int) -> bool:
+        if self._header.timestamp_type or (self._rules.compact and found.lacks_keys()):
+            return False
+        return self._rules.log_append_time or self._earliest <= smallest <= largest <= self._latest
+
+    def _judge(self, found: Slice) -> None:
+        header, rules = self._header, self._rules
+        for index, (delta, stamp, key, value) in enumerate(found.rows(), self._seen):
+            offset = header.base_offset + delta
+            timestamp = header.max_timestamp if header.timestamp_type else wrap(header.base_timestamp + stamp)
+            if rules.compact and key < 0:
+                if self._may_say_more():
+                    text = f"Compacted topic cannot accept message without key in topic partition {rules.name}"
+                    self._errors.append((index, text))
+            elif not rules.log_append_time and timestamp != _NO_TIMESTAMP:
+                if not self._earliest <= timestamp <= self._latest:
+                    self._bad_timestamp = True
+                    if self._may_say_more():
+                        text = f"Timestamp {timestamp} of message with offset {offset} is out of range. "
+                        text += f"The timestamp should be within [{self._earliest}, {self._latest}]"
+                        self._errors.append((index, text))
+            elif header.timestamp_type:
+                self._bad_timestamp = True
+                if self._may_say_more():
+                    text = (
+                        f"Invalid timestamp type in message DefaultRecord(offset={offset}, timestamp={timestamp}, "
+                        f"key={max(key, 0)} bytes, value={max(value, 0)} bytes). "
+                    )
+                    self._errors.append((index, f"{text}Producer should not set timestamp type to LogAppendTime."))
+
+    def _may_say_more(self) -> bool:
+        """Count an error; whether there is room for its text."""
+        self._error_count += 1
+        return self._error_count <= MOST_ERRORS
+
+    def refuse(self) -> None:
+        """Raise AppendError if anything is wrong."""
+        errors = self._errors
+        if not errors:
+            return
+        if self._bad_timestamp:
+            text = "One or more records have been rejected due to invalid timestamp"
+            raise AppendError(ErrorCode.INVALID_TIMESTAMP, text, errors)
+        shown = ", ".join(f"RecordError(batchIndex={index}, message='{message}')" for index, message in errors[:3])
+        text = (
+            f"One or more records have been rejected due to {self._error_count} record errors in total, "
+            f"and only showing the first three errors at most: [{shown}]"
+        )
+        raise AppendError(ErrorCode.INVALID_RECORD, text, errors)
+
+
+def _with_true_timestamp(records: memoryview, header: BatchHeader, look: _Look, rules: BatchRules) -> memoryview:
+    if rules.log_append_time:
+        return records  # stamped later
+    if look.largest == header.max_timestamp and not header.timestamp_type:
+        return records
+    return rewrite(records, header.attributes & ~TIMESTAMP_TYPE_BIT, look.largest)
+
+
+def _is_plain(records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
+    """Whether a batch is small and surely may stay as it is; False may mean anything."""
+    if header.timestamp_type or header.size != len(records) or needs_other_codec(header, rules):
+        return False
+    if header.record_count > _PLAIN_RECORDS:
+        return False
+    try:
+        data = bytes(decompress(header.codec, records[HEADER_SIZE:], min(_PLAIN_BYTES, rules.max_decompressed)))
+    except Malformed:
+        return False
+    plain = read_plain(data, header.record_count)
+    if plain is None or rules.log_append_time:
+        return plain is not None
+    smallest, largest = header.base_timestamp + plain[0], header.base_timestamp + plain[1]
+    in_range = now_ms - rules.before_max_ms <= smallest and largest <= now_ms + rules.after_max_ms
+    return in_range and smallest >= _NO_TIMESTAMP and largest == header.max_timestamp
+
+
+def read_plain(data: bytes, count: int) -> tuple[int, int] | None:
+    """Return the smallest and the largest timestamp of a batch's records, not compressed any more, from its base on.
+
+    None if the records are not plain (with a key, in the order of their offsets, whole).
+    """
+    delta = 0
+    smallest: list[int] = []
+    largest: list[int] = []
+    try:
+        for run in read_runs(data, count):
+            if run.key_size < 0 or not run.in_order(delta) or not run.well_formed(data):
+                return None
+            stamps = list(run.stamps(data))
+            smallest.append(min(stamps))
+            largest.append(max(stamps))
+            delta += run.number
+    except (Malformed, IndexError):
+        return None
+    return (min(smallest), max(largest)) if delta else None

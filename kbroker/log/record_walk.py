@@ -1,0 +1,366 @@
+"""A look at every record of a batch, without an object for each and without all of its bytes at once.
+
+Owns the way through a batch that is unpacked piece by piece, and the columns in which neighbouring records are told:
+what the batch holds is known in slices of some hundred records, of which one is kept at a time. Whether a batch is well
+formed is decided as `read_records` does, to the kind of error. Never judges what a record holds, never changes one.
+
+A record of up to 16 kB is looked at where it lies; of a larger one only as much is kept as is unpacked in one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from typing import Final
+
+from kbroker.log.record_runs import Run, find_run, read_varint
+from kbroker.protocol.compression import NONE, unpack
+from kbroker.protocol.errors import Malformed, Undecodable
+from kbroker.protocol.records import HEADER_SIZE, BatchHeader, read_number
+
+_LARGE: Final = 16384  # bytes of a record; one of 8,000 empty headers takes some ms
+_AHEAD: Final = _LARGE + 64  # the numbers of a broken record may reach beyond its end
+_NUMBER: Final = 10  # bytes of the longest
+_MOST: Final = 512  # records in a slice that are read one by one: some hundred us
+_MOST_ALIKE: Final = 16384  # in a slice of those that are looked at all together
+_FIRST_LOOK: Final = 32  # records to read one by one before looking for neighbours that are alike again
+_HEADERS: Final = 512  # of a large record, looked at in one step
+_HEADER_BYTES: Final = 8192  # of small records' headers, likewise
+
+_KEPT: Final = 65536  # bytes that are kept rather than unpacked again
+
+Row = tuple[int, int, int, int]
+"""What is told of a record: offset delta, timestamp delta in ms, sizes of its key and value, negative for null."""
+
+
+class RecordSlice:
+    """Some neighbouring records."""
+
+    __slots__ = ("_deltas", "_keys", "_stamps", "_values", "end")
+
+    def __init__(self, deltas: list[int], stamps: list[int], keys: list[int], values: list[int]) -> None:
+        self.end = 0
+        """Where they end, in bytes from the batch's first record on, without compression."""
+        self._deltas = deltas
+        self._stamps = stamps
+        self._keys = keys
+        self._values = values
+
+    @property
+    def number(self) -> int:
+        return len(self._deltas)
+
+    def in_order(self, delta: int) -> bool:
+        """Whether the offset deltas count up from `delta`."""
+        return self._deltas == list(range(delta, delta + len(self._deltas)))
+
+    def stamps(self) -> Iterable[int]:
+        """Return each timestamp delta that there is, once or more."""
+        return self._stamps
+
+    def lacks_keys(self) -> bool:
+        """Whether a record has no key."""
+        return min(self._keys) < 0
+
+    def rows(self) -> Iterator[Row]:
+        """Return what there is to tell, record by record."""
+        return zip(self._deltas, self._stamps, self._keys, self._values, strict=True)
+
+
+class AlikeRecords:
+    """Some neighbouring records of one layout; tells what a RecordSlice does."""
+
+    __slots__ = ("_data", "_run", "end", "number")
+
+    def __init__(self, run: Run, data: bytes) -> None:
+        self.end = 0
+        self._run = run
+        self._data = data
+        self.number = run.number
+
+    def in_order(self, delta: int) -> bool:
+        return self._run.delta == delta
+
+    def stamps(self) -> Iterable[int]:
+        return self._run.stamps(self._data)
+
+    def lacks_keys(self) -> bool:
+        return self._run.key_size < 0
+
+    def rows(self) -> Iterator[Row]:
+        run = self._run
+        value, _ = read_varint(self._data, run.position + run.key_at + max(run.key_size, 0))
+        for delta, stamp in enumerate(run.each_stamp(self._data), run.delta):
+            yield delta, stamp, run.key_size, value
+
+
+Slice = RecordSlice | AlikeRecords
+
+
+def record_slices(
+    batch: memoryview, header: BatchHeader, max_bytes: int, kept: list[bytes] | None = None
+) -> Iterator[Slice | None]:
+    """Yield a batch's records; None where there is nothing to tell yet, so that others may go first.
+
+    Unpacks to at most `max_bytes`; raises Malformed, which may come behind records that were told already. Of a small
+    batch, `kept` has all that was unpacked in the end, and nothing of another.
+    """
+    left = header.record_count
+    if left < 0:
+        raise Malformed(f"record batch claims {left} records")
+    if not left:  # compaction leaves such batches behind
+        return
+    body = batch[HEADER_SIZE : header.size]
+    pieces = unpack(header.codec, body, max_bytes)
+    if kept is not None:
+        pieces = _keep(pieces, kept)
+    window = _Window(pieces, len(body) if header.codec == NONE else None)
+    while left:
+        while window.is_short_of(_AHEAD):
+            yield None
+            window.fill()
+        found: Slice | None = window.take(left)
+        if found is None:
+            found = yield from _large_record(window)
+        left -= found.number
+        found.end = window.place
+        yield found
+    while window.is_short_of(1):
+        yield None
+        window.fill()
+    if not window.is_empty():
+        raise Malformed("bytes remain after the last record of a batch")
+
+
+def _keep(pieces: Iterator[bytes], kept: list[bytes]) -> Iterator[bytes]:
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size <= _KEPT:
+            kept.append(piece)
+        else:
+            kept.clear()
+        yield piece
+
+
+class _Window:
+    """The part of a batch's records that is unpacked and not passed yet. `size` of all, where that is known."""
+
+    __slots__ = ("_before", "_data", "_ended", "_look", "_pieces", "_position", "size")
+
+    def __init__(self, pieces: Iterator[bytes], size: int | None) -> None:
+        self._pieces = pieces
+        self.size = size
+        self._data = b""
+        self._position = 0
+        self._before = 0
+        self._ended = False
+        self._look = _FIRST_LOOK
+
+    @property
+    def place(self) -> int:
+        """How many bytes of the batch's records have been passed."""
+        return self._before + self._position
+
+    def is_short_of(self, size: int) -> bool:
+        """Whether less than `size` bytes are unpacked, and there may be more."""
+        return len(self._data) - self._position < size and not self._ended
+
+    def is_empty(self) -> bool:
+        return self._position >= len(self._data)
+
+    def fill(self) -> None:
+        """Unpack a piece more, which may be empty; raises Malformed."""
+        piece = next(self._pieces, None)
+        if piece is None:
+            self._ended = True
+        elif piece:
+            self._before += self._position
+            self._data = self._data[self._position :] + piece
+            self._position = 0
+
+    def take(self, most: int) -> Slice | None:
+        """Pass some of the next `most` records; None if the first is large. Raises Malformed."""
+        run = find_run(self._data, self._position, min(most, _MOST_ALIKE), _LARGE)
+        if run is not None:
+            self._look = _FIRST_LOOK
+            self._position = run.end
+            return AlikeRecords(run, self._data)
+        look = self._look
+        self._look = min(look * 2, _MOST)
+        stop = len(self._data) if self._ended else len(self._data) - _AHEAD
+        try:
+            found, self._position = _scan(self._data, self._position, stop, min(most, look))
+        except IndexError as error:
+            raise Malformed("record ends within a number") from error
+        return found if found.number else None
+
+    def number(self, longest: int) -> int:
+        """Pass a number; `longest` bytes must be there unless there are no more. Raises Malformed."""
+        number, self._position = read_number(self._data, self._position, longest)
+        return number
+
+    def skip(self, size: int) -> int:
+        """Pass up to `size` bytes; returns how many are left to pass."""
+        left = len(self._data) - self._position
+        if size <= left:
+            self._position += size
+            return 0
+        self._position += left
+        return size - left
+
+
+def _scan(data: bytes, position: int, stop: int, most: int) -> tuple[RecordSlice, int]:
+    """Read records that begin at `stop` at the latest, up to a large one; raises Malformed, IndexError."""
+    deltas: list[int] = []
+    stamps: list[int] = []
+    keys: list[int] = []
+    values: list[int] = []
+    length, passed = len(data), 0
+    for _ in range(most):
+        if position > stop:
+            break
+        # Nearly every number has one byte or two, and a call costs more than all that is done with them.
+        place = position
+        size = data[place]
+        if size < 0x80:
+            size, place = (size >> 1) ^ -(size & 1), place + 1
+        elif (more := data[place + 1]) < 0x80:
+            size, place = (size >> 1 & 0x3F | more << 6) ^ -(size & 1), place + 2
+        else:
+            size, place = read_number(data, place, 5)
+        end = place + size
+        if size > _LARGE:
+            break
+        if size < 0 or end > length:
+            raise Malformed(f"record of {size} bytes does not fit in its batch")
+        place += 1  # attributes
+        stamp = data[place]
+        if stamp < 0x80:
+            stamp, place = (stamp >> 1) ^ -(stamp & 1), place + 1
+        elif (more := data[place + 1]) < 0x80:
+            stamp, place = (stamp >> 1 & 0x3F | more << 6) ^ -(stamp & 1), place + 2
+        else:
+            stamp, place = read_number(data, place, 10)
+        delta = data[place]
+        if delta < 0x80:
+            delta, place = (delta >> 1) ^ -(delta & 1), place + 1
+        elif (more := data[place + 1]) < 0x80:
+            delta, place = (delta >> 1 & 0x3F | more << 6) ^ -(delta & 1), place + 2
+        else:
+            delta, place = read_number(data, place, 5)
+        key = data[place]
+        if key < 0x80:
+            key, place = (key >> 1) ^ -(key & 1), place + 1
+        elif (more := data[place + 1]) < 0x80:
+            key, place = (key >> 1 & 0x3F | more << 6) ^ -(key & 1), place + 2
+        else:
+            key, place = read_number(data, place, 5)
+        if key >= 0:
+            place += key
+            if place > end:
+                raise Malformed(f"field of {key} bytes does not fit in its record")
+        value = data[place]
+        if value < 0x80:
+            value, place = (value >> 1) ^ -(value & 1), place + 1
+        elif (more := data[place + 1]) < 0x80:
+            value, place = (value >> 1 & 0x3F | more << 6) ^ -(value & 1), place + 2
+        else:
+            value, place = read_number(data, place, 5)
+        if value >= 0:
+            place += value
+            if place > end:
+                raise Malformed(f"field of {value} bytes does not fit in its record")
+        if data[place]:
+            passed += end - place
+            place = _pass_headers(data, place, end)
+        else:
+            place += 1
+        if place != end:
+            raise Malformed(f"record of {size} bytes was read to {size + place - end} bytes")
+        deltas.append(delta)
+        stamps.append(stamp)
+        keys.append(key)
+        values.append(value)
+        position = end
+        if passed > _HEADER_BYTES:
+            break
+    return RecordSlice(deltas, stamps, keys, values), position
+
+
+def _pass_headers(data: bytes, place: int, end: int) -> int:
+    count, place = read_number(data, place, 5)
+    if count and (count < 0 or count > end - place):
+        raise Malformed(f"record claims {count} headers")
+    for _ in range(count):
+        for is_name in (True, False):
+            size, place = read_number(data, place, 5)
+            if size < 0 and is_name:
+                raise Malformed("record header without a name")
+            if size > 0:
+                place += size
+            if place > end and size >= 0:
+                raise Malformed(f"field of {size} bytes does not fit in its record")
+    return place
+
+
+def _large_record(window: _Window) -> Generator[None, None, RecordSlice]:
+    """Pass one record of any size, field by field; yields where others may go first."""
+    size = yield from _number(window, 5)
+    end = window.place + size
+    if window.size is not None and end > window.size:
+        raise Malformed(f"record of {size} bytes does not fit in its batch")
+    try:
+        row = yield from _fields(window, end)
+    except Undecodable:
+        raise
+    except Malformed:
+        # As whoever unpacks a record before reading it: bytes that cannot be unpacked come before what they mean.
+        yield from _skip(window, end - window.place)
+        raise
+    if window.place != end:
+        raise Malformed(f"record of {size} bytes was read to {size + window.place - end} bytes")
+    delta, stamp, key, value = row
+    return RecordSlice([delta], [stamp], [key], [value])
+
+
+def _fields(window: _Window, end: int) -> Generator[None, None, Row]:
+    yield from _skip(window, 1)  # attributes
+    stamp = yield from _number(window, 10)
+    delta = yield from _number(window, 5)
+    key = yield from _field(window, end)
+    value = yield from _field(window, end)
+    count = yield from _number(window, 5)
+    if count and (count < 0 or count > end - window.place):
+        raise Malformed(f"record claims {count} headers")
+    for index in range(count):
+        if (yield from _field(window, end)) < 0:
+            raise Malformed("record header without a name")
+        yield from _field(window, end)
+        if not index % _HEADERS:
+            yield
+    return delta, stamp, key, value
+
+
+def _field(window: _Window, end: int) -> Generator[None, None, int]:
+    """Pass bytes that may be null; returns their size."""
+    size = yield from _number(window, 5)
+    if size >= 0:
+        if window.place + size > end:
+            raise Malformed(f"field of {size} bytes does not fit in its record")
+        yield from _skip(window, size)
+    return size
+
+
+def _number(window: _Window, longest: int) -> Generator[None, None, int]:
+    while window.is_short_of(_NUMBER):
+        yield
+        window.fill()
+    return window.number(longest)
+
+
+def _skip(window: _Window, size: int) -> Generator[None, None, None]:
+    while size := window.skip(size):
+        if not window.is_short_of(1):
+            raise Malformed("record does not fit in its batch")
+        yield
+        window.fill()

@@ -1,0 +1,188 @@
+"""Decompression piece by piece, so that neither memory nor a moment's work grows with what a batch claims.
+
+Owns how far each codec may go in one step: a step takes in some kilobytes, gives out some hundred at most, and may give
+nothing. Never keeps what it gave out, never knows what the bytes mean, and has no bound on all steps together: whoever
+takes the pieces counts them.
+
+Snappy on the wire is what Java's SnappyOutputStream writes: an 8-byte magic, two i32 versions, then blocks, each an
+i32 length and one raw snappy block of at most 32 kB of input. A section without that magic is one raw snappy block.
+A raw block is unpacked in one go, to as much as its length allows: 22 times its size. Zstd frames are cut at their
+blocks, which unpack to 128 kB each at most.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator, Iterator
+from typing import Final
+
+import lz4.frame
+import snappy
+import zstandard
+
+from kbroker.protocol.errors import Malformed, Undecodable
+
+PIECE: Final = 65536
+XERIAL_HEADER: Final = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
+
+_GZIP_INPUT = 16384  # of the shortest blocks, which take longest for their size: some ms
+_GZIP_MEMBER = b"\x1f\x8b"
+_GZIP_FORMAT = 31  # zlib's number for gzip's header and trailer, with the largest window
+_XERIAL_MAGIC = XERIAL_HEADER[:8]
+_SNAPPY_RATIO = 64 / 3  # a copy of 64 bytes takes 3: no block holds more for its size
+_RLE_BLOCK, _COMPRESSED_BLOCK = 1, 2
+_ZSTD_BLOCK = 128 << 10
+_ZSTD_INPUT = 16384
+_ZSTD_BLOCKS = 256  # in one step
+_ZSTD_LONGEST_HEADER = 18
+_SKIPPABLE = b"\x2a\x4d\x18"
+_LIBRARYS_WINDOW = 128 << 20  # the most that zstd's own decoders take without being asked to
+MOST_WINDOW: Final = 8 << 20
+"""Bytes of a zstd frame that asks for a larger window; the levels above 19 do so, whatever they hold."""
+
+
+def unpack_gzip(data: memoryview) -> Iterator[bytes]:
+    """Yield what gzip members hold; raises Undecodable."""
+    unpacker = zlib.decompressobj(_GZIP_FORMAT)
+    position, pending = 0, b""
+    try:
+        while True:
+            if not pending:
+                pending = bytes(data[position : position + _GZIP_INPUT])
+                position += len(pending)
+                if not pending:
+                    raise Undecodable("gzip stream ends too early")
+            yield unpacker.decompress(pending, PIECE)
+            pending = unpacker.unconsumed_tail
+            if unpacker.eof:
+                position -= len(unpacker.unused_data)
+                # Java's reader goes on with a second member and ignores anything else that follows.
+                if data[position : position + 2] != _GZIP_MEMBER:
+                    return
+                pending = b""
+                unpacker = zlib.decompressobj(_GZIP_FORMAT)
+    except zlib.error as error:
+        raise Undecodable(f"broken gzip data: {error}") from error
+
+
+def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+    """Yield what raw snappy blocks hold; raises Undecodable, or Malformed before one is more than is left."""
+    if data[:8] != _XERIAL_MAGIC:
+        yield _unpack_block(data, max_bytes)
+        return
+    position, left = len(XERIAL_HEADER), max_bytes
+    while position < len(data):
+        if data[position : position + 8] == _XERIAL_MAGIC:  # streams may be concatenated
+            position += len(XERIAL_HEADER)
+            yield b""
+            continue
+        size = int.from_bytes(data[position : position + 4])
+        position += 4
+        if size == 0 or position + size > len(data):
+            raise Undecodable(f"snappy block of {size} bytes does not fit in its batch")
+        block = _unpack_block(data[position : position + size], left)
+        left -= len(block)
+        position += size
+        yield block
+
+
+def _unpack_block(block: memoryview, max_bytes: int) -> bytes:
+    # The block's own preamble says how much it will allocate, so it is read before the library sees it.
+    claimed = shift = 0
+    for byte in block[:5]:
+        claimed |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise Undecodable("snappy block without a length")
+    if claimed > max_bytes:
+        raise too_large(max_bytes)
+    if claimed > len(block) * _SNAPPY_RATIO:
+        raise Undecodable(f"snappy block of {len(block)} bytes claims to hold {claimed}")
+    try:
+        return bytes(snappy.uncompress(bytes(block)))
+    except Exception as error:  # the library raises different types in its versions
+        raise Undecodable(f"broken snappy data: {error}") from error
+
+
+def unpack_lz4(data: memoryview) -> Iterator[bytes]:
+    """Yield what an lz4 frame holds; raises Undecodable, or Malformed where anything follows it."""
+    unpacker = lz4.frame.LZ4FrameDecompressor()
+    position = 0
+    try:
+        while not unpacker.eof:
+            if unpacker.needs_input:
+                if position >= len(data):
+                    raise Undecodable("lz4 frame ends too early")
+                step = unpacker.decompress(data[position : position + PIECE], PIECE)
+                position += PIECE
+            else:
+                step = unpacker.decompress(b"", PIECE)
+            yield step
+    except (RuntimeError, ValueError, MemoryError) as error:
+        raise Undecodable(f"broken lz4 data: {error}") from error
+    if unpacker.unused_data or position < len(data):
+        raise Malformed("bytes follow the lz4 frame")
+
+
+def unpack_zstd(data: memoryview) -> Iterator[bytes]:
+    """Yield what zstd frames hold; raises Undecodable, or Malformed past MOST_WINDOW of a frame with a wide window."""
+    position = 0
+    try:
+        while position < len(data):
+            head = data[position : position + _ZSTD_LONGEST_HEADER]
+            if head[1:4] == _SKIPPABLE and head[0] & 0xF0 == 0x50:
+                position += 8 + int.from_bytes(head[4:8], "little")
+                yield b""
+            else:
+                position = yield from _unpack_frame(data, position, head)
+    except (zstandard.ZstdError, MemoryError) as error:
+        raise Undecodable(f"broken zstd data: {error}") from error
+    if position != len(data) or not position:
+        raise Undecodable("zstd frame ends too early")
+
+
+def _unpack_frame(data: memoryview, start: int, head: memoryview) -> Generator[bytes, None, int]:
+    """Yield what one frame holds; returns where the next begins."""
+    parameters = zstandard.get_frame_parameters(head)
+    window = parameters.window_size
+    if window > _LIBRARYS_WINDOW:
+        raise Undecodable(f"zstd frame with a window of {window} bytes")
+    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    position = start + zstandard.frame_header_size(head)
+    given = 0
+    last = False
+    while not last:
+        position, last = _next_blocks(data, start, position)
+        if last and parameters.has_checksum:
+            position += 4
+        piece = unpacker.decompress(data[start:position])
+        given += len(piece)
+        if given > MOST_WINDOW < window:
+            raise Malformed(f"zstd frame of more than {MOST_WINDOW} bytes with a window of {window}")
+        yield piece
+        start = position
+    return position
+
+
+def _next_blocks(data: memoryview, start: int, position: int) -> tuple[int, bool]:
+    """Return the end of so many blocks as may be unpacked in one go, and whether they are the frame's last."""
+    room = _ZSTD_BLOCK
+    for _ in range(_ZSTD_BLOCKS):
+        if position >= len(data):
+            raise Undecodable("zstd frame ends too early")
+        header = int.from_bytes(data[position : position + 3], "little")
+        kind, size = header >> 1 & 3, header >> 3
+        position += 3 + (1 if kind == _RLE_BLOCK else size)
+        if header & 1:
+            return position, True
+        room -= _ZSTD_BLOCK if kind == _COMPRESSED_BLOCK else size
+        if room <= 0 or position - start > _ZSTD_INPUT:
+            break
+    return position, False
+
+
+def too_large(max_bytes: int) -> Malformed:
+    """Return the error for a batch that would be more than it may be."""
+    return Malformed(f"records decompress to more than {max_bytes} bytes")

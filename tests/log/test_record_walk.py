@@ -1,0 +1,181 @@
+"""The walk through a batch's records tells what reading them one by one tells, to the kind of error, in small steps."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.log import record_walk
+from kbroker.log.record_walk import Row, record_slices
+from kbroker.protocol import compression
+from kbroker.protocol.compression import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.records import HEADER_SIZE, build_batch, parse_header, put_number, read_records, wrap
+from tests.log.bombs import BOMBS, Bomb, sealed
+from tests.log.builders import NOW
+
+MAX = 1 << 24
+keys = st.none() | st.binary(max_size=200) | st.just(b"k")
+values = st.none() | st.binary(max_size=3) | st.sampled_from([63, 64, 8191, 8192, 20_000]).map(bytes)
+headers = st.lists(st.tuples(st.sampled_from(["", "h", "long" * 20]), st.none() | st.binary(max_size=70)), max_size=2)
+times = st.sampled_from([0, 0, 0, 1, 63, 64, 1000, -100, 2**40, -NOW - 2, -(2**62), 2**62])
+number = st.sampled_from([1, 1, 1, 2, 7, 8, 9, 64, 65, 300])
+groups = st.lists(st.tuples(times, keys, values, headers, number), min_size=1, max_size=6)
+mutations = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3)
+
+
+def read(batch: bytes) -> list[Row] | type[Exception]:
+    """Return what is told of the records by the reader that makes an object of each."""
+    header = parse_header(batch)
+    try:
+        return [
+            (
+                record.offset - header.base_offset,
+                record.timestamp,
+                -1 if record.key is None else len(record.key),
+                -1 if record.value is None else len(record.value),
+            )
+            for record in read_records(batch, max_bytes=MAX)
+        ]
+    except Malformed as error:
+        return error.__class__
+
+
+def walked(batch: bytes) -> list[Row] | type[Exception]:
+    header = parse_header(batch)
+    rows: list[Row] = []
+    end = 0
+    try:
+        for found in record_slices(memoryview(batch), header, MAX):
+            if found is None:
+                continue
+            assert found.end > end
+            end = found.end
+            told = list(found.rows())
+            stamps = {stamp for _, stamp, _, _ in told}
+            assert (len(told), set(found.stamps())) == (found.number, stamps)
+            assert found.lacks_keys() == any(key < 0 for _, _, key, _ in told)
+            assert found.in_order(len(rows)) == ([row[0] for row in told] == [*range(len(rows), len(rows) + len(told))])
+            rows += told
+    except Malformed as error:
+        return error.__class__
+    fixed = header.max_timestamp if header.timestamp_type else None
+    return [
+        (delta, wrap(header.base_timestamp + stamp) if fixed is None else fixed, max(key, -1), max(value, -1))
+        for delta, stamp, key, value in rows
+    ]
+
+
+def compare(batch: bytes) -> None:
+    expected = read(batch)
+    assert walked(batch) == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(groups, mutations, st.sampled_from(range(5)), st.sampled_from([-1, 0, 0, 0, 1]), st.booleans(), st.booleans())
+def test_records(
+    groups: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
+    mutations: list[tuple[int, int]],
+    codec: int,
+    miscount: int,
+    append_time: bool,
+    tiny: bool,
+) -> None:
+    new = [(NOW + time, key, value, tuple(h)) for time, key, value, h, times_over in groups for _ in range(times_over)]
+    body = bytearray(build_batch(new)[HEADER_SIZE:])
+    for place, byte in mutations:
+        body[place % len(body)] = byte
+    batch = sealed(bytes(body), len(new) + miscount, codec, timestamp_type=int(append_time))
+    with ExitStack() as stack:
+        if tiny:  # so that every border between pieces, and between small and large records, is somewhere
+            for module, name, size in (
+                (record_walk, "_LARGE", 40), (record_walk, "_AHEAD", 104), (record_walk, "_HEADER_BYTES", 8),
+                (compression, "PIECE", 50),
+            ):  # fmt: skip
+                stack.enter_context(patch.object(module, name, size))
+        compare(batch)
+
+
+@settings(max_examples=300, deadline=None)
+@given(groups, st.sampled_from([GZIP, SNAPPY, LZ4, ZSTD]), mutations, st.integers(0, 5000))
+def test_compressed_bytes(
+    groups: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
+    codec: int,
+    mutations: list[tuple[int, int]],
+    cut: int,
+) -> None:
+    new = [(NOW + time, key, (value or b"")[:99], tuple(h)) for time, key, value, h, _ in groups]
+    payload = bytearray(compress(codec, build_batch(new)[HEADER_SIZE:]))
+    for place, byte in mutations:
+        payload[place % len(payload)] = byte
+    if cut % 3 == 0:
+        del payload[cut % len(payload) :]
+    compare(sealed(bytes(payload), len(new), codec, compressed=True))
+
+
+@pytest.mark.parametrize("place", range(30))
+def test_every_field_of_a_large_record(place: int) -> None:
+    batch = build_batch([(NOW, b"k" * 300, b"v" * 20_000, [("name", b"x" * 40_000), ("n", None)])] * 2)
+    starts = [HEADER_SIZE, HEADER_SIZE + 314, HEADER_SIZE + 20_317, len(batch) - 10]
+    for start in starts:
+        for byte in (0, 1, 0x7F, 0x80, 0xFF):
+            body = bytearray(batch[HEADER_SIZE:])
+            body[(start - HEADER_SIZE + place) % len(body)] = byte
+            compare(sealed(bytes(body), 2, NONE))
+
+
+def test_a_record_larger_than_all_pieces() -> None:
+    body = bytearray()
+    record = b"\0\0\0\1" + varint(3 << 20) + bytes(3 << 20) + b"\0"
+    put_number(body, len(record))
+    body += record
+    for codec in range(5):
+        compare(sealed(bytes(body), 1, codec))
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    put_number(out, value)
+    return bytes(out)
+
+
+def steps(bomb: Bomb) -> Iterator[object]:
+    batch = memoryview(bomb.batch)
+    return record_slices(batch, parse_header(batch), 100 << 20)
+
+
+@pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: bomb.name)
+def test_a_bomb_takes_small_steps_and_little_memory(bomb: Bomb) -> None:
+    """What is told within a step is bounded, and so is what is kept."""
+    header = parse_header(bomb.batch)
+    told = walked_steps = 0
+    largest = 0
+    tracemalloc.start()
+    try:
+        for found in steps(bomb):
+            walked_steps += 1
+            if walked_steps > bomb.enough:
+                break
+            if found is not None:
+                told += found.number  # type: ignore[attr-defined]
+                largest = max(largest, found.number)  # type: ignore[attr-defined]
+        verdict = "whole" if told == header.record_count else "left"
+    except Malformed as error:
+        verdict = error.__class__.__name__
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    print(f"{bomb.name}: {len(bomb.batch)} bytes, {told} records in {walked_steps} steps, {peak} bytes, {verdict}")
+    assert verdict in bomb.verdicts
+    assert largest <= 16384
+    assert peak < bomb.memory
+    assert walked_steps >= told // 16384
+
+
+def test_names() -> None:
+    assert {CODEC_NAMES[parse_header(bomb.batch).codec] for bomb in BOMBS} == set(CODEC_NAMES)
