@@ -377,14 +377,20 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             by_partition.setdefault(self.partition_for(group_id), {})[group_id] = None
             yield
         parts: list[Any] = []
+        waits = False
         for partition, names in by_partition.items():
             left = iter(names)
             while piece := list(islice(left, DELETED_AT_ONCE)):
                 parts.append(self._delete_groups(partition, piece))
+                waits = waits or isinstance(parts[-1], Awaitable)
                 yield
-        if any(isinstance(part, Awaitable) for part in parts):
+        if waits:
             return _gather_deleted(parts)
-        return DeleteGroupsResponse(results=[result for part in parts for result in part])
+        results: list[DeletableGroupResult] = []
+        for part in parts:
+            results += part
+            yield
+        return DeleteGroupsResponse(results=results)
 
     def _delete_groups(self, partition: int, group_ids: list[str]) -> Any:
         return self._runtime.run(
