@@ -1,14 +1,16 @@
 """What a broker does again and again: the logs' chores, compaction, timers of the coordinators.
 
-Owns when. Never does any of it itself.
+Owns when, and how much of it is done before others have their turn. Never does any of it itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from kbroker.clock import Clock
+from kbroker.divided import Divided
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
@@ -20,6 +22,21 @@ log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.5
 _CLEANING_TICK_SECONDS = 0.05
+_SLICE_SECONDS = 0.001
+
+
+async def in_slices(work: Divided[None]) -> None:
+    """Run work to its end, in slices between which the loop is free."""
+    try:
+        while True:
+            until = time.perf_counter() + _SLICE_SECONDS
+            while time.perf_counter() < until:
+                next(work)
+            await asyncio.sleep(0)
+    except StopIteration:
+        return
+    finally:
+        work.close()
 
 
 class PeriodicWork:
@@ -41,27 +58,29 @@ class PeriodicWork:
         self._groups = groups
         self._transactions = transactions
         self._bootstrap_servers = ""
-        self._tick: asyncio.TimerHandle | None = None
-        self._cleaning_tick: asyncio.TimerHandle | None = None
+        self._tick: asyncio.Task[None] | None = None
+        self._cleaning_tick: asyncio.Task[None] | None = None
         self.looked_for_hanging = False
         """Whether transactions that hang have been looked for: once, when all that are known are loaded."""
 
     def begin(self, bootstrap_servers: str) -> None:
         """Start; `bootstrap_servers` is what a warning tells people to connect to."""
         self._bootstrap_servers = bootstrap_servers
-        self._schedule()
+        self._tick = asyncio.get_running_loop().create_task(self._tick_for_ever())
 
     def close(self) -> None:
-        for timer in (self._tick, self._cleaning_tick):
-            if timer is not None:
-                timer.cancel()
+        for task in (self._tick, self._cleaning_tick):
+            if task is not None:
+                task.cancel()
 
-    def _schedule(self) -> None:
-        self._tick = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._on_tick)
+    async def _tick_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            await self._on_tick()
 
-    def _on_tick(self) -> None:
+    async def _on_tick(self) -> None:
         try:
-            self._logs.tick(self._clock.now_ms())
+            await in_slices(self._logs.due(self._clock.now_ms()))
             self._cleaner_pool.tick(self._clock.now_ms())
             self._replicas.tick()
             self._groups.tick()
@@ -69,9 +88,8 @@ class PeriodicWork:
             self._look_for_hanging()
         except Exception:
             log.exception("periodic work on the logs failed")
-        self._schedule()
-        if self._cleaning_tick is None:
-            self._follow_cleaning()
+        if self._logs.cleaning and (self._cleaning_tick is None or self._cleaning_tick.done()):
+            self._cleaning_tick = asyncio.get_running_loop().create_task(self._follow_cleaning())
 
     def _look_for_hanging(self) -> None:
         if not self.looked_for_hanging and self._transactions.is_loaded:
@@ -79,16 +97,11 @@ class PeriodicWork:
             led = (((each.topic, each.index), each.log.producers) for each in self._replicas if each.leading)
             warn_of(find_hanging(led, self._transactions.all()), self._bootstrap_servers)
 
-    def _follow_cleaning(self) -> None:
+    async def _follow_cleaning(self) -> None:
         """Look more often while a log is compacted: what the worker has done waits to be taken over."""
-        self._cleaning_tick = None
-        if self._logs.cleaning:
-            loop = asyncio.get_running_loop()
-            self._cleaning_tick = loop.call_later(_CLEANING_TICK_SECONDS, self._on_cleaning_tick)
-
-    def _on_cleaning_tick(self) -> None:
-        try:
-            self._logs.follow_cleaning(self._clock.now_ms())
-        except Exception:
-            log.exception("following the compaction failed")
-        self._follow_cleaning()
+        while self._logs.cleaning:
+            await asyncio.sleep(_CLEANING_TICK_SECONDS)
+            try:
+                await in_slices(self._logs.follow_cleaning(self._clock.now_ms()))
+            except Exception:
+                log.exception("following the compaction failed")

@@ -58,7 +58,8 @@ def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> Divided[Li
                 answers.append(_answer(wanted, ErrorCode.INVALID_REQUEST))
             yield
         yield
-    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name, found) for name, found in topics.items()])
+    answered = each(topics.items(), lambda found: ListOffsetsTopicResponse(*found))
+    return ListOffsetsResponse(topics=(yield from answered))
 
 
 def _answer(wanted: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse:

@@ -7,8 +7,9 @@ cut off between two entries.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from kbroker.divided import Divided
 from kbroker.log.batch_continuity import batch_at
 from kbroker.log.files import read_at
 from kbroker.log.log_segments import LogExtent, Segments
@@ -18,6 +19,8 @@ from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
 from kbroker.log.segment.transaction_index import AbortedTxn, TxnIndex
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.records import BatchHeader
+
+_AT_ONCE: Final = 16
 
 
 class AbortedTransactions(NamedTuple):
@@ -35,10 +38,19 @@ class AbortedTransactions(NamedTuple):
                 break
         return [(txn.producer_id, txn.first_offset) for txn in found]
 
-    def begun_before(self, offset: int) -> list[AbortedTxn]:
-        """Return those whose first record lies below `offset`, wherever their markers lie."""
-        indexes = (self._proven(index) for index in range(len(self.segments)))
-        return [txn for index in indexes for txn in index.entries if txn.first_offset < offset]
+    def begun_before(self, offset: int) -> Divided[list[AbortedTxn]]:
+        """Return those whose first record lies below `offset`, wherever their markers lie.
+
+        It is void if segments are removed meanwhile.
+        """
+        found: list[AbortedTxn] = []
+        index = 0
+        while index < len(self.segments):
+            found += [txn for txn in self._proven(index).entries if txn.first_offset < offset]
+            index += 1
+            if index % _AT_ONCE == 0:
+                yield
+        return found
 
     def _proven(self, index: int) -> TxnIndex:
         """Return a segment's transaction index, found again in the log if the file says what the log does not."""

@@ -59,7 +59,8 @@ def _read_lines(path: str) -> list[list[str]]:
         return []
 
 
-def _write_lines(path: str, lines: list[str], *, sync: bool = True) -> None:
+def write_lines(path: str, lines: list[str], *, sync: bool = True) -> None:
+    """Write entries."""
     write_atomically(path, "\n".join(["0", str(len(lines)), *lines, ""]).encode(), sync=sync)
 
 
@@ -84,8 +85,12 @@ def is_whole(path: str, offsets: Offsets) -> bool:
 
 def write_offsets(path: str, offsets: Offsets, *, sync: bool = True) -> None:
     """Write the offset of each (topic, partition)."""
-    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-    _write_lines(path, lines, sync=sync)
+    write_lines(path, [offset_line(key, offset) for key, offset in offsets.items()], sync=sync)
+
+
+def offset_line(key: tuple[str, int], offset: int) -> str:
+    """Return the entry of one partition."""
+    return f"{key[0]} {key[1]} {offset}"
 
 
 def read_epochs(path: str) -> list[tuple[int, int]]:
@@ -99,7 +104,7 @@ def read_epochs(path: str) -> list[tuple[int, int]]:
 
 def write_epochs(path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = True) -> None:
     """Write (epoch, start offset) pairs."""
-    _write_lines(path, [f"{epoch} {start}" for epoch, start in epochs], sync=sync)
+    write_lines(path, [f"{epoch} {start}" for epoch, start in epochs], sync=sync)
 
 
 def read_topic_id(directory: str) -> uuid.UUID | None:
@@ -146,20 +151,24 @@ class CheckpointFile:
     def write(self, offsets: Offsets, *, sync: bool = True) -> None:
         """Write now, after a write that is under way; raises OSError. Without `sync` it holds over a crash only."""
         self._asked += 1
-        self._put(self._asked, offsets, sync=sync)
+        self._put(self._asked, [offset_line(key, offset) for key, offset in offsets.items()], sync=sync)
 
-    def write_by(self, pool: Executor, offsets: Offsets) -> None:
-        """Have it written by a thread, unless the last such write is not done yet; raises the OSError of that one."""
-        if self._pending is not None:
-            if not self._pending.done():
-                return
-            done, self._pending = self._pending, None
-            done.result()
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread has not written yet what it was last asked for."""
+        return self._pending is not None and not self._pending.done()
+
+    def write_by(self, pool: Executor, lines: list[str]) -> Future[None]:
+        """Have entries written by a thread; raises the OSError of the last time."""
+        pending, self._pending = self._pending, None
+        if pending is not None and pending.done():
+            pending.result()
         self._asked += 1
-        self._pending = pool.submit(self._put, self._asked, offsets)
+        self._pending = pool.submit(self._put, self._asked, lines)
+        return self._pending
 
-    def _put(self, number: int, offsets: Offsets, *, sync: bool = True) -> None:
+    def _put(self, number: int, lines: list[str], *, sync: bool = True) -> None:
         with self._lock:
             if number > self._written:
-                write_offsets(self.path, offsets, sync=sync)
+                write_lines(self.path, lines, sync=sync)
                 self._written = number

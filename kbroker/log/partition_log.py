@@ -410,7 +410,8 @@ class PartitionLog:
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
         return self._aborted().overlapping(start_offset, end_offset)
 
-    def aborted_before(self, offset: int) -> list[AbortedTxn]:
+    def aborted_before(self, offset: int) -> Divided[list[AbortedTxn]]:
+        """Return the aborted transactions that began before `offset`; void if segments were removed meanwhile."""
         return self._aborted().begun_before(offset)
 
     def _aborted(self) -> AbortedTransactions:
@@ -543,11 +544,14 @@ class PartitionLog:
         self.segments.remove(segment, self.config, now_ms)
         self._snapshots.remove(segment.base_offset)
 
-    def exchange_segments(self, old: list[Segment], doomed: list[list[str]], now_ms: int) -> None:
-        """Let compacted files serve in the place of `old`, as Segments.replace does; raises OSError."""
+    def exchange_segments(self, old: list[Segment], doomed: list[list[str]], garbage: list[str], now_ms: int) -> None:
+        """Let compacted files serve in the place of `old`, as Segments.replace does; raises OSError.
+
+        `garbage` are files of theirs that nobody needs.
+        """
         self.segments.replace(old, doomed, self.config, now_ms)
-        for segment in old[1:]:
-            self._snapshots.remove(segment.base_offset)
+        snapshots = [self._snapshots.forget(segment.base_offset) for segment in old[1:]]
+        self.segments.doomed.add_garbage(garbage + snapshots)
 
     def take_doomed(self, now_ms: int, most: int) -> list[str]:
         """Return the files of at most `most` deleted segments that are due, for somebody to remove now."""

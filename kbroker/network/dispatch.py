@@ -123,7 +123,7 @@ class Work:
         self.size = size
         produces = entry.api.key == PRODUCE_KEY
         self.keeps_frame = produces
-        """Whether what it works with lies in the frame itself."""
+        """Whether what it works with lies in the frame itself. A handler that waits for something copies it first."""
         self.breadth = Breadth.NARROW if produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
         self.steps: Steps
 

@@ -16,6 +16,7 @@ from compat_tests.wire.client import CLOSED, WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
+from kbroker.log.checkpoints import RECOVERY_POINTS, CheckpointFile
 from kbroker.log.directories import log_directory as log_manager
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
@@ -127,10 +128,21 @@ def test_deleting_many_partitions_writes_the_checkpoints_once(tmp_path, monkeypa
     with Broker(data_dir=str(tmp_path)) as broker, WireClient(broker.bootstrap_servers) as client:
         create(client, "many", partitions=50)
         written = []
-        monkeypatch.setattr(broker.node.logs.metadata, "checkpoint", lambda: written.append(1))
+        write_by = CheckpointFile.write_by
+
+        def counted(file, pool, lines):
+            written.append(os.path.basename(file.path))
+            return write_by(file, pool, lines)
+
+        def on_the_loop(*_):
+            raise AssertionError("a deletion waits for the disk")
+
+        monkeypatch.setattr(CheckpointFile, "write_by", counted)
+        monkeypatch.setattr(CheckpointFile, "write", on_the_loop)
         delete(client, "many")
-        assert len(written) == 1
+        until(lambda: len(written) >= 3)
         monkeypatch.undo()
+        assert written.count(RECOVERY_POINTS) == 1
 
 
 def test_a_failed_request_without_acks_has_no_answer(connect):

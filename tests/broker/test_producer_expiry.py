@@ -20,7 +20,12 @@ def test_producers_are_looked_for_as_often_as_configured(interval_ms):
         assert client.ask(produce_request("t", sent), 9).responses[0].partition_responses[0].error_code == 0
         log = broker.node.replicas.leader("t", 0).log
         ticks = []
-        inner = broker.node.logs.tick
-        broker.node.logs.tick = lambda now_ms: (inner(now_ms), ticks.append(now_ms))
+        inner = broker.node.logs.due
+
+        def counted(now_ms):
+            yield from inner(now_ms)
+            ticks.append(now_ms)
+
+        broker.node.logs.due = counted
         until(lambda: len(ticks) > 2)
         assert [entry.producer_id for entry in log.active_producers()] == ([] if interval_ms == 1 else [7])

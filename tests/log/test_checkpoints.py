@@ -35,27 +35,29 @@ class Later(Executor):
 
 def test_a_late_thread_does_not_undo_a_later_write(tmp_path: Path) -> None:
     file, pool = CheckpointFile(f"{tmp_path}/c"), Later()
-    file.write_by(pool, {("t", 0): 1})
+    file.write_by(pool, ["t 0 1"])
     file.write({("t", 0): 2})
     pool.run()
     assert checkpoints.read_offsets(file.path) == {("t", 0): 2}
-    file.write_by(pool, {("t", 0): 3})
+    file.write_by(pool, ["t 0 3"])
     pool.run()
     assert checkpoints.read_offsets(file.path) == {("t", 0): 3}
 
 
-def test_one_write_of_a_file_waits_at_a_time(tmp_path: Path) -> None:
+def test_who_writes_once_in_a_while_can_tell_that_a_write_waits(tmp_path: Path) -> None:
     file, pool = CheckpointFile(f"{tmp_path}/c"), Later()
-    for offset in range(5):
-        file.write_by(pool, {("t", 0): offset})
-    assert len(pool.work) == 1
+    assert not file.is_busy
+    file.write_by(pool, ["t 0 1"])
+    assert file.is_busy
+    pool.run()
+    assert not file.is_busy
 
 
 def test_a_failure_is_told_at_the_next_write(tmp_path: Path) -> None:
     file, pool = CheckpointFile(f"{tmp_path}/missing/c"), Later()
-    file.write_by(pool, {})
+    file.write_by(pool, [])
     pool.run()
     with pytest.raises(OSError, match="missing"):
-        file.write_by(pool, {})
-    file.write_by(pool, {})
+        file.write_by(pool, [])
+    file.write_by(pool, [])
     assert len(pool.work) == 1

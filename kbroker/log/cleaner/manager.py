@@ -9,11 +9,12 @@ keeps what it has.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kbroker.divided import Divided, whole
 from kbroker.log import checkpoints
 from kbroker.log.cleaner.cleanable import Cleanable, examine, make_job
 from kbroker.log.cleaner.swap import remove_cleaned, replace_segments
@@ -41,6 +42,7 @@ class _Running:
     abandoned: bool = False
     ended: bool = False
     told: dict[str, Any] = field(default_factory=dict)
+    messages: deque[dict[str, Any]] = field(default_factory=deque)
 
 
 class Cleaner:
@@ -54,6 +56,7 @@ class Cleaner:
         self._truncations: dict[Key, int] = {}
         self._running: list[_Running] = []
         self._look_ms = 0
+        self._looking = False
         self._failures: Counter[Key] = Counter()
         self.uncleanable: dict[Key, str] = {}
         """Logs that are left alone until the next start, and why."""
@@ -112,6 +115,7 @@ class Cleaner:
     def close(self) -> None:
         """Give up what is under way: it is done again after the next start."""
         for job in self._running:
+            job.ended = True
             self._pool.discard(job.worker)
             remove_cleaned(job.log.directory)
         self._running.clear()
@@ -119,24 +123,33 @@ class Cleaner:
     # -- what is due ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Take results over, and give work to workers that are free."""
-        for job in self._running:
-            self._follow(job, now_ms)
-        if any(job.ended for job in self._running):
-            self._running = [job for job in self._running if not job.ended]
-        if now_ms >= self._look_ms and self._pool.is_free:
-            self._look(now_ms)
+        """Do as `due`, at once."""
+        whole(self.due(now_ms))
 
-    def _look(self, now_ms: int) -> None:
+    def due(self, now_ms: int) -> Divided[None]:
+        """Take results over, and give work to workers that are free, in pieces."""
+        for job in list(self._running):
+            yield from self._follow(job, now_ms)
+        if now_ms >= self._look_ms and self._pool.is_free and not self._looking:
+            self._looking = True
+            try:
+                yield from self._look(now_ms)
+            finally:
+                self._looking = False
+
+    def _look(self, now_ms: int) -> Divided[None]:
         while self._pool.is_free:
-            found = self._dirtiest(now_ms)
-            if found is None or not self._begin(found, now_ms):
+            found = yield from self._dirtiest(now_ms)
+            if found is None or not (yield from self._begin(found, now_ms)):
                 self._look_ms = now_ms + self._pool.settings.backoff_ms
                 return
 
-    def _dirtiest(self, now_ms: int) -> Cleanable | None:
+    def _dirtiest(self, now_ms: int) -> Divided[Cleanable | None]:
         best = None
-        for key, log in self._logs.items():
+        for key, log in list(self._logs.items()):
+            yield
+            if self._logs.get(key) is not log:
+                continue
             if not log.config.compact or len(log.segments) < 2 or log.failed or key in self.uncleanable:
                 continue
             if self.is_busy(log):
@@ -158,12 +171,14 @@ class Cleaner:
             if key in self._cleaned_to:
                 self.note(key, log.log_start_offset)
 
-    def _begin(self, found: Cleanable, now_ms: int) -> bool:
+    def _begin(self, found: Cleanable, now_ms: int) -> Divided[bool]:
         log, settings, pool = found.log, self._pool.settings, self._pool
         key = (log.topic, log.partition)
         try:
             map_bytes = int(pool.share(settings.dedupe_buffer_size))
-            order = make_job(found, now_ms, map_bytes, int(pool.share(settings.io_buffer_size)))
+            order = yield from make_job(found, now_ms, map_bytes, int(pool.share(settings.io_buffer_size)))
+            if order is None or self._logs.get(key) is not log or not pool.is_free:
+                return False  # the log has changed meanwhile
             worker = pool.acquire()
         except OSError as error:
             logger.error("%s-%d cannot be cleaned now: %s", *key, error)
@@ -187,15 +202,20 @@ class Cleaner:
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
-    def _follow(self, job: _Running, now_ms: int) -> None:
-        if not self._is_wanted(job):
-            self._abandon(job)
+    def _follow(self, job: _Running, now_ms: int) -> Divided[None]:
+        """Take over what a worker has done since, one of its messages after the other."""
+        if job.ended:
+            return
         gone = job.worker.gone  # asked first: what it sent before it went has come by then
-        for message in job.worker.receive():
-            self._take(job, message, now_ms)
-            if job.ended:
-                return
-        if gone:
+        job.messages += job.worker.receive()
+        while job.messages and not job.ended:
+            if not self._is_wanted(job):
+                self._abandon(job)
+            self._take(job, job.messages.popleft(), now_ms)
+            yield
+        if not job.ended and not self._is_wanted(job):
+            self._abandon(job)
+        if gone and not job.ended and not job.messages:
             self._lost(job, now_ms)
 
     def _is_wanted(self, job: _Running) -> bool:
@@ -281,6 +301,7 @@ class Cleaner:
 
     def _end(self, job: _Running, now_ms: int, pause_ms: int = 0) -> None:
         job.ended = True
+        self._running.remove(job)
         self._pool.release(job.worker, now_ms)
         if self._logs.get(job.key) is job.log:
             remove_cleaned(job.log.directory)

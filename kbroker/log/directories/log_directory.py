@@ -15,23 +15,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
-import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 
+from kbroker.divided import Divided, whole
 from kbroker.failpoints import passed
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CheckpointFile, Offsets
 from kbroker.log.cleaner.manager import Cleaner
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.chores import Chores
+from kbroker.log.directories.departures import AT_ONCE, Departures
 from kbroker.log.directories.dir_lock import lock_directory
 from kbroker.log.directories.flusher import Flusher
 from kbroker.log.directories.meta_properties import take_identity
 from kbroker.log.directories.partition_dirs import (
-    DELETE_SUFFIX,
     FUTURE_SUFFIX,
     STRAY_SUFFIX,
     Key,
@@ -40,6 +41,7 @@ from kbroker.log.directories.partition_dirs import (
     new_name,
 )
 from kbroker.log.directories.recovery_progress import WORTH_THREADS, RecoveryProgress, bytes_to_recover, run_all
+from kbroker.log.directories.remover import Remover
 from kbroker.log.disk_errors import passes
 from kbroker.log.files import read_optional, remove_quietly, sync_directory
 from kbroker.log.invariants import log_class
@@ -48,7 +50,8 @@ from kbroker.log.open_files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError
 
-_PURGE_SECONDS = 0.05
+_ENTRIES_AT_ONCE = 256
+_REMOVED_AT_ONCE = 4096
 
 logger = logging.getLogger(__name__)
 
@@ -109,14 +112,18 @@ class LogDirectory:
             (producer_id_check_interval_ms, self._expire_producers),
         )
         self._writers = [
-            (recovery_point_interval_ms, self._checkpoint_file(checkpoints.RECOVERY_POINTS), self._recovery_points),
-            (log_start_interval_ms, self._checkpoint_file(checkpoints.LOG_STARTS), self._log_starts),
-            (high_watermark_interval_ms, self._checkpoint_file(checkpoints.HIGH_WATERMARKS), self._high_watermarks),
+            (recovery_point_interval_ms, self._checkpoint_file(checkpoints.RECOVERY_POINTS), _recovery_point),
+            (log_start_interval_ms, self._checkpoint_file(checkpoints.LOG_STARTS), _log_start),
+            (high_watermark_interval_ms, self._checkpoint_file(checkpoints.HIGH_WATERMARKS), _high_watermark),
         ]
         self._written_ms = [0] * len(self._writers)
+        self._later: deque[Divided[None]] = deque()
+        self._stale: set[Key] = set()  # deleted partitions that a checkpoint on the disk may still name
+        self._forgetting: deque[tuple[set[Key], list[Future[None]]]] = deque()
+        self._remover = Remover()
+        self._departures = Departures(self.directory, self._remover, self.report)
         self.files = OpenFiles() if files is None else files
         self._flusher = Flusher()
-        self._doomed: list[tuple[int, str]] = []
         pool = cleaner_pool or WorkerPool()
         self._own_pool = pool if cleaner_pool is None else None
         self.cleaner = Cleaner(self.directory, self.logs, pool)
@@ -176,7 +183,8 @@ class LogDirectory:
         cleaned = checkpoints.read_offsets(self._path(checkpoints.CLEANER_OFFSETS))
         any_may_be = not checkpoints.is_whole(self._path(checkpoints.CLEANER_OFFSETS), cleaned)
         found = entries_of(self.directory)
-        self._doomed += [(now_ms, path) for path in found.deleted]
+        for path in found.deleted:
+            self._departures.discard(path, now_ms)
         self.futures += found.futures
         unread = 0
         if not self.was_clean:
@@ -199,6 +207,7 @@ class LogDirectory:
                 progress=progress.add,
                 on_disk_error=self.report,
                 files=self.files,
+                later=self._later.append,
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             return log
@@ -254,7 +263,11 @@ class LogDirectory:
         self.cleaner.close()
         if self._own_pool is not None:
             self._own_pool.close()
+        self._later.clear()  # snapshots, which every log takes when it is closed; checkpoints, which follow
+        if self._loaded and not self.failure:
+            whole(self._departures.finish_all())
         self._flusher.close(self._now_ms)
+        self._remover.close()
         clean = clean and self._loaded
         failed = [log for log in self.logs.values() if not self._close_log(log, clean)]
         try:
@@ -298,6 +311,9 @@ class LogDirectory:
         """
         log = self.logs.get((topic, partition))
         if log is None:
+            self._departures.finish((topic, partition))
+            if (topic, partition) in self._stale:
+                self._forget_deleted()
             path = f"{self.directory}/{topic}-{partition}"
             if topic_id is not None and holds_other(path, topic_id):
                 aside = self._new_path(topic, partition, STRAY_SUFFIX)
@@ -314,6 +330,7 @@ class LogDirectory:
                 topic_id=topic_id,
                 on_disk_error=self.report,
                 files=self.files,
+                later=self._later.append,
             )
             self.logs[topic, partition] = log
         elif log.topic_id is None and topic_id is not None:
@@ -327,32 +344,45 @@ class LogDirectory:
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
         """Take partitions away at once; their files are removed `file.delete.delay.ms` later.
 
-        Raises OSError when all that can go have gone.
+        Of very many only the first few have another name when this returns. Raises OSError when all of these that can
+        go have gone.
         """
         time_ms = self._now_ms if now_ms is None else now_ms
-        failure: OSError | None = None
         was_cleaned = False
-        for topic, partition in keys:
-            log = self.logs.pop((topic, partition), None)
-            if log is None:
-                continue
-            was_cleaned |= self.cleaner.forget((topic, partition))
-            log.close(clean=False)
-            path = self._new_path(topic, partition, DELETE_SUFFIX)
-            try:
-                os.rename(log.directory, path)
-            except OSError as error:
-                failure = error
-                continue
-            passed("partition.renamed")
-            log.move(path)
-            self._doomed.append((time_ms + log.config.file_delete_delay_ms, path))
-        sync_directory(self.directory)
-        self.checkpoint()
-        if was_cleaned:
-            self.cleaner.save()
+        for key in keys:
+            log = self.logs.pop(key, None)
+            if log is not None:
+                was_cleaned |= self.cleaner.forget(key)
+                self._departures.add(key, log, time_ms)
+                self._stale.add(key)
+        failure = self._departures.finish_some(AT_ONCE)
+        self._later.append(self._depart(was_cleaned=was_cleaned))
         if failure is not None:
             raise failure
+
+    def _depart(self, *, was_cleaned: bool) -> Divided[None]:
+        """Take away what of deleted partitions is left, and then what the checkpoints say of them."""
+        yield from self._departures.finish_all()
+        gone = set(self._stale)
+        written = [self._flusher.pool.submit(sync_directory, self.directory)]
+        for _, file, offset_of_log in self._writers:
+            lines = yield from self._lines(offset_of_log)
+            written.append(file.write_by(self._flusher.pool, lines))
+        if was_cleaned:
+            self.cleaner.save()
+        self._forgetting.append((gone, written))
+
+    def _settle_forgotten(self) -> None:
+        while self._forgetting and all(future.done() for future in self._forgetting[0][1]):
+            gone, written = self._forgetting.popleft()
+            self._stale -= gone
+            for future in written:
+                future.result()
+
+    def _forget_deleted(self) -> None:
+        """Let no checkpoint say anything of partitions that were deleted: one of the same name is about to be."""
+        self.checkpoint()
+        self._stale.clear()
 
     def future_path(self, topic: str, partition: int) -> str:
         """Return a new name for the directory of a partition that is being moved here."""
@@ -398,7 +428,7 @@ class LogDirectory:
 
     def discard(self, path: str, now_ms: int) -> None:
         """Have a directory removed, a future one that is not wanted any more, by `tick`."""
-        self._doomed.append((now_ms, path))
+        self._departures.discard(path, now_ms)
 
     def disk_space(self) -> tuple[int, int]:
         """Return (total bytes, usable bytes) of the file system that holds the directory."""
@@ -408,77 +438,102 @@ class LogDirectory:
     # -- what is due ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due, a bounded number of partitions a call."""
+        """Do all that is due, and wait until it is done."""
+        whole(self.due(now_ms))
+        self._remover.wait()
+
+    def due(self, now_ms: int) -> Divided[None]:
+        """Do what is due, in pieces; what waits for the disk is done by threads, and may be under way at the end."""
         self._now_ms = now_ms
         self._flusher.poll(now_ms)
+        yield from self._do_later()
         if self.failure:
             return
-        self._jobs.run(now_ms, self.logs)
-        self._purge_directories(now_ms)
-        self.cleaner.tick(now_ms)
+        yield from self._jobs.run(now_ms, self.logs)
+        self._departures.remove_due(now_ms)
+        yield from self.cleaner.due(now_ms)
         if self._own_pool is not None:
             self._own_pool.tick(now_ms)
-        self._write_due(now_ms)
+        yield from self._write_due(now_ms)
 
-    def _write_due(self, now_ms: int) -> None:
-        for index, (interval, file, offsets) in enumerate(self._writers):
-            if self.failure:
-                return  # a moment ago: there are no logs any more, and nothing must be written of none
-            if now_ms - self._written_ms[index] >= interval:
-                self._written_ms[index] = now_ms
-                self._write_checkpoint(file, offsets())
-
-    def _write_checkpoint(self, file: CheckpointFile, offsets: Offsets) -> None:
+    def _do_later(self) -> Divided[None]:
         try:
-            file.write_by(self._flusher.pool, offsets)
+            self._settle_forgotten()
+            while self._later and not self.failure:
+                yield from self._later.popleft()
         except OSError as error:
-            logger.error("%s: %s", file.path, error)
+            logger.error("%s: %s", self.directory, error)
             self.report(error)
 
-    def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
-        log.purge_deleted(now_ms)
+    def _write_due(self, now_ms: int) -> Divided[None]:
+        for index, (interval, file, offset_of_log) in enumerate(self._writers):
+            if now_ms - self._written_ms[index] < interval or file.is_busy:
+                continue
+            self._written_ms[index] = now_ms
+            lines = yield from self._lines(offset_of_log)
+            if self.failure:
+                return  # a moment ago: there are no logs any more, and nothing must be written of none
+            try:
+                file.write_by(self._flusher.pool, lines)
+            except OSError as error:
+                logger.error("%s: %s", file.path, error)
+                self.report(error)
+
+    def _lines(self, offset_of_log: Callable[[PartitionLog], int | None]) -> Divided[list[str]]:
+        """Return the entries of a checkpoint; of a log that changes meanwhile, what it was before or after."""
+        lines = []
+        for count, (key, log) in enumerate(list(self.logs.items())):
+            if count % _ENTRIES_AT_ONCE == 0:
+                yield
+            offset = offset_of_log(log)
+            if offset is not None and self.logs.get(key) is log:
+                lines.append(checkpoints.offset_line(key, offset))
+        return lines
+
+    def _remove_doomed(self, log: PartitionLog, now_ms: int) -> None:
+        paths = log.take_doomed(now_ms, _REMOVED_AT_ONCE)
+        if paths:
+            self._remover.remove(paths)
+
+    def _apply_retention(self, log: PartitionLog, now_ms: int) -> Divided[None]:
         if not self.cleaner.is_busy(log):  # with `compact,delete`, one after the other, as in Kafka
-            log.delete_old_segments(now_ms)
+            yield from log.delete_what_is_due(now_ms)
         log.release_idle()
 
-    def _flush_due(self, log: PartitionLog, now_ms: int) -> None:
-        log.purge_deleted(now_ms)
+    def _flush_due(self, log: PartitionLog, now_ms: int) -> Divided[None]:
+        self._remove_doomed(log, now_ms)
+        yield from log.delete_below_start(now_ms)
         sealed_unflushed = log.recovery_point < log.segments.active.base_offset
         if sealed_unflushed or now_ms - log.last_flush_ms >= log.config.flush_ms:
             self._flusher.submit(log)
 
-    def _expire_producers(self, log: PartitionLog, now_ms: int) -> None:
-        log.expire_producers(now_ms, self.producer_id_expiration_ms)
-
-    def _purge_directories(self, now_ms: int) -> None:
-        due = [(when, path) for when, path in self._doomed if when <= now_ms]
-        until = time.perf_counter() + _PURGE_SECONDS
-        for doomed in due:
-            self._doomed.remove(doomed)
-            shutil.rmtree(doomed[1], ignore_errors=True)
-            if time.perf_counter() > until:
-                return  # the rest another time: a directory may hold many files
+    def _expire_producers(self, log: PartitionLog, now_ms: int) -> Divided[None]:
+        yield from log.producers.expire(now_ms, self.producer_id_expiration_ms)
 
     def checkpoint(self) -> None:
         """Write all checkpoints now; raises OSError."""
-        for _, file, offsets in self._writers:
-            file.write(offsets())
+        for _, file, offset_of_log in self._writers:
+            file.write(self._offsets(offset_of_log))
 
     def save_log_starts(self) -> None:
         """Let what clients were told of deleted records survive a crash; raises OSError."""
-        self._writers[1][1].write(self._log_starts(), sync=False)
+        self._writers[1][1].write(self._offsets(_log_start), sync=False)
 
     def _checkpoint_file(self, name: str) -> CheckpointFile:
         return CheckpointFile(self._path(name))
 
-    def _recovery_points(self) -> Offsets:
-        return {key: log.recovery_point for key, log in self.logs.items()}
+    def _offsets(self, offset_of_log: Callable[[PartitionLog], int | None]) -> Offsets:
+        return {key: offset for key, log in self.logs.items() if (offset := offset_of_log(log)) is not None}
 
-    def _log_starts(self) -> Offsets:
-        # A start that is a segment's base is found again from the files, so only the others are worth a line.
-        return {
-            key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset > log.segments.bases[0]
-        }
 
-    def _high_watermarks(self) -> Offsets:
-        return {key: log.high_watermark for key, log in self.logs.items()}
+def _recovery_point(log: PartitionLog) -> int:
+    return log.recovery_point
+
+
+def _log_start(log: PartitionLog) -> int | None:
+    # A start that is a segment's base is found again from the files, so only the others are worth a line.
+    return log.log_start_offset if log.log_start_offset > log.segments.bases[0] else None
+
+
+def _high_watermark(log: PartitionLog) -> int:
+    return log.high_watermark

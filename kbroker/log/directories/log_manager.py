@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from kbroker.config.model import ALL_DIRS
+from kbroker.divided import Divided
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import Belongs, LogDirectory
 from kbroker.log.directories.moves import Move, SourceError
@@ -335,9 +336,10 @@ class LogManager:
     def cleaning(self) -> bool:
         return any(manager.cleaner.busy for manager in self.online)
 
-    def follow_cleaning(self, now_ms: int) -> None:
+    def follow_cleaning(self, now_ms: int) -> Divided[None]:
+        """Take over what has been compacted, and begin what comes next, in pieces."""
         for manager in self.online:
-            manager.cleaner.tick(now_ms)
+            yield from manager.cleaner.due(now_ms)
 
     def change_cleaning_rate(self) -> None:
         for manager in self.online:
@@ -346,8 +348,16 @@ class LogManager:
     # -- what is due ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
+        """Do all that is due, and wait until it is done."""
         for manager in self.online:
             manager.tick(now_ms)
+        if self.moves:
+            self.advance_moves(now_ms)
+
+    def due(self, now_ms: int) -> Divided[None]:
+        """Do what is due, in pieces."""
+        for manager in self.online:
+            yield from manager.due(now_ms)
         if self.moves:
             self.advance_moves(now_ms)
 

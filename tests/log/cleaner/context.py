@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kbroker.divided import whole
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.cleaner.cleanable import examine, make_job
 from kbroker.log.cleaner.rewriting import CleanedGroup, Cleaning
@@ -45,7 +46,8 @@ def cleaning(
     log: PartitionLog, cleaned_to: int | None = None, now_ms: int = NOW, map_bytes: int = PLENTY
 ) -> Iterator[Cleaning]:
     """Prepare a round over a log."""
-    job = make_job(examine(log, cleaned_to, now_ms), now_ms, map_bytes, 1 << 16)
+    job = whole(make_job(examine(log, cleaned_to, now_ms), now_ms, map_bytes, 1 << 16))
+    assert job is not None
     fd = os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield Cleaning(job, fd, lambda _size: None)

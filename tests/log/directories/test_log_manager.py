@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log import checkpoints
-from kbroker.log.directories.log_directory import Key, LogDirectory
+from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
@@ -68,14 +68,14 @@ def movers() -> list[threading.Thread]:
 
 def refuse_writes_in(monkeypatch: pytest.MonkeyPatch, directory: str, number: int) -> None:
     """Let checkpoints of a directory fail as on a full, or a broken, disk."""
-    write = checkpoints.write_offsets
+    write = checkpoints.write_lines
 
-    def refusing(path: str, offsets: dict[Key, int], *, sync: bool = True) -> None:
+    def refusing(path: str, lines: list[str], *, sync: bool = True) -> None:
         if os.path.dirname(path) == directory:
             raise OSError(number, os.strerror(number))
-        write(path, offsets, sync=sync)
+        write(path, lines, sync=sync)
 
-    monkeypatch.setattr(checkpoints, "write_offsets", refusing)
+    monkeypatch.setattr(checkpoints, "write_lines", refusing)
 
 
 def test_a_partition_leaves_a_full_disk_and_keeps_what_comes_later(
@@ -145,7 +145,7 @@ def test_a_directory_that_fails_in_a_tick_keeps_its_checkpoints(
     def fail(_log: PartitionLog, _now_ms: int) -> int:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(PartitionLog, "purge_deleted", fail)
+    monkeypatch.setattr(PartitionLog, "delete_what_is_due", fail)
     dirs.tick(NOW + 2000)
     assert failing.failure
     dirs.close()

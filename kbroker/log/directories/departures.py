@@ -1,0 +1,80 @@
+"""Partitions that were deleted: first their directories get another name, later they go.
+
+Owns them from when nobody asks for them any more until they are gone. Never decides that a partition goes.
+
+A topic may have thousands of partitions, so only the first few are renamed at once, the others in pieces. A directory
+keeps no name that a new partition wants: `finish` is called before one of that name is created.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.divided import Divided
+from kbroker.failpoints import passed
+from kbroker.log.directories.partition_dirs import DELETE_SUFFIX, Key, new_name
+from kbroker.log.directories.remover import Remover
+from kbroker.log.partition_log import PartitionLog
+
+AT_ONCE: Final = 32
+
+
+class Departures:
+    """The deleted partitions of one directory; times in ms. `failed` hears of a directory that cannot be renamed."""
+
+    __slots__ = ("_directory", "_doomed", "_failed", "_leaving", "_remover")
+
+    def __init__(self, directory: str, remover: Remover, failed: Callable[[OSError], None]) -> None:
+        self._directory = directory
+        self._remover = remover
+        self._failed = failed
+        self._leaving: dict[Key, tuple[PartitionLog, int]] = {}
+        self._doomed: list[tuple[int, str]] = []
+
+    def add(self, key: Key, log: PartitionLog, now_ms: int) -> None:
+        """Take a partition over that is in use no more; its files go `file.delete.delay.ms` after `now_ms`."""
+        self._leaving[key] = log, now_ms
+
+    def discard(self, path: str, now_ms: int) -> None:
+        """Have a directory removed that has another name already."""
+        self._doomed.append((now_ms, path))
+
+    def finish(self, key: Key) -> None:
+        """Let a partition's directory have another name now; raises OSError."""
+        leaving = self._leaving.pop(key, None)
+        if leaving is None:
+            return
+        log, now_ms = leaving
+        log.close(clean=False)
+        path = f"{self._directory}/{new_name(*key, DELETE_SUFFIX)}"
+        os.rename(log.directory, path)
+        passed("partition.renamed")
+        log.move(path)
+        self._doomed.append((now_ms + log.config.file_delete_delay_ms, path))
+
+    def finish_some(self, most: int) -> OSError | None:
+        """Do so for at most `most`; returns what went wrong with one of them."""
+        failure = None
+        for key in list(self._leaving)[:most]:
+            try:
+                self.finish(key)
+            except OSError as error:
+                failure = error
+        return failure
+
+    def finish_all(self) -> Divided[None]:
+        """Do so for all, in pieces."""
+        while self._leaving:
+            error = self.finish_some(8)
+            if error is not None:
+                self._failed(error)
+            yield
+
+    def remove_due(self, now_ms: int) -> None:
+        """Have the directories removed whose time has come."""
+        due = [path for when, path in self._doomed if when <= now_ms]
+        if due:
+            self._doomed = [doomed for doomed in self._doomed if doomed[0] > now_ms]
+            self._remover.remove(due)

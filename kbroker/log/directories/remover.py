@@ -1,0 +1,55 @@
+"""The thread that removes files and directories.
+
+Owns what is still to be removed. Never decides what goes: whatever is named here is referred to by nobody any more.
+Removing one file may wait for the disk, and there may be tens of thousands of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from kbroker.log.files import remove_quietly
+
+logger = logging.getLogger(__name__)
+
+
+class Remover:
+    """Removes on a thread of its own, which is there from the first removal on."""
+
+    __slots__ = ("_last", "_pool")
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._last: Future[None] | None = None
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Have files or whole directories removed; what is not there any more is passed over."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-remove")
+        self._last = self._pool.submit(_remove_all, list(paths))
+
+    def wait(self) -> None:
+        """Wait until all is removed."""
+        if self._last is not None:
+            self._last.result()
+
+    def close(self) -> None:
+        """End the thread after the files that it is at; what is left is removed by the next start."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool, self._last = None, None
+
+
+def _remove_all(paths: list[str]) -> None:
+    for path in paths:
+        try:
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                remove_quietly(path)
+        except OSError as error:
+            logger.error("%s could not be removed: %s", path, error)
