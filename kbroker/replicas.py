@@ -32,8 +32,10 @@ log = logging.getLogger(__name__)
 _UNSET = -1
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Whose partitions a coordinator loads as soon as the change is published."""
-AT_ONCE = 200
-"""Partitions hosted in one go: some 50 ms on a slow disk."""
+AT_ONCE = 50
+"""New partitions hosted before a change of the cluster is answered: each takes some 200 us."""
+_SLICE = 8
+"""Of those beyond, so many in one turn of the loop."""
 _OPENED_AT_ONCE = 8
 """Each may take some ten megabytes."""
 _RETRY_MS = 1000
@@ -164,6 +166,8 @@ class Replicas:
         self._refused_keys: set[tuple[str, int]] = set()
         self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._at: tuple[TopicState | None, int] = None, 0  # which one of those put off is next
+        self._unsynced = False
         self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
         self.openings: FewAtOnce[Any] = FewAtOnce(_OPENED_AT_ONCE)
@@ -242,14 +246,24 @@ class Replicas:
     def _catch_up(self) -> None:
         """Host a slice of what was put off."""
         if not self._later:
+            if self._unsynced:
+                self._unsynced = False
+                self.logs.sync()
             return
         name, topic = next(iter(self._later.items()))
-        missing = [i for i in range(len(topic.partitions)) if (name, i) not in self._partitions]
-        self._host(topic, missing[:AT_ONCE])
-        refused = bool(missing) and all((name, i) not in self._partitions for i in missing[:AT_ONCE])
-        if len(missing) <= AT_ONCE or refused:  # what the disk does not take is tried again by `tick`
+        if self._at[0] is not topic:
+            self._at = topic, 0
+        begin = self._at[1]
+        due = range(begin, min(begin + _SLICE, len(topic.partitions)))
+        missing = [index for index in due if (name, index) not in self._partitions]
+        self._host(topic, due, sync=False)
+        self._at = topic, due.stop
+        refused = bool(missing) and all((name, index) not in self._partitions for index in missing)
+        if due.stop == len(topic.partitions) or refused:  # what the disk does not take is tried again by `tick`
             del self._later[name]
-            self._host(topic, [i for i in range(len(topic.partitions)) if (name, i) in self._partitions])
+            self._at = None, 0
+            if refused:
+                self._host(topic, [i for i in range(len(topic.partitions)) if (name, i) in self._partitions])
         self._defer(self._catch_up)
 
     def tick(self) -> None:
@@ -276,7 +290,7 @@ class Replicas:
             if topic.name not in self._later:
                 self._host(topic, range(len(topic.partitions)))
 
-    def _host(self, topic: TopicState, indexes: Iterable[int]) -> None:
+    def _host(self, topic: TopicState, indexes: Iterable[int], *, sync: bool = True) -> None:
         settings = self._settings(topic)
         config = settings.log
         created = False
@@ -310,7 +324,9 @@ class Replicas:
                     if len(partition.isr) == 1:
                         partition.log.set_high_watermark(partition.log.log_end_offset)
                 partition.poke()
-        if created:
+        self._unsynced |= created
+        if self._unsynced and sync:
+            self._unsynced = False
             self.logs.sync()
 
     def _refuse(self, topic: TopicState, index: int, error: OSError) -> None:

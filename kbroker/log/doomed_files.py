@@ -7,6 +7,7 @@ names does, on a thread where one can wait for the disk.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from weakref import ref
 
@@ -16,19 +17,27 @@ from kbroker.log.segment.segment import Segment
 _UNDATED = -1  # deleted by somebody without a clock: the delay begins when somebody with one comes by
 
 
+def _nobody() -> None:
+    return None
+
+
 class DoomedFiles:
     """Files of one log that are removed `file.delete.delay.ms` after their segments; times in ms."""
 
     __slots__ = ("_files", "_undated")
 
     def __init__(self) -> None:
-        self._files: deque[tuple[int, list[str], ref[Segment]]] = deque()
+        self._files: deque[tuple[int, list[str], Callable[[], Segment | None]]] = deque()
         self._undated = 0
 
     def add(self, segment: Segment, paths: list[str], config: LogConfig, now_ms: int) -> None:
         """Have files removed, which are those of a deleted segment; `now_ms` 0 if nobody knows the time."""
         self._files.append((now_ms + config.file_delete_delay_ms if now_ms else _UNDATED, paths, ref(segment)))
         self._undated += not now_ms
+
+    def add_garbage(self, paths: list[str]) -> None:
+        """Have files removed without delay that nobody can need."""
+        self._files.appendleft((0, paths, _nobody))
 
     def take(self, config: LogConfig, now_ms: int, most: int) -> list[str]:
         """Return the files of at most `most` segments that are due, to be removed now."""

@@ -161,7 +161,7 @@ class Segments:
     def replace(self, old: list[Segment], doomed: list[list[str]], config: LogConfig, now_ms: int) -> None:
         """Let the files that now stand at the base of the first one serve in the place of `old`, which are neighbours.
 
-        `doomed` are the present names of each one's files; they are removed as those of deleted segments are. Raises
+        `doomed` are the present names of each one's files that are removed as those of deleted segments are. Raises
         OSError.
         """
         index, base = self.index_of(old[0]), old[0].base_offset

@@ -417,13 +417,21 @@ class PartitionLog:
     def _aborted(self) -> AbortedTransactions:
         return AbortedTransactions(self.segments, self.extent(), self._snapshots)
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+    def find_timestamp(self, timestamp: int) -> Divided[tuple[int, int, int] | None]:
         """Return (offset, timestamp, leader epoch) of the first record at or after `timestamp` in ms."""
-        return self._times.first_at(timestamp, self.extent())
+        return self._times.first_at(timestamp, self.extent)
+
+    def find_max_timestamp(self) -> Divided[tuple[int, int, int] | None]:
+        """Return (offset, timestamp, leader epoch) of the first record with the largest timestamp."""
+        return self._times.largest(self.extent)
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+        """Do `find_timestamp` at once."""
+        return whole(self.find_timestamp(timestamp))
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
-        """Return (offset, timestamp, leader epoch) of the first record with the largest timestamp."""
-        return self._times.largest(self.extent())
+        """Do `find_max_timestamp` at once."""
+        return whole(self.find_max_timestamp())
 
     def proven_epochs(self) -> LeaderEpochCache:
         """Return the leader epochs, once they have been seen to be those of the batches; raises OSError."""
@@ -536,11 +544,14 @@ class PartitionLog:
         self.segments.remove(segment, self.config, now_ms)
         self._snapshots.remove(segment.base_offset)
 
-    def exchange_segments(self, old: list[Segment], doomed: list[list[str]], now_ms: int) -> None:
-        """Let compacted files serve in the place of `old`, as Segments.replace does; raises OSError."""
+    def exchange_segments(self, old: list[Segment], doomed: list[list[str]], garbage: list[str], now_ms: int) -> None:
+        """Let compacted files serve in the place of `old`, as Segments.replace does; raises OSError.
+
+        `garbage` are files of theirs that nobody needs.
+        """
         self.segments.replace(old, doomed, self.config, now_ms)
-        for segment in old[1:]:
-            self._snapshots.remove(segment.base_offset)
+        snapshots = [self._snapshots.forget(segment.base_offset) for segment in old[1:]]
+        self.segments.doomed.add_garbage(garbage + snapshots)
 
     def take_doomed(self, now_ms: int, most: int) -> list[str]:
         """Return the files of at most `most` deleted segments that are due, for somebody to remove now."""

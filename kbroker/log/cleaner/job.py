@@ -6,7 +6,7 @@ Owns the order's fields and their form on the pipe: one line of JSON. Never does
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from kbroker.log.segment.transaction_index import AbortedTxn
@@ -35,7 +35,7 @@ class CleaningJob:
     io_bytes: int
 
     def encode(self) -> dict[str, Any]:
-        return asdict(self)
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # asdict copies every tuple of a list
 
     @classmethod
     def decode(cls, fields: dict[str, Any]) -> CleaningJob:

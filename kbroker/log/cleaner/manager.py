@@ -9,7 +9,7 @@ keeps what it has.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -42,6 +42,7 @@ class _Running:
     abandoned: bool = False
     ended: bool = False
     told: dict[str, Any] = field(default_factory=dict)
+    messages: deque[dict[str, Any]] = field(default_factory=deque)
 
 
 class Cleaner:
@@ -114,6 +115,7 @@ class Cleaner:
     def close(self) -> None:
         """Give up what is under way: it is done again after the next start."""
         for job in self._running:
+            job.ended = True
             self._pool.discard(job.worker)
             remove_cleaned(job.log.directory)
         self._running.clear()
@@ -126,10 +128,8 @@ class Cleaner:
 
     def due(self, now_ms: int) -> Divided[None]:
         """Take results over, and give work to workers that are free, in pieces."""
-        for job in self._running:
-            self._follow(job, now_ms)
-        if any(job.ended for job in self._running):
-            self._running = [job for job in self._running if not job.ended]
+        for job in list(self._running):
+            yield from self._follow(job, now_ms)
         if now_ms >= self._look_ms and self._pool.is_free and not self._looking:
             self._looking = True
             try:
@@ -202,15 +202,20 @@ class Cleaner:
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
-    def _follow(self, job: _Running, now_ms: int) -> None:
-        if not self._is_wanted(job):
-            self._abandon(job)
+    def _follow(self, job: _Running, now_ms: int) -> Divided[None]:
+        """Take over what a worker has done since, one of its messages after the other."""
+        if job.ended:
+            return
         gone = job.worker.gone  # asked first: what it sent before it went has come by then
-        for message in job.worker.receive():
-            self._take(job, message, now_ms)
-            if job.ended:
-                return
-        if gone:
+        job.messages += job.worker.receive()
+        while job.messages and not job.ended:
+            if not self._is_wanted(job):
+                self._abandon(job)
+            self._take(job, job.messages.popleft(), now_ms)
+            yield
+        if not job.ended and not self._is_wanted(job):
+            self._abandon(job)
+        if gone and not job.ended and not job.messages:
             self._lost(job, now_ms)
 
     def _is_wanted(self, job: _Running) -> bool:
@@ -296,6 +301,7 @@ class Cleaner:
 
     def _end(self, job: _Running, now_ms: int, pause_ms: int = 0) -> None:
         job.ended = True
+        self._running.remove(job)
         self._pool.release(job.worker, now_ms)
         if self._logs.get(job.key) is job.log:
             remove_cleaned(job.log.directory)

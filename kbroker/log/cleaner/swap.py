@@ -4,7 +4,7 @@ Owns the order of the renames (Kafka's UnifiedLog.replaceSegments), of which a c
 start, either the old segments or the new one:
 
     1  NNN.log.cleaned ...      ->  NNN.log.swap ...       one `.cleaned` left: the old segments are the log
-    2  NNN.log, MMM.log ...     ->  NNN.log.deleted ...    every `.swap` is there: recovery finishes what follows
+    2  NNN.log, MMM.log         ->  NNN.log.deleted ...    every `.swap` is there: recovery finishes what follows
     3  NNN.log.swap ...         ->  NNN.log ...
 
 The log file goes first in 1 and 3, so that no other file of the new segment ever stands without it. The files are on
@@ -40,12 +40,14 @@ def replace_segments(log: PartitionLog, old: list[Segment], now_ms: int) -> None
         raise
     try:
         passed("swap.named")
-        doomed = [segment.mark_deleted() for segment in old]
+        marked = [segment.mark_replaced() for segment in old]
         passed("swap.marked")
         for path in paths:
             os.rename(path + SWAP_SUFFIX, path)
         passed("swap.done")
-        log.exchange_segments(old, doomed, now_ms)
+        # The first one's indexes have been replaced.
+        garbage = [path for _, indexes in marked[1:] for path in indexes]
+        log.exchange_segments(old, [files for files, _ in marked], garbage, now_ms)
     except OSError as error:
         log.refuse_appends(f"compacted segments could not be swapped in: {error}")
         raise

@@ -165,9 +165,13 @@ class Snapshots:
         return None
 
     def remove(self, offset: int) -> None:
+        remove_quietly(self.forget(offset))
+
+    def forget(self, offset: int) -> str:
+        """Count a snapshot no more; returns its file, for somebody to remove."""
         if offset in self:
             del self.offsets[bisect_left(self.offsets, offset)]
-        remove_quietly(self._path(offset))
+        return self._path(offset)
 
     def remove_with_segment(self, offset: int) -> None:
         """Remove the snapshot at the base of a segment that was deleted, unless it is the newest there is.

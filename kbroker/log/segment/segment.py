@@ -381,12 +381,23 @@ class Segment:
         self.indexes.move(directory)
         self.txns.move(directory)
 
+    def mark_replaced(self) -> tuple[list[str], list[str]]:
+        """Give the log file a name that loading passes over.
+
+        Returns what is to be removed later, as slices may still need it, and what may be at once: without its log an
+        index means nothing, and loading removes it.
+        """
+        return self._mark((LOG_SUFFIX,)), [self.path(suffix) for suffix in SEGMENT_SUFFIXES[1:]]
+
     def mark_deleted(self) -> list[str]:
         """Give the files names that loading passes over; returns those that are to be removed later."""
+        return self._mark(SEGMENT_SUFFIXES)
+
+    def _mark(self, suffixes: tuple[str, ...]) -> list[str]:
         self.release()
         self.deleted = True  # first: whoever reads on another thread and finds another file can tell why
         doomed: list[str] = []
-        for suffix in SEGMENT_SUFFIXES:
+        for suffix in suffixes:
             path = self.path(suffix)
             try:
                 os.rename(path, path + DELETED_SUFFIX)
