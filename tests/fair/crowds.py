@@ -2,25 +2,36 @@
 
 Owns these offenders, each a function of (address, seconds) that ends by itself, and is run in a process of its own.
 The topic TOPIC and a topic WIDE of PARTITIONS partitions with some 30 kB in each must be there.
+
+    python -m tests.fair.crowds [--kafka] [--seconds 8] [--only TEXT]
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import multiprocessing
 import resource
 import select
 import socket
 import struct
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from kbroker.protocol.compiler import encode
+from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
+from compat_tests.harness.parts import fetch
+from compat_tests.wire.client import WireClient
+from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import build_batch
+from tests.fair.__main__ import Memory, Quiet
+from tests.fair.rows import framed
 
 TOPIC, WIDE = "fair-topic", "fair-wide"
 PARTITIONS = 500
@@ -29,29 +40,14 @@ PIPELINES, UNREAD, HALVES = 20, 100, 100
 _OPEN_FILES = 4096
 
 
-def framed(request: object, version: int) -> bytes:
-    """Return a request's bytes, length first."""
-    cls = type(request)
-    flexible = version in cls.FLEXIBLE  # type: ignore[attr-defined]
-    header = RequestHeader(
-        request_api_key=cls.KEY,  # type: ignore[attr-defined]
-        request_api_version=version,
-        correlation_id=1,
-        client_id="crowd",
-    )
-    body = encode(header, 2 if flexible else 1) + encode(request, version)
-    return struct.pack(">i", len(body)) + body
-
-
 def a_batch(value: bytes) -> bytes:
     return build_batch([(int(time.time() * 1000), None, value, ())])
 
 
-def produce_to(topic: str, index: int, value: bytes, acks: int) -> bytes:
+def produce_to(topic: str, index: int, value: bytes, acks: int) -> ProduceRequest:
     """Return a Produce of one record."""
     data = [PartitionProduceData(index, a_batch(value))]
-    request = ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[TopicProduceData(topic, partition_data=data)])
-    return framed(request, 9)
+    return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[TopicProduceData(topic, partition_data=data)])
 
 
 def _connect(address: str) -> socket.socket:
@@ -89,11 +85,11 @@ def heartbeats(address: str, seconds: float) -> None:
 
 
 def produces_without_answers(address: str, seconds: float) -> None:
-    _pipeline(address, seconds, produce_to(TOPIC, 0, b"x" * 10, 0), read=True, connections=PIPELINES)
+    _pipeline(address, seconds, framed(produce_to(TOPIC, 0, b"x" * 10, 0), 9), read=True, connections=PIPELINES)
 
 
 def produces(address: str, seconds: float) -> None:
-    _pipeline(address, seconds, produce_to(TOPIC, 0, b"x" * 10, 1), read=True, connections=PIPELINES)
+    _pipeline(address, seconds, framed(produce_to(TOPIC, 0, b"x" * 10, 1), 9), read=True, connections=PIPELINES)
 
 
 def _wide_fetch(partitions: int) -> bytes:
@@ -168,3 +164,56 @@ CROWDS: dict[str, Callable[[str, float], None]] = {
     "100 connections send byte by byte": byte_by_byte,
     "connections come and go": connects,
 }
+
+
+def prepare(address: str) -> None:
+    """Create the topics and fill the wide one."""
+    with WireClient(address) as client:
+        topics = [CreatableTopic(TOPIC, 1, 1), CreatableTopic(WIDE, PARTITIONS, 1)]
+        client.ask(CreateTopicsRequest(topics=topics, timeout_ms=30_000), 7)
+        client.ask(FindCoordinatorRequest(key="g"), 2)
+        for index in range(PARTITIONS):
+            while True:
+                answer = client.ask(produce_to(WIDE, index, VALUE, 1), 9).responses[0].partition_responses[0]
+                if not answer.error_code:
+                    break
+
+
+def measure(broker: BrokerProcess, seconds: float, only: str = "") -> Iterator[tuple[str, float, float, float]]:
+    """Let each crowd do what it does for so long; yields its name, the quiet client's longest and middle wait in ms,
+    and the growth of the broker's memory in MB.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    memory = Memory(broker.pid)
+    for name, crowd in CROWDS.items():
+        if only not in name:
+            continue
+        quiet = Quiet(broker.bootstrap)
+        before = memory.forget_peak()
+        process = spawn.Process(target=crowd, args=(broker.bootstrap, seconds))
+        process.start()
+        quiet.begin()
+        process.join(seconds + 60)
+        told = quiet.end()
+        quiet.close()
+        assert process.exitcode == 0, name
+        yield name, told["longest"] * 1000, told["middle"] * 1000, memory.peak() - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.fair.crowds", description=__doc__)
+    parser.add_argument("--kafka", action="store_true", help="beside Apache Kafka instead")
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="fair-") as directory:
+        place = Path(directory)
+        with ApacheKafka(fetch("kafka"), place, {}) if args.kafka else KBroker(place, {}) as broker:
+            prepare(broker.bootstrap)
+            print(f"{'crowd':58} {'longest wait':>12} {'middle':>8} {'memory':>8}")
+            for name, longest, middle, grown in measure(broker, args.seconds, args.only):
+                print(f"{name:58} {longest:9.1f} ms {middle:5.2f} ms {grown:5.0f} MB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
