@@ -16,7 +16,7 @@ from kbroker.coordination.interfaces import Shard, Writer
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction, Outcome
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import iter_batches, read_records
+from kbroker.protocol.records import iter_batches, stream_records
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,10 @@ class ShardLog:
                     if marker is not None:
                         shard.replay_end_transaction(header.producer_id, marker.commit)
                     continue
-                for record in read_records(batch, max_bytes=MAX_RECORD_BYTES):
+                for record in stream_records(batch, max_bytes=MAX_RECORD_BYTES):
+                    if record is None:
+                        yield
+                        continue
                     count += 1
                     if record.key is not None:
                         replay(record.offset, producer_id, record.key, record.value)

@@ -14,6 +14,7 @@ from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
+from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.interfaces import Writer
 from kbroker.coordination.outcome import EndOfTransaction, Outcome
 from kbroker.coordination.service import CoordinatorService
@@ -135,6 +136,24 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             lambda shard, now: shard.heartbeats.heartbeat(request, client_id, client_host, now),
             failed,
         )
+
+    def long_consumer_group_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, *, version: int, client_id: str, client_host: str
+    ) -> Divided[ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]]:
+        """ConsumerGroupHeartbeat of many topics: each counts once, and all have to fit into a record."""
+        most_bytes = self._most_bytes(self.partition_for(request.group_id))
+        left = most_bytes
+        names: dict[str, None] = {}
+        for name in request.subscribed_topic_names or ():
+            if name not in names:
+                names[name] = None
+                left -= len(name) + 1
+            if left < 0 < most_bytes:
+                code = answerable(ErrorCode.MESSAGE_TOO_LARGE)
+                return ConsumerGroupHeartbeatResponse(error_code=code, error_message=DEFAULT_MESSAGES.get(code))
+            yield
+        request.subscribed_topic_names = list(names)
+        return self.consumer_group_heartbeat(request, version=version, client_id=client_id, client_host=client_host)
 
     def describe_consumer_groups(
         self, group_ids: Iterable[str]
@@ -358,14 +377,20 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             by_partition.setdefault(self.partition_for(group_id), {})[group_id] = None
             yield
         parts: list[Any] = []
+        waits = False
         for partition, names in by_partition.items():
             left = iter(names)
             while piece := list(islice(left, DELETED_AT_ONCE)):
                 parts.append(self._delete_groups(partition, piece))
+                waits = waits or isinstance(parts[-1], Awaitable)
                 yield
-        if any(isinstance(part, Awaitable) for part in parts):
+        if waits:
             return _gather_deleted(parts)
-        return DeleteGroupsResponse(results=[result for part in parts for result in part])
+        results: list[DeletableGroupResult] = []
+        for part in parts:
+            results += part
+            yield
+        return DeleteGroupsResponse(results=results)
 
     def _delete_groups(self, partition: int, group_ids: list[str]) -> Any:
         return self._runtime.run(

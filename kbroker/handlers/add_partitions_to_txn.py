@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection, Iterable, Mapping
 
 from kbroker.coordination.then import later, then
-from kbroker.divided import Divided
+from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.add_partitions_to_txn import (
@@ -128,4 +128,4 @@ def _results(codes: Codes) -> Divided[list[AddPartitionsToTxnTopicResult]]:
     for (topic, index), code in codes.items():
         by_topic.setdefault(topic, []).append(AddPartitionsToTxnPartitionResult(index, code))
         yield
-    return [AddPartitionsToTxnTopicResult(topic, results) for topic, results in by_topic.items()]
+    return (yield from each(by_topic.items(), lambda found: AddPartitionsToTxnTopicResult(*found)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kbroker.divided import Divided
+from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.alter_replica_log_dirs import (
@@ -71,6 +71,5 @@ def _grouped(
         result = AlterReplicaLogDirPartitionResult(key[1], code_of(key, directory))
         topics.setdefault(key[0], []).append(result)
         yield
-    return AlterReplicaLogDirsResponse(
-        results=[AlterReplicaLogDirTopicResult(name, partitions) for name, partitions in topics.items()]
-    )
+    results = each(topics.items(), lambda found: AlterReplicaLogDirTopicResult(*found))
+    return AlterReplicaLogDirsResponse(results=(yield from results))

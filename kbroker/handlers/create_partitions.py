@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from kbroker.cluster_state import TopicState
 from kbroker.controller.controller import PIECE_PARTITIONS, PIECE_TOPICS
@@ -13,6 +13,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
 
@@ -40,17 +41,18 @@ def create_partitions(
     for topic in request.topics:
         seen[topic.name] = seen.get(topic.name, 0) + 1
         yield
-    results = [
-        _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name, count in seen.items() if count > 1
-    ]
+    results = []
+    for name, count in seen.items():
+        if count > 1:
+            results.append(_failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+        yield
     controller = ctx.services.controller
     left, stored = MAX_PARTITIONS_PER_REQUEST, MAX_PARTITIONS_PER_REQUEST
     grown: list[TopicState] = []
     for number, topic in enumerate(request.topics, 1):
         if seen[topic.name] == 1:
-            assignments = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
             try:
-                plan = controller.plan_growth(topic.name, topic.count, assignments, left)
+                plan = controller.plan_growth(topic.name, topic.count, _assignments(topic), left)
             except ApiError as err:
                 results.append(_failed(topic.name, err.code, err.message))
             else:
@@ -63,6 +65,14 @@ def create_partitions(
             yield
     _put(ctx, request, grown)
     return ctx.services.controller.when_stored(CreatePartitionsResponse(results=results))
+
+
+def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None:
+    if topic.assignments is None:
+        return None
+    if len(topic.assignments) > MAX_PARTITIONS_PER_REQUEST:
+        return [()] * len(topic.assignments)  # they are refused for their number
+    return [assignment.broker_ids for assignment in topic.assignments]
 
 
 def _put(ctx: RequestContext, request: CreatePartitionsRequest, grown: list[TopicState]) -> None:

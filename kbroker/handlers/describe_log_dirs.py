@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.divided import Divided, every
+from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
@@ -59,7 +59,7 @@ def _describe(logs: LogManager, manager: LogDirectory, wanted: set[Key] | None) 
         yield
     return DescribeLogDirsResult(
         log_dir=manager.directory,
-        topics=[DescribeLogDirsTopic(name, partitions) for name, partitions in topics.items()],
+        topics=(yield from each(topics.items(), lambda found: DescribeLogDirsTopic(*found))),
         total_bytes=total,
         usable_bytes=usable,
         is_cordoned=logs.is_cordoned(manager.directory),

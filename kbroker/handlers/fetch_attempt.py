@@ -39,7 +39,18 @@ Answered = list[tuple[Key, FetchPartition, PartitionData]]
 class Fetch:
     """One request at work."""
 
-    __slots__ = ("_ctx", "_request", "_session", "_sessions", "_version", "hold", "items", "max_bytes", "min_bytes")
+    __slots__ = (
+        "_ctx",
+        "_request",
+        "_session",
+        "_sessions",
+        "_version",
+        "hold",
+        "items",
+        "max_bytes",
+        "min_bytes",
+        "readable",
+    )
 
     def __init__(self, ctx: RequestContext, request: FetchRequest, *, prepared: bool = True) -> None:
         """Begin; a long request is not `prepared` at once, but by `prepare`."""
@@ -52,6 +63,8 @@ class Fetch:
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.hold = request.max_wait_ms > 0
         self.items: list[Item] = []
+        self.readable = False
+        """Of a long request: whether there is anything to wait for, which is any known partition."""
         self._session: Session | None = None
         if not prepared:
             return
@@ -72,8 +85,10 @@ class Fetch:
         by_id, get = self._version > 12, services.replicas.get
         wanted: dict[Key, FetchPartition] = {}
         if session is None:
-            for key, want in wanted_of(request):
-                wanted[key] = want
+            for topic in request.topics:
+                for want in topic.partitions:
+                    wanted[topic.topic, topic.topic_id, want.partition] = want
+                    yield
                 yield
         else:
             for key, cached in list(session.partitions.items()):
@@ -81,7 +96,9 @@ class Fetch:
                 yield
         for key, want in wanted.items():
             name = services.controller.state.topic_names.get(key[1], "") if by_id else key[0]
-            self.items.append((key, want, get((name, key[2]))))
+            partition = get((name, key[2]))
+            self.items.append((key, want, partition))
+            self.readable = self.readable or partition is not None
             yield
 
     @property
@@ -105,11 +122,11 @@ class Fetch:
             if data.error_code or data.diverging_epoch is not None:
                 urgent = True
             answered.append((key, want, data))
-        if not (last or urgent or not self.hold or size >= self.min_bytes or not self.readable()):
+        if not (last or urgent or not self.hold or size >= self.min_bytes or not self._readable()):
             return None
         return self._answer(answered)
 
-    def readable(self) -> bool:
+    def _readable(self) -> bool:
         """Return whether there is anything to wait for: a request without a known partition is answered at once."""
         return any(partition is not None for _, _, partition in self.items)
 

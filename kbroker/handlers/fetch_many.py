@@ -73,7 +73,7 @@ class _Many:
         self._total = 0
         self._urgent: set[int] = set()
         """Places of what the client is to hear at once: errors, and what waiting brings no more of."""
-        self._readable = work.readable()
+        self._readable = work.readable
         self.moved: dict[int, None] = {}
         self._watches: list[tuple[Partition, _Watch]] = []
         self._waiting: asyncio.Future[Divided[FetchResponse]] | None = None

@@ -214,10 +214,10 @@ def wanted_of(request: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
 def _pieces(request: FetchRequest) -> Iterator[FetchRequest]:
     """Yield short requests that together change what a long one does, in order."""
     for topic in request.topics:
-        for start in range(0, len(topic.partitions), _AT_ONCE):
+        for start in range(0, max(len(topic.partitions), 1), _AT_ONCE):
             part = FetchTopic(topic.topic, topic.topic_id, topic.partitions[start : start + _AT_ONCE])
             yield FetchRequest(topics=[part])
     for gone in request.forgotten_topics_data:
-        for start in range(0, len(gone.partitions), _AT_ONCE):
+        for start in range(0, max(len(gone.partitions), 1), _AT_ONCE):
             forgotten = ForgottenTopic(gone.topic, gone.topic_id, gone.partitions[start : start + _AT_ONCE])
             yield FetchRequest(forgotten_topics_data=[forgotten])

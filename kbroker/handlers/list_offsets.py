@@ -52,13 +52,14 @@ def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> Divided[Li
         for wanted in topic.partitions:
             key = (topic.name, wanted.partition_index)
             if asked[key] == 1:
-                answers.append(_one(ctx, request, topic.name, wanted))
+                answers.append((yield from _one(ctx, request, topic.name, wanted)))
             elif asked[key]:
                 asked[key] = 0  # refused, once
                 answers.append(_answer(wanted, ErrorCode.INVALID_REQUEST))
             yield
         yield
-    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name, found) for name, found in topics.items()])
+    answered = each(topics.items(), lambda found: ListOffsetsTopicResponse(*found))
+    return ListOffsetsResponse(topics=(yield from answered))
 
 
 def _answer(wanted: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse:
@@ -67,7 +68,7 @@ def _answer(wanted: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartiti
 
 def _one(
     ctx: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
-) -> ListOffsetsPartitionResponse:
+) -> Divided[ListOffsetsPartitionResponse]:
     timestamp = wanted.timestamp
     if timestamp < 0 and (timestamp < EARLIEST_PENDING_UPLOAD or ctx.version < _SINCE.get(timestamp, 0)):
         return _answer(wanted, ErrorCode.UNSUPPORTED_VERSION)
@@ -83,7 +84,7 @@ def _one(
     else:
         visible_end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
     try:
-        return _looked_up(partition, wanted, visible_end)
+        return (yield from _looked_up(partition, wanted, visible_end))
     except ApiError as err:
         return _answer(wanted, err.code)  # the other partitions have an answer
     except OSError as err:
@@ -91,7 +92,9 @@ def _one(
         return _answer(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def _looked_up(partition: Partition, wanted: ListOffsetsPartition, visible_end: int) -> ListOffsetsPartitionResponse:
+def _looked_up(
+    partition: Partition, wanted: ListOffsetsPartition, visible_end: int
+) -> Divided[ListOffsetsPartitionResponse]:
     log, timestamp = partition.log, wanted.timestamp
     answer = _answer(wanted, ErrorCode.NONE)
     if timestamp == LATEST:
@@ -102,11 +105,13 @@ def _looked_up(partition: Partition, wanted: ListOffsetsPartition, visible_end: 
     elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         answer.offset = -1
     else:
-        _by_timestamp(log, timestamp, visible_end, answer)
+        yield from _by_timestamp(log, timestamp, visible_end, answer)
     return answer
 
 
-def _by_timestamp(log: PartitionLog, timestamp: int, visible_end: int, answer: ListOffsetsPartitionResponse) -> None:
-    found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+def _by_timestamp(
+    log: PartitionLog, timestamp: int, visible_end: int, answer: ListOffsetsPartitionResponse
+) -> Divided[None]:
+    found = yield from log.find_max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_timestamp(timestamp)
     if found is not None and found[0] < visible_end:
         answer.offset, answer.timestamp, answer.leader_epoch = found

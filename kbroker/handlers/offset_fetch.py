@@ -93,7 +93,11 @@ def _fetch_several(
         yield
 
     def finish(found: Sequence[_One]) -> Divided[OffsetFetchResponse]:
-        there = [group for group in found if isinstance(group, OffsetFetchResponseGroup)]
+        there = []
+        for group in found:
+            assert isinstance(group, OffsetFetchResponseGroup)  # what was awaited is there
+            there.append(group)
+            yield
         yield from _bound_metadata(there)
         if len(there) == len(asked):
             return OffsetFetchResponse(groups=there)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
 from kbroker.coordination.then import later
-from kbroker.divided import Divided
+from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.write_txn_markers import (
@@ -50,10 +50,11 @@ def write_txn_markers(
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, which can build no such batch
         yield
     answers: list[_Answer] = []
+    waits = False
     for asked in request.markers:
-        yield from _write(ctx, asked, answers)
+        waits |= yield from _write(ctx, asked, answers)
         yield
-    if any(isinstance(answer, Awaitable) for _, answer in answers):
+    if waits:
         return later(_gather(answers), _response)
     return (yield from _response(answers))
 
@@ -62,10 +63,11 @@ async def _gather(answers: Sequence[_Answer]) -> Sequence[_Answer]:
     return [(pid, each if isinstance(each, Mapping) else await each) for pid, each in answers]
 
 
-def _write(ctx: RequestContext, asked: WritableTxnMarker, answers: list[_Answer]) -> Divided[None]:
-    """Write one producer's marker into its partitions, some at a time."""
+def _write(ctx: RequestContext, asked: WritableTxnMarker, answers: list[_Answer]) -> Divided[bool]:
+    """Write one producer's marker into its partitions, some at a time; return whether an answer must be awaited."""
     get = ctx.services.replicas.get
     here: list[TopicPartition] = []
+    waits = False
     elsewhere: dict[TopicPartition, ErrorCode] = {}
     answers.append((asked.producer_id, elsewhere))
     partitions = yield from _partitions(asked)
@@ -84,8 +86,10 @@ def _write(ctx: RequestContext, asked: WritableTxnMarker, answers: list[_Answer]
                 tuple(here),
             )
             answers.append((asked.producer_id, ctx.services.markers.write(marker)))
+            waits = waits or isinstance(answers[-1][1], Awaitable)
             here = []
         yield
+    return waits
 
 
 def _partitions(asked: WritableTxnMarker) -> Divided[Collection[TopicPartition]]:
@@ -112,8 +116,7 @@ def _response(answers: Iterable[_Answer]) -> Divided[WriteTxnMarkersResponse]:
         for (topic, index), code in found.items():
             topics.setdefault(topic, []).append(WritableTxnMarkerPartitionResult(index, code))
             yield
-        results.append(
-            WritableTxnMarkerResult(producer_id, [WritableTxnMarkerTopicResult(t, p) for t, p in topics.items()])
-        )
+        by_topic = yield from each(topics.items(), lambda found: WritableTxnMarkerTopicResult(*found))
+        results.append(WritableTxnMarkerResult(producer_id, by_topic))
         yield
     return WriteTxnMarkersResponse(markers=results)

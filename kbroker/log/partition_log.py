@@ -417,13 +417,21 @@ class PartitionLog:
     def _aborted(self) -> AbortedTransactions:
         return AbortedTransactions(self.segments, self.extent(), self._snapshots)
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+    def find_timestamp(self, timestamp: int) -> Divided[tuple[int, int, int] | None]:
         """Return (offset, timestamp, leader epoch) of the first record at or after `timestamp` in ms."""
-        return self._times.first_at(timestamp, self.extent())
+        return self._times.first_at(timestamp, self.extent)
+
+    def find_max_timestamp(self) -> Divided[tuple[int, int, int] | None]:
+        """Return (offset, timestamp, leader epoch) of the first record with the largest timestamp."""
+        return self._times.largest(self.extent)
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+        """Do `find_timestamp` at once."""
+        return whole(self.find_timestamp(timestamp))
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
-        """Return (offset, timestamp, leader epoch) of the first record with the largest timestamp."""
-        return self._times.largest(self.extent())
+        """Do `find_max_timestamp` at once."""
+        return whole(self.find_max_timestamp())
 
     def proven_epochs(self) -> LeaderEpochCache:
         """Return the leader epochs, once they have been seen to be those of the batches; raises OSError."""

@@ -61,6 +61,10 @@ class State(Enum):
 _SERVING, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED = State
 
 
+_NOTHING = (None, None)
+"""What came of a wait that was none."""
+
+
 class Owner(Protocol):
     """What a connection needs of its server."""
 
@@ -85,9 +89,9 @@ class Connection:
     """One client; see the module's docstring."""
 
     __slots__ = (
-        "_context", "_dispatcher", "_fd", "_frames", "_held", "_loop", "_mark", "_memory", "_out", "_outbox", "_owner",
-        "_parked", "_reading", "_recv", "_sock", "_spill", "_turns", "_work", "active", "idle_since", "listener",
-        "peer", "state",
+        "_came", "_context", "_dispatcher", "_fd", "_frames", "_held", "_loop", "_mark", "_memory", "_out", "_outbox",
+        "_owner", "_parked", "_reading", "_recv", "_sock", "_spill", "_turns", "_work", "active", "idle_since",
+        "listener", "peer", "state",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +111,7 @@ class Connection:
         self._spill: Spill = []
         self._work: Work | None = None
         self._parked: asyncio.Future[Any] | None = None
+        self._came: tuple[Any, BaseException | None] = _NOTHING
         self._held = 0
         self._reading = False
         self._mark = 0
@@ -350,11 +355,12 @@ class Connection:
         if self.state is _SERVING:
             self._read_on()
 
-    def _work_on(self, deadline: float, value: Any = None, error: BaseException | None = None) -> None:
+    def _work_on(self, deadline: float) -> None:
         """Go on with a long request until `deadline`, or until it has to wait."""
         work = self._work
         assert work is not None
         steps = work.steps
+        (value, error), self._came = self._came, _NOTHING
         before = now()
         try:
             waits = steps.send(value) if error is None else steps.throw(error)
@@ -431,12 +437,15 @@ class Connection:
         if done.cancelled():
             self.abort()
             return
-        started = now()
         error = done.exception()
-        self._work_on(started + SLICE, None if error else done.result(), error)
-        if self.state is _SERVING:
-            self._resume(started + SLICE)
-        self._turns.used(now() - started)
+        self._came = (None if error else done.result(), error)
+        turns = self._turns
+        if turns.spent >= TURN:  # as when a group of hundreds is answered at once
+            turns.put(self)
+            return
+        started = now()
+        self.go_on(started + SLICE)
+        turns.used(now() - started)
 
     def _fail(self, err: Exception) -> None:
         log.info("closing the connection from %s: %s", self.peer, err)

@@ -43,7 +43,7 @@ def failing_for_the_first(error, inner):
 )
 @pytest.mark.parametrize("timestamp", [EARLIEST, 0])
 def test_list_offsets_answers_for_the_others(client, monkeypatch, error, code, timestamp):
-    for name in ("offset_for_timestamp", "proven_epochs"):
+    for name in ("find_timestamp", "proven_epochs"):
         monkeypatch.setattr(PartitionLog, name, failing_for_the_first(error, getattr(PartitionLog, name)))
     partitions = [ListOffsetsPartition(index, timestamp=timestamp) for index in range(2)]
     answer = client.ask(ListOffsetsRequest(topics=[ListOffsetsTopic("read-in-part", partitions)]), 5)

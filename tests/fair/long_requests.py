@@ -20,7 +20,8 @@ handlers.load_all()
 
 TOPIC, GROUP, TRANSACTION = "fair-topic", "fair-group", "fair-transaction"
 """What a world for these requests has: a topic of one partition; a group and a transactional id may be there."""
-TOPIC_ID_FIELDS = frozenset({"topic_id"})
+NO_LISTS = frozenset({"Heartbeat", "ApiVersions", "InitProducerId", "AddOffsetsToTxn", "EndTxn", "DescribeCluster"})
+"""APIs whose requests have no list: what one asks does not grow with what it says."""
 FILLS = ("absent", "same", "known")
 
 _TOPIC_NAMES = frozenset({"name", "topic", "topic_name", "topic_names", "resource_name", "subscribed_topic_names"})
@@ -28,6 +29,9 @@ _GROUPS = frozenset({"group_id", "groups", "group_ids", "groups_names", "coordin
 _TRANSACTIONS = frozenset({"transactional_id", "transactional_ids", "v3_and_below_transactional_id"})
 _VALUES: dict[str, Any] = {
     "acks": 1,
+    "generation_id": -1,
+    "generation_id_or_member_epoch": -1,
+    "member_id": "",
     "client_software_name": "fair",
     "client_software_version": "1",
     "current_leader_epoch": -1,
@@ -143,7 +147,7 @@ class _Filler:
 
     def _scalar(self, spec: FieldSpec, number: int) -> Any:
         name, kind = spec.name, spec.kind.name
-        if name in _VALUES:
+        if name in _VALUES and (_VALUES[name] is not None or self._version in spec.nullable):
             return _VALUES[name]
         if self._fill != "absent":
             number = 0

@@ -11,7 +11,7 @@ import pytest
 from kbroker.handlers.registry import CloseConnection
 from kbroker.network.connection import Connection, State
 from kbroker.network.memory import Memory
-from kbroker.network.turns import Breadth, Turns, now
+from kbroker.network.turns import TURN, Breadth, Turns, now
 
 DEADLINE = 10.0
 
@@ -339,6 +339,24 @@ def test_a_client_that_is_not_admitted_is_ended(play):
         assert client.closed
 
     play(story, admit=False)
+
+
+def test_many_that_are_answered_at_once_share_the_turns(play):
+    """A group of hundreds gets its answers within one callback of the loop; none of them may hold it for all."""
+
+    async def story(server, connection, client):
+        await client.feed(framed(b"wait", b"b"))
+        order = []
+        server.turns.spent = TURN
+        server.turns._scheduled = True  # so that no turn ends meanwhile
+        server.answer.add_done_callback(lambda _: order.append(connection.state))
+        server.answer.set_result(b"answer")
+        await settled()
+        assert (order, connection.state, client.look()) == ([State.WAITING], State.WAITING, b"")
+        server.turns._turn()
+        assert (connection.state, client.look()) == (State.SERVING, b"answerb")
+
+    play(story)
 
 
 def test_half_sent_frames_take_turns_for_memory(play):

@@ -1,0 +1,91 @@
+"""The search by time in slices: what a stored batch unpacks to, and what becomes of the log meanwhile."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from kbroker.divided import Divided, whole
+from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.compression import CODEC_NAMES
+from kbroker.protocol.records import compute_crc
+from tests.log.bombs import BASE, minimal, numbered
+from tests.log.builders import NOW, batch, open_log
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> PartitionLog:
+    return open_log(tmp_path / "topic-0")
+
+
+def claiming(records: bytes, max_timestamp: int) -> bytes:
+    """Return a batch whose header claims a larger timestamp than its records have."""
+    changed = bytearray(records)
+    struct.pack_into(">q", changed, 35, max_timestamp)
+    struct.pack_into(">I", changed, 17, compute_crc(changed))
+    return bytes(changed)
+
+
+def counted(work: Divided[T]) -> tuple[T, int]:
+    """Return what work brings, and in how many steps."""
+    steps = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value, steps
+        steps += 1
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_stored_bomb_is_searched_in_slices(log: PartitionLog, codec: int) -> None:
+    """No record of it is late enough, so all are looked at, and the search goes on behind it."""
+    log.append_as_leader(claiming(minimal(100_000, codec), BASE + 50), 0, NOW)
+    log.append_as_leader(batch(3, timestamp=BASE + 10), 0, NOW)
+    tracemalloc.start()
+    found, steps = counted(log.find_timestamp(BASE + 11))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == (100_001, BASE + 11, 0)
+    assert steps > 150, CODEC_NAMES[codec]
+    assert peak < 4 << 20
+
+
+def test_the_first_of_many(log: PartitionLog) -> None:
+    log.append_as_leader(numbered(200_000, base_timestamp=BASE), 0, NOW)
+    found, steps = counted(log.find_timestamp(BASE))
+    assert (found, steps <= 3) == ((0, BASE, 0), True)
+
+
+def test_what_lies_between_two_slices(log: PartitionLog) -> None:
+    """Truncated, deleted, appended to: the search answers for what is there when it comes to it."""
+    log.append_as_leader(claiming(minimal(50_000), BASE + 50), 0, NOW)
+    log.append_as_leader(batch(3, timestamp=BASE + 10), 0, NOW)
+    for change, expected in (
+        (lambda: log.append_as_leader(batch(1, timestamp=BASE + 40), 0, NOW), (50_003, BASE + 40, 0)),
+        (lambda: log.truncate_to(50_000), None),
+        (lambda: log.append_as_leader(batch(1, timestamp=BASE + 60), 0, NOW), (50_000, BASE + 60, 0)),
+        (lambda: log.truncate_fully(70_000), None),
+    ):
+        search = log.find_timestamp(BASE + 30)
+        for _ in range(5):
+            next(search)
+        change()
+        assert whole(search) == expected
+        if expected is None and log.log_start_offset == 0:
+            assert whole(log.find_max_timestamp()) is None, "no record has the timestamp that the header claims"
+
+
+def test_a_header_that_lies_does_not_stop_the_search(log: PartitionLog) -> None:
+    for _ in range(5):
+        log.append_as_leader(claiming(batch(2, timestamp=BASE), BASE + 1000), 0, NOW)
+        log.roll(NOW)
+    log.append_as_leader(batch(1, timestamp=BASE + 500), 0, NOW)
+    assert log.offset_for_timestamp(BASE + 400) == (10, BASE + 500, 0)
+    assert log.offset_for_timestamp(BASE + 600) is None
