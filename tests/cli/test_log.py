@@ -9,8 +9,11 @@ from uuid import UUID
 import pytest
 
 from kbroker import Broker
+from kbroker.controller.embedded import EmbeddedStore
+from kbroker.controller.store import Put
 from kbroker.log import checkpoints
 from kbroker.log.directories import meta_properties
+from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from tests.cli.conftest import CommandLine
@@ -188,6 +191,11 @@ def test_adopt_makes_a_broker_serve_what_only_files_know(offline: CommandLine, d
 
 def test_what_was_not_adopted_is_neither_served_nor_touched(data: Path) -> None:
     before = {path: path.read_bytes() for path in (data / "orders-0").iterdir()}
+    with pytest.raises(LogDirError, match="kbroker log adopt"):
+        Broker(data_dir=str(data)).start()
+    store = EmbeddedStore(str(data))
+    store.write([Put("/config/brokers/<default>", {"version": 1, "config": {}})])
+    store.close()
     with Broker(data_dir=str(data)) as broker:
         assert CommandLine(broker.bootstrap_servers).ok("topic", "list", "--json").json == []
     assert {path: path.read_bytes() for path in (data / "orders-0").iterdir()} == before
