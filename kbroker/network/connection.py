@@ -231,7 +231,11 @@ class Connection:
         if not size:
             self._account()
         elif size <= FIRST_GROWTH or self._memory.may_hold(self, size):
-            self._frames.grow(size)
+            try:
+                self._frames.grow(size)
+            except (OSError, MemoryError) as err:  # the system has no more
+                self._fail(err)
+                return
             self._account()
         else:
             self._stop_reading()
@@ -263,8 +267,7 @@ class Connection:
 
     def _account(self) -> None:
         """Count what is held, where it is more than small."""
-        kept = self._frames.kept
-        size = 0 if kept is None else len(kept)
+        size = self._frames.granted
         if self._outbox.waiting:
             size += self._outbox.in_memory
         if self._work is not None:
