@@ -237,6 +237,7 @@ class Connection:
                 self._fail(err)
                 return
             self._account()
+            self._read_on()
         else:
             self._stop_reading()
             self._memory.wait(self)
@@ -244,7 +245,6 @@ class Connection:
     def go_on_reading(self) -> None:
         """There may be room for what this connection was waiting to take in."""
         if self.state is _SERVING:
-            self._read_on()
             self._make_room()
 
     def _ended_by_client(self) -> None:
