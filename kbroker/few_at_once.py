@@ -34,6 +34,16 @@ class _Job(Generic[_T]):
         except Exception as error:  # noqa: BLE001 - raised where the result is waited for
             self.error, self.done = error, True
 
+    def outcome(self) -> _T:
+        """Return the result, or raise the error."""
+        error, self.error = self.error, None
+        try:
+            if error is not None:
+                raise error
+            return self.result
+        finally:
+            del error
+
 
 class FewAtOnce(Generic[_T]):
     """Runs work, `most` pieces of it at a time."""
@@ -63,9 +73,10 @@ class FewAtOnce(Generic[_T]):
                 yield
         finally:
             self._leave(job)
-        if job.error is not None:
-            raise job.error
-        return job.result
+        try:
+            return job.outcome()
+        finally:
+            del job  # or an error, which knows this frame, would be kept by what it knows, with all its memory
 
     def _step(self) -> None:
         job = self._active[0]

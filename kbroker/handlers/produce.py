@@ -105,7 +105,7 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> Reply[ProduceRespon
             try:
                 info = partition.append(records, acks, now_ms)
             except TakesLonger as longer:
-                unopened = [*(unopened or ()), put_off(partition, records, longer, answers)]
+                unopened = [*(unopened or ()), put_off(partition, records, longer.opening, answers)]
                 continue
             except AppendError as err:
                 answers.append(failure(data.index, err, partition.log.log_start_offset))

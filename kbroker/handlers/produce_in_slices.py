@@ -14,7 +14,7 @@ from kbroker.handlers.produce_answers import failure, finished
 from kbroker.handlers.registry import RequestContext
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
 from kbroker.log.producers.verification_guard import UNCHECKED
-from kbroker.log.record_validation import TakesLonger
+from kbroker.log.record_validation import Opening, TakesLonger
 from kbroker.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 from kbroker.protocol.wire import Buffer
 from kbroker.replicas import Partition
@@ -25,7 +25,7 @@ class Unopened(NamedTuple):
 
     partition: Partition
     records: Buffer
-    longer: TakesLonger
+    opening: Opening
     answers: list[PartitionProduceResponse]
     slot: int
     guard: object = UNCHECKED
@@ -34,13 +34,13 @@ class Unopened(NamedTuple):
 def put_off(
     partition: Partition,
     records: Buffer,
-    longer: TakesLonger,
+    opening: Opening,
     answers: list[PartitionProduceResponse],
     guard: object = UNCHECKED,
 ) -> Unopened:
     """Keep a place among the answers for a batch that is appended later."""
     answers.append(PartitionProduceResponse(index=partition.index, base_offset=-1))
-    return Unopened(partition, records, longer, answers, len(answers) - 1, guard)
+    return Unopened(partition, records, opening, answers, len(answers) - 1, guard)
 
 
 def append_in_slices(
@@ -59,14 +59,14 @@ def append_in_slices(
 
 
 def _append(ctx: RequestContext, acks: int, item: Unopened) -> Divided[AppendInfo]:
-    services, partition, longer = ctx.services, item.partition, item.longer
+    services, partition, opening = ctx.services, item.partition, item.opening
     while True:
-        opened = yield from services.replicas.openings.run(longer.again, longer.work)
+        opened = yield from services.replicas.openings.run(opening.again, opening.work)
         try:
             now_ms = services.clock.now_ms()
             return partition.append(item.records, acks, now_ms, CLIENT, item.guard, opened=opened)
-        except TakesLonger as err:  # the topic's settings have changed
-            longer = err
+        except TakesLonger as longer:  # the topic's settings have changed
+            opening = longer.opening
 
 
 def appended(index: int, info: AppendInfo) -> PartitionProduceResponse:

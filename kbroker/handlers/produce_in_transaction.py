@@ -146,7 +146,7 @@ class _Work:
         try:
             info = job.partition.append(job.records, self.acks, now_ms, CLIENT, verdict.guard)
         except TakesLonger as longer:
-            unopened = Unopened(job.partition, job.records, longer, job.answers, job.slot, verdict.guard)
+            unopened = Unopened(job.partition, job.records, longer.opening, job.answers, job.slot, verdict.guard)
             self.unopened.append(unopened)
             return job.answers[job.slot]
         except AppendError as err:

@@ -45,16 +45,24 @@ class Opened(NamedTuple):
     """By which they were judged."""
 
 
+class Opening(NamedTuple):
+    """A batch that is being opened."""
+
+    work: Divided[Opened]
+    """What remains to be done. It holds memory."""
+    again: Callable[[], Divided[Opened]]
+    """Begins all of it once more."""
+
+
 class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
     """A batch must be opened, which takes more than a moment. Nothing has changed.
 
-    `work` is what remains to be done, and `again` begins all of it once more: what was begun holds memory.
+    Whoever goes on with the `opening` keeps that and not the exception, which knows where it was raised.
     """
 
-    def __init__(self, work: Divided[Opened], again: Callable[[], Divided[Opened]]) -> None:
+    def __init__(self, opening: Opening) -> None:
         super().__init__()
-        self.work = work
-        self.again = again
+        self.opening = opening
 
 
 class _Allowance:
@@ -96,7 +104,7 @@ def open_at_once(
         return opened
     finally:
         _allowance.end()
-    raise TakesLonger(work, again)
+    raise TakesLonger(Opening(work, again))
 
 
 def open_batch(
@@ -117,7 +125,9 @@ def open_batch(
     target = header.codec if rules.codec < 0 else rules.codec
     kept: list[bytes] = []
     try:
-        for found in record_slices(records, header, rules.max_decompressed, kept if target != header.codec else None):
+        for found in record_slices(
+            records, header, rules.max_decompressed, rules.max_records, kept if target != header.codec else None
+        ):
             if found is not None:
                 look.take(found, judge=origin is CLIENT)
             yield

@@ -9,6 +9,7 @@ A record of up to 16 kB is looked at where it lies; of a larger one only as much
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
@@ -35,9 +36,11 @@ Row = tuple[int, int, int, int]
 class RecordSlice:
     """Some neighbouring records."""
 
-    __slots__ = ("_deltas", "_keys", "_stamps", "_values", "end")
+    __slots__ = ("_deltas", "_keys", "_stamps", "_values", "end", "headers")
 
-    def __init__(self, deltas: list[int], stamps: list[int], keys: list[int], values: list[int]) -> None:
+    def __init__(self, deltas: list[int], stamps: list[int], keys: list[int], values: list[int], headers: int) -> None:
+        self.headers = headers
+        """How many headers they have."""
         self.end = 0
         """Where they end, in bytes from the batch's first record on, without compression."""
         self._deltas = deltas
@@ -69,10 +72,11 @@ class RecordSlice:
 class AlikeRecords:
     """Some neighbouring records of one layout; tells what a RecordSlice does."""
 
-    __slots__ = ("_data", "_run", "end", "number")
+    __slots__ = ("_data", "_run", "end", "headers", "number")
 
     def __init__(self, run: Run, data: bytes) -> None:
         self.end = 0
+        self.headers = 0  # few, and not looked at one by one
         self._run = run
         self._data = data
         self.number = run.number
@@ -97,12 +101,17 @@ Slice = RecordSlice | AlikeRecords
 
 
 def record_slices(
-    batch: memoryview, header: BatchHeader, max_bytes: int, kept: list[bytes] | None = None
+    batch: memoryview,
+    header: BatchHeader,
+    max_bytes: int,
+    max_headers: int | None = None,
+    kept: list[bytes] | None = None,
 ) -> Iterator[Slice | None]:
     """Yield a batch's records; None where there is nothing to tell yet, so that others may go first.
 
-    Unpacks to at most `max_bytes`; raises Malformed, which may come behind records that were told already. Of a small
-    batch, `kept` has all that was unpacked in the end, and nothing of another.
+    Unpacks to at most `max_bytes`, and reads at most `max_headers` of the records' headers; raises Malformed, which may
+    come behind records that were told already. Of a small batch, `kept` has all that was unpacked in the end, and
+    nothing of another.
     """
     left = header.record_count
     if left < 0:
@@ -111,6 +120,7 @@ def record_slices(
         return
     body = batch[HEADER_SIZE : header.size]
     pieces = unpack(header.codec, body, max_bytes)
+    headers_left = sys.maxsize if max_headers is None else max_headers
     if kept is not None:
         pieces = _keep(pieces, kept)
     window = _Window(pieces, len(body) if header.codec == NONE else None)
@@ -120,8 +130,11 @@ def record_slices(
             window.fill()
         found: Slice | None = window.take(left)
         if found is None:
-            found = yield from _large_record(window)
+            found = yield from _large_record(window, headers_left)
         left -= found.number
+        headers_left -= found.headers
+        if headers_left < 0:
+            raise Malformed(f"records have more than {max_headers} headers")
         found.end = window.place
         yield found
     while window.is_short_of(1):
@@ -215,7 +228,7 @@ def _scan(data: bytes, position: int, stop: int, most: int) -> tuple[RecordSlice
     stamps: list[int] = []
     keys: list[int] = []
     values: list[int] = []
-    length, passed = len(data), 0
+    length, passed, headers = len(data), 0, 0
     for _ in range(most):
         if position > stop:
             break
@@ -272,7 +285,9 @@ def _scan(data: bytes, position: int, stop: int, most: int) -> tuple[RecordSlice
                 raise Malformed(f"field of {value} bytes does not fit in its record")
         if data[place]:
             passed += end - place
-            place = _pass_headers(data, place, end)
+            count, place = read_number(data, place, 5)
+            headers += count
+            place = _pass_headers(data, place, end, count)
         else:
             place += 1
         if place != end:
@@ -284,11 +299,10 @@ def _scan(data: bytes, position: int, stop: int, most: int) -> tuple[RecordSlice
         position = end
         if passed > _HEADER_BYTES:
             break
-    return RecordSlice(deltas, stamps, keys, values), position
+    return RecordSlice(deltas, stamps, keys, values, headers), position
 
 
-def _pass_headers(data: bytes, place: int, end: int) -> int:
-    count, place = read_number(data, place, 5)
+def _pass_headers(data: bytes, place: int, end: int, count: int) -> int:
     if count and (count < 0 or count > end - place):
         raise Malformed(f"record claims {count} headers")
     for _ in range(count):
@@ -303,14 +317,14 @@ def _pass_headers(data: bytes, place: int, end: int) -> int:
     return place
 
 
-def _large_record(window: _Window) -> Generator[None, None, RecordSlice]:
+def _large_record(window: _Window, most_headers: int) -> Generator[None, None, RecordSlice]:
     """Pass one record of any size, field by field; yields where others may go first."""
     size = yield from _number(window, 5)
     end = window.place + size
     if window.size is not None and end > window.size:
         raise Malformed(f"record of {size} bytes does not fit in its batch")
     try:
-        row = yield from _fields(window, end)
+        row = yield from _fields(window, end, most_headers)
     except Undecodable:
         raise
     except Malformed:
@@ -319,11 +333,11 @@ def _large_record(window: _Window) -> Generator[None, None, RecordSlice]:
         raise
     if window.place != end:
         raise Malformed(f"record of {size} bytes was read to {size + window.place - end} bytes")
-    delta, stamp, key, value = row
-    return RecordSlice([delta], [stamp], [key], [value])
+    delta, stamp, key, value, headers = row
+    return RecordSlice([delta], [stamp], [key], [value], headers)
 
 
-def _fields(window: _Window, end: int) -> Generator[None, None, Row]:
+def _fields(window: _Window, end: int, most_headers: int) -> Generator[None, None, tuple[int, int, int, int, int]]:
     yield from _skip(window, 1)  # attributes
     stamp = yield from _number(window, 10)
     delta = yield from _number(window, 5)
@@ -332,13 +346,15 @@ def _fields(window: _Window, end: int) -> Generator[None, None, Row]:
     count = yield from _number(window, 5)
     if count and (count < 0 or count > end - window.place):
         raise Malformed(f"record claims {count} headers")
+    if count > most_headers:
+        raise Malformed(f"record has {count} headers, of which {most_headers} may be")
     for index in range(count):
         if (yield from _field(window, end)) < 0:
             raise Malformed("record header without a name")
         yield from _field(window, end)
         if not index % _HEADERS:
             yield
-    return delta, stamp, key, value
+    return delta, stamp, key, value, count
 
 
 def _field(window: _Window, end: int) -> Generator[None, None, int]:

@@ -129,6 +129,7 @@ def unpack_lz4(data: memoryview) -> Iterator[bytes]:
 def unpack_zstd(data: memoryview) -> Iterator[bytes]:
     """Yield what zstd frames hold; raises Undecodable, or Malformed past MOST_WINDOW of a frame with a wide window."""
     position = 0
+    library = zstandard.ZstdDecompressor()
     try:
         while position < len(data):
             head = data[position : position + _ZSTD_LONGEST_HEADER]
@@ -136,20 +137,22 @@ def unpack_zstd(data: memoryview) -> Iterator[bytes]:
                 position += 8 + int.from_bytes(head[4:8], "little")
                 yield b""
             else:
-                position = yield from _unpack_frame(data, position, head)
+                position = yield from _unpack_frame(library, data, position, head)
     except (zstandard.ZstdError, MemoryError) as error:
         raise Undecodable(f"broken zstd data: {error}") from error
     if position != len(data) or not position:
         raise Undecodable("zstd frame ends too early")
 
 
-def _unpack_frame(data: memoryview, start: int, head: memoryview) -> Generator[bytes, None, int]:
+def _unpack_frame(
+    library: zstandard.ZstdDecompressor, data: memoryview, start: int, head: memoryview
+) -> Generator[bytes, None, int]:
     """Yield what one frame holds; returns where the next begins."""
     parameters = zstandard.get_frame_parameters(head)
     window = parameters.window_size
     if window > _LIBRARYS_WINDOW:
         raise Undecodable(f"zstd frame with a window of {window} bytes")
-    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    unpacker = library.decompressobj()
     position = start + zstandard.frame_header_size(head)
     given = 0
     last = False

@@ -99,6 +99,14 @@ def wide_frame(log: int, filled: int) -> bytes:
     return frame + block * (filled // 131072) + (1).to_bytes(3, "little")
 
 
+def zstd_value(log: int, size: int) -> bytes:
+    """Return a batch of one record in a zstd frame with a window of 2^log bytes, which its value fills."""
+    record = b"\0\0\0\2k" + varint(size) + bytes(size) + b"\0"
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=log)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return sealed(packer.compress(varint(len(record)) + record) + packer.flush(), 1, ZSTD, compressed=True)
+
+
 def zstd_blocks(count: int) -> bytes:
     """Return a batch in a zstd frame of empty blocks."""
     frame = b"\x28\xb5\x2f\xfd\x00\x58" + bytes(3 * count) + (1).to_bytes(3, "little")
