@@ -18,7 +18,9 @@ from kbroker.controller.decide import CollidingNames
 from kbroker.coordination.then import then
 from kbroker.divided import in_order, whole
 from kbroker.group_coordinator.coordinator import FEW_MEMBERS, MAX_PROTOCOLS
+from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.leaving import Leaving
+from kbroker.group_coordinator.offsets import Offsets
 from kbroker.handlers import repeated_groups
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -26,6 +28,7 @@ from kbroker.protocol.messages.alter_configs import AlterableConfig, AlterConfig
 from kbroker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kbroker.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from kbroker.protocol.messages.offset_commit import (
@@ -206,3 +209,23 @@ def test_produce_to_many_partitions_answers_for_each(ask: Callable[..., Any], tr
     ]
     codes = [p.error_code for p in answer.responses[0].partition_responses]
     assert codes == [E.INVALID_RECORD] + [E.UNKNOWN_TOPIC_OR_PARTITION] * 29
+
+
+def test_the_end_of_a_topic_concerns_only_groups_that_have_offsets_in_it() -> None:
+    offsets = Offsets(Groups())
+    looked_at: list[str] = []
+
+    class Noted(dict[str, Any]):
+        def __getitem__(self, group: str) -> Any:
+            looked_at.append(group)
+            return super().__getitem__(group)
+
+    for number in range(100):
+        offsets.put(number, -1, f"g{number}", f"t{number % 50}", 0, OffsetCommitValue(offset=1))
+    offsets._stored = Noted(offsets._stored)
+    records = offsets.on_topics_deleted({"t7": b"i" * 16, "none": b"n" * 16})
+    assert len(records) == 2
+    assert looked_at == ["g7", "g57"]
+    for group in ("g7", "g57"):
+        offsets.remove(group, "t7", 0)
+    assert offsets.on_topics_deleted({"t7": b"i" * 16}) == []
