@@ -234,7 +234,8 @@ class Replicas:
                 left = max(left - fresh, 0)
                 self._later.pop(name, None)
                 self._refused.pop(name, None)
-                self._host(topic, range(len(topic.partitions)))
+                self._host(topic, range(len(topic.partitions)), sync=False)
+        self._sync()
         if deleted:
             self.on_topics_deleted(deleted)
 
@@ -246,9 +247,7 @@ class Replicas:
     def _catch_up(self) -> None:
         """Host a slice of what was put off."""
         if not self._later:
-            if self._unsynced:
-                self._unsynced = False
-                self.logs.sync()
+            self._sync()
             return
         name, topic = next(iter(self._later.items()))
         if self._at[0] is not topic:
@@ -325,7 +324,12 @@ class Replicas:
                         partition.log.set_high_watermark(partition.log.log_end_offset)
                 partition.poke()
         self._unsynced |= created
-        if self._unsynced and sync:
+        if sync:
+            self._sync()
+
+    def _sync(self) -> None:
+        """Let the directories that were made since the last time be on the disk."""
+        if self._unsynced:
             self._unsynced = False
             self.logs.sync()
 

@@ -11,6 +11,7 @@ from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.wire.exchanges.consumer_groups import beat, enter, owned
 from compat_tests.wire.session import Wire
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
+from kbroker.divided import whole
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.describe import describe_consumer_group
 from kbroker.group_coordinator.shard import GroupShard
@@ -71,7 +72,7 @@ def test_a_group_that_kafka_wrote(brokers: dict[str, BrokerProcess]) -> None:
     for offset, (key, value) in enumerate(records_of_offsets_topic(brokers["apache"].bootstrap)):
         if group.encode() in key:
             shard.replay(offset, -1, key, value)
-    ours = describe_consumer_group(shard.groups, group, "uniform", topics)
+    ours = whole(describe_consumer_group(shard.groups, group, "uniform", topics))
     for described in (ours, theirs):
         described.members.sort(key=lambda member: member.member_id)
         for member in described.members:

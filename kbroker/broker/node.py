@@ -94,7 +94,7 @@ class BrokerNode:
         self.groups = GroupCoordinator(
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, controller, self.replicas), clock
         )
-        self.producer_ids = ProducerIds(controller.allocate_producer_ids, controller.skip_producer_ids)
+        self.producer_ids = ProducerIds(controller.allocate_producer_ids, controller.skip_producer_ids, store.settle)
         self.markers = LocalMarkers(self.replicas, self.groups, clock)
         self.transactions = TransactionCoordinator(
             transaction_config(config),
@@ -167,6 +167,7 @@ class BrokerNode:
             parts.callback(node.replicas.close)
             parts.callback(node.groups.close)
             parts.callback(node.transactions.close)
+            store.sync_by_thread(asyncio.get_running_loop(), node._journal_failed)
             await node._begin(bound)
             parts.callback(node.periodic_work.close)
             node._parts = parts.pop_all()
@@ -219,6 +220,9 @@ class BrokerNode:
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
         known = self.controller.state.partition(*partition)
         return None if known is None else known.leader
+
+    def _journal_failed(self, error: OSError) -> None:
+        self._fail(f"the metadata journal could not be brought to the disk: {error}")
 
     def _fail(self, text: str) -> None:
         """The broker cannot go on; whoever runs it waits for `failed`."""

@@ -1,7 +1,8 @@
 """Keeps the cluster's state: decides (decide.py), stores (a MetadataStore), publishes.
 
-Owns the current `ClusterState` and its listeners. A change is stored before it is applied, so what a client was told
-survives a crash. Never touches logs: who must act on a change subscribes to it.
+Owns the current `ClusterState` and its listeners. A change is written before it is applied, so what a client was told
+survives a crash; who asked for it is told when it will survive a loss of power, too (`when_stored`). Never touches
+logs: who must act on a change subscribes to it.
 
 Stored, on Apache Kafka 3.9's paths:
 
@@ -15,9 +16,9 @@ Stored, on Apache Kafka 3.9's paths:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller import decide
@@ -30,13 +31,14 @@ from kbroker.protocol.wire import new_uuid, parse_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 
+A = TypeVar("A")
 Listener = Callable[[ClusterState, ClusterState], None]
 TOPICS = "/brokers/topics"
 CONFIG = "/config"
 FEATURES = "/feature"
 PRODUCER_IDS = "/kbroker/producer_ids"
 DEFAULT_ENTITY = "<default>"
-PIECE_TOPICS, PIECE_PARTITIONS = 50, 100
+PIECE_TOPICS, PIECE_PARTITIONS = 8, 8
 """Topics, and partitions, that are stored and published at once where there are many: some milliseconds."""
 LOGGED_BY_NAME = 8
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
@@ -65,6 +67,14 @@ class Controller:
         """Give a cluster of which nothing is stored yet what Apache Kafka's formatting gives a new one."""
         if not self._store.children(""):
             self.set_configs("brokers", "", {"min.insync.replicas": str(min_insync_replicas)})
+
+    def when_stored(self, answer: A) -> A | Awaitable[A]:
+        """Return an answer that tells of a change, or what becomes it once all changes so far will last.
+
+        Whoever asked for a change is not told before. Raises OSError, then or now.
+        """
+        stored = self._store.stored()
+        return answer if stored is None else _after(stored, answer)
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""
@@ -346,6 +356,11 @@ class Controller:
         old, self.state = self.state, state
         for listener in self._listeners:
             listener(old, state)
+
+
+async def _after(stored: Awaitable[None], answer: A) -> A:
+    await stored
+    return answer
 
 
 def _log_put(old: Mapping[str, TopicState], topics: Sequence[TopicState]) -> None:

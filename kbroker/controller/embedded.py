@@ -5,24 +5,30 @@ Owns `__metadata.journal` and `__metadata.snapshot`. Never interprets a value.
     journal    one line a batch: crc32c (8 hex digits), space, JSON [["put", path, value] | ["delete", path], ...]
     snapshot   the same line, with one "load" entry: {path: [version, value]}
 
-A batch is durable (fsync) before `write` returns. What a crash of the process leaves is a beginning of the last line,
-without its newline: it was never acknowledged and is cut off at the next start. A loss of power may also leave the
-file's new length without all of its bytes, and then zeros stand in their place. JSON in ASCII has no zero byte, so a
-last line with one is torn as well. Any other complete but wrong line was acknowledged and is damaged now: the
-start stops, as cutting it off would silently forget topics.
+A batch is durable (fsync) before `write` returns, or, once `sync_by_thread` was called, before what `stored` returns is
+done: the process goes on with it at once, but nobody who asked for the change is told. A batch that is written while
+others before it are not on disk yet says so: ["synced", size] tells how much of the journal was.
+
+What a crash of the process leaves is a beginning of the last line, without its newline: it was never acknowledged and
+is cut off at the next start. A loss of power may also leave the file's new length without all of its bytes, and then
+zeros stand in their place, in any line that was not on disk. JSON in ASCII has no zero byte, so a line with one, behind
+which no line says that it was on disk, is torn as well, and all behind it was never acknowledged. Any other complete
+but wrong line was acknowledged and is damaged now: the start stops, as cutting it off would silently forget topics.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import crc32c
 
+from kbroker.controller.journal_sync import JournalSync
 from kbroker.controller.store import ANY_VERSION, Change, Node, Put, VersionConflict
 from kbroker.failpoints import passed
 
@@ -45,6 +51,7 @@ class EmbeddedStore:
         self._nodes: dict[str, Node] = {}
         self._children: dict[str, set[str]] = {}
         self._compact_at = _COMPACT_BYTES
+        self._sync: JournalSync | None = None
         self._load_snapshot()
         self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -63,8 +70,23 @@ class EmbeddedStore:
         """Return the names directly below `path`, sorted."""
         return sorted(self._children.get(path, ()))
 
+    def sync_by_thread(self, loop: asyncio.AbstractEventLoop, failed: Callable[[OSError], None]) -> None:
+        """Let no `write` wait for the disk from now on; `failed` hears that it cannot be written to any more."""
+        self._sync = JournalSync(loop, self._fd, self._size, failed)
+
+    def stored(self) -> asyncio.Future[None] | None:
+        """Return what is done once all that was written is on disk, None if it is; raises OSError, then or now."""
+        return self._sync.waiting() if self._sync is not None else None
+
+    def settle(self) -> None:
+        """Wait until all that was written is on disk; raises OSError."""
+        if self._sync is not None:
+            self._sync.settle()
+
     def write(self, changes: Sequence[Change]) -> None:
         """Journal and apply `changes`. Raises VersionConflict, or OSError with nothing applied."""
+        if self._sync is not None:
+            self._sync.check()
         for change in changes:
             if isinstance(change, Put) and change.version != ANY_VERSION:
                 node = self._nodes.get(change.path)
@@ -73,18 +95,22 @@ class EmbeddedStore:
         entries: list[list[Any]] = [
             ["put", c.path, dict(c.value)] if isinstance(c, Put) else ["delete", c.path] for c in changes
         ]
-        line = _line(entries)
+        synced = self._size if self._sync is None else self._sync.size_on_disk(self._size)
+        line = _line(entries if synced == self._size else [["synced", synced], *entries])
         try:
             written = os.pwrite(self._fd, line, self._size)
             if written != len(line):
                 raise OSError("the metadata journal was written in part")
             passed("journal.written")
-            os.fdatasync(self._fd)
+            if self._sync is None:
+                os.fdatasync(self._fd)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._size)
             raise
         self._size += len(line)
+        if self._sync is not None:
+            self._sync.ask(self._size)
         self._apply(entries)
         if self._size > self._compact_at:
             try:
@@ -95,8 +121,10 @@ class EmbeddedStore:
                 log.error("the metadata journal cannot be compacted: %s", err)
 
     def close(self) -> None:
-        """Close the journal."""
+        """Close the journal; raises OSError if its end could not be brought to the disk."""
         if self._fd >= 0:
+            if self._sync is not None:
+                self._sync.close()
             os.close(self._fd)
             self._fd = -1
 
@@ -122,7 +150,7 @@ class EmbeddedStore:
         for i, line in enumerate(lines[:-1]):
             entries = parse_line(line)
             if entries is None:
-                if i < len(lines) - 2 or lines[-1] or b"\0" not in line:
+                if b"\0" not in line or not _never_synced(position, position + len(line) + 1, lines[i + 1 :]):
                     raise CorruptMetadata(f"{self._path(JOURNAL)} is damaged at byte {position}")
                 break
             self._apply(entries)
@@ -134,7 +162,7 @@ class EmbeddedStore:
             if entry[0] == "put":
                 old = self._nodes.get(entry[1])
                 self._set(entry[1], Node(entry[2], old.version + 1 if old else 1))
-            else:
+            elif entry[0] == "delete":
                 self._remove(entry[1])
 
     def _set(self, path: str, node: Node) -> None:
@@ -169,6 +197,24 @@ class EmbeddedStore:
         os.fdatasync(self._fd)
         self._size = 0
         self._compact_at = _COMPACT_BYTES
+        if self._sync is not None:
+            self._sync.emptied()
+
+
+def _never_synced(torn: int, position: int, lines: list[bytes]) -> bool:
+    """Whether no line behind a torn one tells that it was on disk; the first of `lines` begins at `position`.
+
+    A last line without its newline was not whole in any case.
+    """
+    for line in lines[:-1]:
+        entries = parse_line(line)
+        if entries is None:
+            if b"\0" not in line:
+                return False
+        elif (entries[0][1] if entries and entries[0][0] == "synced" else position) > torn:
+            return False
+        position += len(line) + 1
+    return True
 
 
 def _line(entries: list[list[Any]]) -> bytes:

@@ -7,7 +7,7 @@ are JSON objects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,7 +46,7 @@ Change = Put | Delete
 
 
 class MetadataStore(Protocol):
-    """A durable tree. `write` is atomic: all changes or none, on disk when it returns."""
+    """A durable tree. `write` is atomic: all changes or none, on disk when what `stored` returns is done."""
 
     def get(self, path: str) -> Node | None:
         """Return what stands at `path`."""
@@ -56,6 +56,12 @@ class MetadataStore(Protocol):
 
     def write(self, changes: Sequence[Change]) -> None:
         """Do all changes or none. Raises VersionConflict, OSError."""
+
+    def stored(self) -> Awaitable[None] | None:
+        """Return what is done once all that was written will last, None if it will; raises OSError, then or now."""
+
+    def settle(self) -> None:
+        """Wait for that; raises OSError."""
 
     def close(self) -> None:
         """Give up the store's files or connection."""

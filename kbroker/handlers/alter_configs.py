@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from kbroker.divided import Divided, each
 from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
 from kbroker.handlers.registry import RequestContext, handles
@@ -28,10 +30,13 @@ def _answer(resource: AlterConfigsResource, code: int, message: str | None) -> A
 
 
 @handles(AlterConfigsRequest, AlterConfigsResponse, "0-2", _on_error)
-def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> Divided[AlterConfigsResponse]:
+def alter_configs(
+    ctx: RequestContext, request: AlterConfigsRequest
+) -> Divided[AlterConfigsResponse | Awaitable[AlterConfigsResponse]]:
     """Change each resource by itself."""
     done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
-    return AlterConfigsResponse(responses=(yield from each(done, lambda outcome: _answer(*outcome))))
+    responses = yield from each(done, lambda outcome: _answer(*outcome))
+    return ctx.services.controller.when_stored(AlterConfigsResponse(responses=responses))
 
 
 def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> Divided[None]:

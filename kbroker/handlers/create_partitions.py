@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from kbroker.cluster_state import TopicState
 from kbroker.controller.controller import PIECE_PARTITIONS, PIECE_TOPICS
@@ -31,7 +31,9 @@ def _failed(name: str, code: ErrorCode, message: str | None) -> CreatePartitions
 
 
 @handles(CreatePartitionsRequest, CreatePartitionsResponse, "0-3", _on_error)
-def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> Divided[CreatePartitionsResponse]:
+def create_partitions(
+    ctx: RequestContext, request: CreatePartitionsRequest
+) -> Divided[CreatePartitionsResponse | Awaitable[CreatePartitionsResponse]]:
     """Check every topic, and store the growth of those that may grow, some at a time."""
     if len(request.topics) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
@@ -62,7 +64,7 @@ def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> 
             grown, stored = [], left
             yield
     _put(ctx, request, grown)
-    return CreatePartitionsResponse(results=results)
+    return ctx.services.controller.when_stored(CreatePartitionsResponse(results=results))
 
 
 def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None:

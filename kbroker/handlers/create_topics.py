@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from kbroker.cluster_state import TopicState
 from kbroker.config.describe import describe_created_topic
@@ -33,7 +33,9 @@ def _failed(name: str, code: int, message: str | None) -> CreatableTopicResult:
 
 
 @handles(CreateTopicsRequest, CreateTopicsResponse, "2-7", _on_error)
-def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Divided[CreateTopicsResponse]:
+def create_topics(
+    ctx: RequestContext, request: CreateTopicsRequest
+) -> Divided[CreateTopicsResponse | Awaitable[CreateTopicsResponse]]:
     """Check every topic, then store those that may be, some at a time."""
     seen: dict[str, int] = {}
     for topic in request.topics:
@@ -63,7 +65,7 @@ def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Divided[
             text = f"Creation of internal topic {_METADATA_TOPIC} is prohibited."
             results[name] = _failed(name, ErrorCode.INVALID_REQUEST, text)
         yield
-    return CreateTopicsResponse(topics=list(results.values()))
+    return ctx.services.controller.when_stored(CreateTopicsResponse(topics=list(results.values())))
 
 
 def _may_be(name: str, seen: Mapping[str, int]) -> bool:

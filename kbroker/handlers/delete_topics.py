@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from typing import TypeVar
 
@@ -30,7 +30,9 @@ def _result(name: str | None, topic_id: bytes, code: int, message: str | None) -
 
 
 @handles(DeleteTopicsRequest, DeleteTopicsResponse, "1-6", _on_error)
-def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> Divided[DeleteTopicsResponse]:
+def delete_topics(
+    ctx: RequestContext, request: DeleteTopicsRequest
+) -> Divided[DeleteTopicsResponse | Awaitable[DeleteTopicsResponse]]:
     """Sort the request into names and ids, refuse what is ambiguous, delete the rest, some at a time."""
     if not ctx.services.config.get_bool("delete.topic.enable"):
         if ctx.version < _FIRST_DISABLED_VERSION:
@@ -45,7 +47,7 @@ def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> Divided[
     for topic_id, name in doomed.items():
         results.append(_result(name, topic_id, 0, None))
         yield
-    return DeleteTopicsResponse(responses=results)
+    return ctx.services.controller.when_stored(DeleteTopicsResponse(responses=results))
 
 
 def _delete(ctx: RequestContext, doomed: Mapping[bytes, str]) -> Divided[None]:

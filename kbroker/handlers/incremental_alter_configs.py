@@ -6,6 +6,7 @@ Behaviour: levels of loggers are set in this process (KIP-412), nothing of them 
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 
 from kbroker.config.loggers import check_levels, set_levels
 from kbroker.config.operations import Op, apply_broker_ops, apply_ops
@@ -45,10 +46,11 @@ def _answer(resource: AlterConfigsResource, code: int, message: str | None) -> A
 @handles(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, "0-1", _on_error)
 def incremental_alter_configs(
     ctx: RequestContext, request: IncrementalAlterConfigsRequest
-) -> Divided[IncrementalAlterConfigsResponse]:
+) -> Divided[IncrementalAlterConfigsResponse | Awaitable[IncrementalAlterConfigsResponse]]:
     """Change each resource by itself."""
     done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
-    return IncrementalAlterConfigsResponse(responses=(yield from each(done, lambda outcome: _answer(*outcome))))
+    responses = yield from each(done, lambda outcome: _answer(*outcome))
+    return ctx.services.controller.when_stored(IncrementalAlterConfigsResponse(responses=responses))
 
 
 def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> Divided[None]:

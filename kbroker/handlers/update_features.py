@@ -7,6 +7,8 @@ controller.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from kbroker.controller.features import UPGRADE, FeatureUpdate
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
@@ -20,7 +22,9 @@ _LAST_WITH_RESULTS = 1
 
 
 @handles(UpdateFeaturesRequest, UpdateFeaturesResponse, "0-2")
-def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> Divided[UpdateFeaturesResponse]:
+def update_features(
+    ctx: RequestContext, request: UpdateFeaturesRequest
+) -> Divided[UpdateFeaturesResponse | Awaitable[UpdateFeaturesResponse]]:
     """Change levels; of a feature that is named again the last update counts, as in Kafka's controller."""
     by_name: dict[str, FeatureUpdate] = {}
     for asked in request.feature_updates:
@@ -33,4 +37,4 @@ def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> Divi
     results: list[UpdatableFeatureResult] = []
     if ctx.version <= _LAST_WITH_RESULTS:
         results = [UpdatableFeatureResult(name, 0, "NONE") for name in by_name]
-    return UpdateFeaturesResponse(error_message=None, results=results)
+    return services.controller.when_stored(UpdateFeaturesResponse(error_message=None, results=results))

@@ -2,13 +2,15 @@
 
 Owns the limit, the count and the lines in the log. Never stops anybody.
 
-Requests are measured where they are run, so the line can name them. What else holds the loop is seen by a clock that
-goes off late; it cannot be named, and a short hold between two of its ticks is not seen.
+Requests are measured where they are run, so the line can name them; so is Python collecting garbage, which stops all
+threads. What else holds the loop is seen by a clock that goes off late; it cannot be named, and a short hold between
+two of its ticks is not seen. Where the machine has more to do than it has processors, what is named was only waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from typing import Any
@@ -32,6 +34,7 @@ class LoopWatch:
         self._due = 0.0
         self._tick: asyncio.TimerHandle | None = None
         self._told = 0.0
+        self._collecting = 0.0
         self._untold = 0
         self.held = 0
         """How often the loop was held for longer than HELD_LONG."""
@@ -39,6 +42,10 @@ class LoopWatch:
 
     def start(self) -> None:
         """Look from now on."""
+        gc.callbacks.append(self._collection)
+        self._look_later()
+
+    def _look_later(self) -> None:
         self._due = self._loop.time() + _TICK
         self._tick = self._loop.call_at(self._due, self._look)
 
@@ -46,6 +53,7 @@ class LoopWatch:
         """Look no more."""
         if self._tick is not None:
             self._tick.cancel()
+            gc.callbacks.remove(self._collection)
 
     def request(self, frame: memoryview, context: Any, seconds: float) -> None:
         """Hear of a request that held the loop at one go."""
@@ -62,7 +70,16 @@ class LoopWatch:
         late = self._loop.time() - self._due
         if late > HELD_LONG:
             self._tell(late, "something that is no request")
-        self.start()
+        self._look_later()
+
+    def _collection(self, phase: str, _found: dict[str, int]) -> None:
+        if phase == "start":
+            self._collecting = time.perf_counter()
+            return
+        took = time.perf_counter() - self._collecting
+        if took > HELD_LONG:
+            self._due += took
+            self._tell(took, "Python, collecting garbage")
 
     def _tell(self, seconds: float, who: str) -> None:
         self.held += 1

@@ -147,7 +147,7 @@ class _Filler:
 
     def _scalar(self, spec: FieldSpec, number: int) -> Any:
         name, kind = spec.name, spec.kind.name
-        if name in _VALUES:
+        if name in _VALUES and (_VALUES[name] is not None or self._version in spec.nullable):
             return _VALUES[name]
         if self._fill != "absent":
             number = 0

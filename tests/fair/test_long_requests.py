@@ -18,6 +18,7 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.handlers.registry import APIS, RequestContext
 from tests.fair.gaps import Counter, run
 from tests.fair.long_requests import FILLS, GROUP, NO_LISTS, TOPIC, LongList, every_list
+from tests.fair.rows import apis_without_rows
 
 SHORT, LONG = 150, 600
 """Elements of the two lists that are compared: where a request counts as few, both do not."""
@@ -68,6 +69,7 @@ def test_every_api_has_its_rows() -> None:
     """A new API has rows by its declaration; one without a list must be named as such."""
     without = {name for name, lists in by_api() if not lists}
     assert without == NO_LISTS
+    assert not apis_without_rows()
     assert {str(each) for each in every_list()} >= AT_ONCE.keys(), "an exception is of no list"
 
 

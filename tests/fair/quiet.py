@@ -1,0 +1,43 @@
+"""The quiet client: asks for ApiVersions each millisecond and notes how long it waits. A process of its own.
+
+    python -m tests.fair.quiet <host:port>       "begin" and "end" on its input; at each end a line of JSON
+
+Owns the waits. Never shares an interpreter with whoever is loud.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+
+from compat_tests.wire.client import WireClient
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+
+PAUSE_SECONDS = 0.001
+
+
+def main(address: str) -> None:
+    waits: list[float] = []
+    request = ApiVersionsRequest(client_software_name="quiet", client_software_version="1")
+    with WireClient(address, client_id="quiet") as client:
+        while True:
+            if select.select([sys.stdin], [], [], PAUSE_SECONDS)[0]:
+                line = sys.stdin.readline().strip()
+                if not line:
+                    return
+                if line == "end":
+                    waits.sort()
+                    told = (
+                        {"longest": waits[-1], "middle": waits[len(waits) // 2], "asked": len(waits)} if waits else {}
+                    )
+                    print(json.dumps(told), flush=True)
+                waits.clear()
+            started = time.perf_counter()
+            client.ask(request, 3)
+            waits.append(time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

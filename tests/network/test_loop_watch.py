@@ -1,0 +1,78 @@
+"""What holds the loop is counted, and told by name, a line a second at most."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from kbroker.network.loop_watch import HELD_LONG, LoopWatch
+
+CLIENT = SimpleNamespace(client_host="/10.0.0.7", client_id="c")
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.WARNING, "kbroker.network.loop_watch")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def watching(story):
+    async def main():
+        watch = LoopWatch(asyncio.get_running_loop(), lambda _frame: "Metadata v9")
+        watch.start()
+        try:
+            await story(watch)
+        finally:
+            watch.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_is_named_with_its_size_and_client(lines):
+    async def story(watch):
+        watch.request(memoryview(b"x" * 21), CLIENT, 0.123)
+        assert (watch.held, round(watch.longest_ms)) == (1, 123)
+
+    watching(story)
+    assert lines() == ["the event loop was held for 123 ms by Metadata v9 of 21 bytes from 10.0.0.7, client c"]
+
+
+def test_many_in_one_second_are_one_line(lines):
+    async def story(watch):
+        for _ in range(5):
+            watch.work("Fetch v11", 1, CLIENT, 0.1)
+        watch._told -= 2
+        watch.work("Fetch v11", 1, CLIENT, 0.1)
+        assert watch.held == 6
+
+    watching(story)
+    assert [line.partition(" (and ")[2] for line in lines()] == ["", "4 times since the last line)"]
+
+
+def test_what_is_no_request_is_seen_by_a_clock_that_goes_off_late(lines):
+    async def story(watch):
+        time.sleep(0.1 + 2 * HELD_LONG)  # noqa: ASYNC251 - this is what is looked for
+        deadline = time.monotonic() + 10
+        while not watch.held:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+
+    watching(story)
+    assert "by something that is no request" in lines()[0]
+
+
+def test_a_collection_of_garbage_is_named(lines):
+    async def story(watch):
+        watch._collection("start", {})
+        watch._collecting -= 0.2
+        watch._collection("stop", {})
+
+    before = len(gc.callbacks)
+    watching(story)
+    assert "by Python, collecting garbage" in lines()[0]
+    assert len(gc.callbacks) == before
