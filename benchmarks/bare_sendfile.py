@@ -42,7 +42,7 @@ def serve(path: str) -> None:
 def _serve(sock: socket.socket, fd: int) -> None:
     poller = select.epoll()
     poller.register(sock, select.EPOLLIN)
-    head, kept = struct.pack(">i", ANSWER_BYTES), b""
+    head, kept, begin = struct.pack(">i", ANSWER_BYTES), b"", 0
     while True:
         poller.poll()
         data = sock.recv(1 << 16)
@@ -52,12 +52,13 @@ def _serve(sock: socket.socket, fd: int) -> None:
         while len(kept) >= 4 and len(kept) >= (size := 4 + int.from_bytes(kept[:4], "big")):
             kept = kept[size:]
             sent = -len(head)
+            begin = (begin + ANSWER_BYTES) % FILE_BYTES
             while sent < ANSWER_BYTES:
                 try:
                     if sent < 0:
                         sent += sock.send(head[sent:], socket.MSG_MORE)
                     else:
-                        sent += os.sendfile(sock.fileno(), fd, sent, ANSWER_BYTES - sent)
+                        sent += os.sendfile(sock.fileno(), fd, begin + sent, ANSWER_BYTES - sent)
                 except BlockingIOError:
                     poller.modify(sock, select.EPOLLOUT)
                     poller.poll()
