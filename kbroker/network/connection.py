@@ -168,6 +168,7 @@ class Connection:
             self._work = None
         self._frames.take()
         self._out, self._spill = bytearray(), []
+        self._context.forms = None  # with the outbox's, the only circles: nothing is left for a collection
         self._memory.forget(self)
         self._owner.closed(self)
 
