@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -94,3 +97,28 @@ def test_whoever_gives_up_leaves_room() -> None:
     assert whole(runs[2]) == "c"
     assert "b" not in log.steps
     assert len(line) == 0
+
+
+class Held:
+    """Something large."""
+
+
+def test_an_error_keeps_nothing_of_the_work_that_failed() -> None:
+    """Without waiting for the garbage collector: it may be some megabytes for each of many clients."""
+    seen: list[weakref.ref[Held]] = []
+
+    def fail() -> Divided[str]:
+        held = Held()
+        seen.append(weakref.ref(held))
+        yield
+        raise ValueError(f"no {held is None}")
+
+    line: FewAtOnce[str] = FewAtOnce(2)
+    gc.disable()
+    try:
+        for begun in (None, fail()):
+            with contextlib.suppress(ValueError):
+                whole(line.run(fail, begun))
+        assert [each() for each in seen] == [None, None]
+    finally:
+        gc.enable()

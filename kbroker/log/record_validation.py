@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -22,7 +23,7 @@ from kbroker.log.append_validation import BatchRules, needs_other_codec, rewrite
 from kbroker.log.recompression import rebuild, renumber
 from kbroker.log.record_runs import read_runs
 from kbroker.log.record_walk import Slice, record_slices
-from kbroker.protocol.compression import CODEC_NAMES, decompress
+from kbroker.protocol.compression import CODEC_NAMES, unpack
 from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecodable
 from kbroker.protocol.records import HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader, wrap
 
@@ -32,6 +33,7 @@ _AT_ONCE_SECONDS: Final = 0.001  # which nearly every batch is done in
 _REGAINED: Final = 0.8  # of the time that passes: a request of many batches does not take that of each
 _PLAIN_RECORDS: Final = 1000
 _PLAIN_BYTES: Final = 32768
+_PLAIN_PIECES: Final = 8
 _NO_TIMESTAMP: Final = -1
 _I64: Final = 2**63
 
@@ -264,8 +266,11 @@ def _is_plain(records: memoryview, header: BatchHeader, rules: BatchRules, now_m
         return False
     if header.record_count > _PLAIN_RECORDS:
         return False
+    pieces = unpack(header.codec, records[HEADER_SIZE:], min(_PLAIN_BYTES, rules.max_decompressed))
     try:
-        data = bytes(decompress(header.codec, records[HEADER_SIZE:], min(_PLAIN_BYTES, rules.max_decompressed)))
+        data = b"".join(islice(pieces, _PLAIN_PIECES))
+        if next(pieces, None) is not None:
+            return False
     except Malformed:
         return False
     plain = read_plain(data, header.record_count)

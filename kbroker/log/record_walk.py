@@ -22,7 +22,7 @@ _LARGE: Final = 16384  # bytes of a record; one of 8,000 empty headers takes som
 _AHEAD: Final = _LARGE + 64  # the numbers of a broken record may reach beyond its end
 _NUMBER: Final = 10  # bytes of the longest
 _MOST: Final = 512  # records in a slice that are read one by one: some hundred us
-_MOST_ALIKE: Final = 16384  # in a slice of those that are looked at all together
+_MOST_ALIKE: Final = 4096  # in a slice of those that are looked at all together
 _FIRST_LOOK: Final = 32  # records to read one by one before looking for neighbours that are alike again
 _HEADERS: Final = 512  # of a large record, looked at in one step
 _HEADER_BYTES: Final = 8192  # of small records' headers, likewise
@@ -148,10 +148,10 @@ def _keep(pieces: Iterator[bytes], kept: list[bytes]) -> Iterator[bytes]:
     size = 0
     for piece in pieces:
         size += len(piece)
-        if size <= _KEPT:
-            kept.append(piece)
-        else:
+        if size > _KEPT:
             kept.clear()
+        elif piece:
+            kept.append(piece)
         yield piece
 
 

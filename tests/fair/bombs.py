@@ -31,12 +31,14 @@ from kbroker.protocol.messages.produce import PartitionProduceData, ProduceReque
 from kbroker.protocol.records import compute_crc
 from tests.log import bombs
 
+_PARTITIONS = 64
 _TOGETHER = ("1 M records, zstd", "a zstd window of 128 MB", "a value of 20 MB, snappy")
 PRODUCE_VERSION, LIST_OFFSETS_VERSION = 9, 7
 _NOW: Final = int(time.time() * 1000)
 _AHEAD: Final = _NOW + 10 * 24 * 3_600_000
 _DEADLINE_SECONDS = 600
 _MB: Final = 1 << 20
+_HELD: Final = "the event loop was held for"
 
 WAYS: Final = {
     "timestamps ahead": {},
@@ -142,7 +144,7 @@ class Patient(WireClient):
 def create_topics(broker: KBroker) -> None:
     """Create a topic for each way."""
     topics = [
-        CreatableTopic(topic_name(way), 1, 1, [], [CreatableTopicConfig(*pair) for pair in configs.items()])
+        CreatableTopic(topic_name(way), _PARTITIONS, 1, [], [CreatableTopicConfig(*pair) for pair in configs.items()])
         for way, configs in WAYS.items()
     ]
     with WireClient(broker.bootstrap) as connection:
@@ -154,15 +156,15 @@ def topic_name(way: str) -> str:
     return way.replace(" ", "-")
 
 
-def send(broker: KBroker, way: str, batch: bytes) -> int:
+def send(broker: KBroker, way: str, batch: bytes, partition: int = 0) -> int:
     """Let the broker open a batch; returns the error code of the answer."""
     topic = topic_name(way)
     with Patient(broker.bootstrap, "bomber") as connection:
-        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
+        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
         answer = connection.ask(ProduceRequest(acks=1, timeout_ms=5000, topic_data=[data]), PRODUCE_VERSION)
         code: int = answer.responses[0].partition_responses[0].error_code
         if way == "search by time" and not code:
-            wanted = ListOffsetsTopic(topic, [ListOffsetsPartition(0, timestamp=_NOW - 1000)])
+            wanted = ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=_NOW - 1000)])
             found: Any = connection.ask(ListOffsetsRequest(topics=[wanted]), LIST_OFFSETS_VERSION)
             code = found.topics[0].partitions[0].error_code
     return code
@@ -177,10 +179,10 @@ def for_way(way: str, shape: Shape) -> bytes:
     return stamped(batch, _NOW - 3_600_000, _NOW) if way == "search by time" else batch
 
 
-def together(broker: KBroker, way: str, batch: bytes, count: int) -> list[int]:
+def together(broker: KBroker, way: str, batch: bytes, count: int, partition: int = 0) -> list[int]:
     """Send a batch on so many connections at once; returns the answers' codes."""
     codes: list[int] = []
-    threads = [threading.Thread(target=lambda: codes.append(send(broker, way, batch))) for _ in range(count)]
+    threads = [threading.Thread(target=lambda: codes.append(send(broker, way, batch, partition))) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -189,24 +191,29 @@ def together(broker: KBroker, way: str, batch: bytes, count: int) -> list[int]:
 
 
 def main(wanted: str = "") -> None:
-    """Print a line for each row: bytes sent, the answer, seconds, the quiet client's longest wait, the growth."""
+    """Print a line for each row: bytes sent, the answer, seconds, the quiet client's longest wait, the broker's own
+    lines that its loop was held for longer than 50 ms, and the growth.
+    """
     rows = [(f"{way}: {shape.name}", way, shape, 1) for shape in shapes() for way in WAYS]
     for way in ("timestamps ahead", "to gzip", "search by time"):
         rows += [(f"{way}, 50 at once: {s.name}", way, s, 50) for s in shapes() if s.name in _TOGETHER]
     with tempfile.TemporaryDirectory() as directory, KBroker(Path(directory), {}) as broker:
         create_topics(broker)
         worst, most = 0.0, 0
-        for name, way, shape, count in rows:
+        for number, (name, way, shape, count) in enumerate(rows):
             if wanted not in name:
                 continue
             batch = for_way(way, shape)
+            held = broker.log_file.read_text().count(_HELD)
             started = time.perf_counter()
             with Quiet(broker) as quiet:
-                codes = set(together(broker, way, batch, count))
+                codes = set(together(broker, way, batch, count, number % _PARTITIONS))
             seconds = time.perf_counter() - started
             worst, most = max(worst, quiet.longest), max(most, quiet.grown)
             told = f"{len(batch):9,} B  codes {codes}  {seconds:7.2f} s"
-            print(f"{name:60} {told}  wait {quiet.longest * 1000:7.1f} ms  +{quiet.grown / _MB:6.1f} MB", flush=True)
+            held = broker.log_file.read_text().count(_HELD) - held
+            wait = f"wait {quiet.longest * 1000:7.1f} ms  held {held}"
+            print(f"{name:60} {told}  {wait}  +{quiet.grown / _MB:6.1f} MB", flush=True)
         print(f"longest wait {worst * 1000:.1f} ms, most memory +{most / _MB:.1f} MB")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import tracemalloc
 
@@ -15,6 +16,7 @@ from kbroker.log.append_info import CLIENT, AppendError
 from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_validation import open_batch
+from kbroker.protocol import unpacking
 from kbroker.protocol.compression import CODEC_NAMES, ZSTD
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import (
@@ -26,7 +28,7 @@ from kbroker.protocol.records import (
     read_number,
     read_records,
 )
-from tests.log.bombs import minimal, numbered, sealed
+from tests.log.bombs import minimal, numbered, sealed, snappy_blocks
 from tests.log.builders import NOW
 
 headers = st.lists(st.tuples(st.sampled_from(["", "h"]), st.none() | st.binary(max_size=70)), max_size=2)
@@ -158,6 +160,26 @@ def test_bounds_on_records_and_on_what_is_told_of_them() -> None:
     with pytest.raises(AppendError) as caught:
         opened_by(minimal(rules.max_records + 1, base_timestamp=ahead), rules)
     assert (caught.value.code, caught.value.record_errors) == (ErrorCode.INVALID_RECORD, [])
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_blocks_that_hold_nothing_are_steps_too(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    inner, calls = unpacking.snappy.uncompress, 0
+
+    def uncompress(block: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        return inner(block)
+
+    monkeypatch.setattr(unpacking.snappy, "uncompress", uncompress)
+    bomb = snappy_blocks(5000)
+    rules = BatchRules("t-0", LogConfig(cleanup_policy=(policy,)))
+    dearest = before = 0
+    with contextlib.suppress(AppendError):
+        for _ in open_batch(memoryview(bomb), parse_header(bomb), rules, NOW, CLIENT):
+            dearest, before = max(dearest, calls - before), calls
+    assert calls > 5000
+    assert dearest <= 16
 
 
 def opened_by(batch: bytes, rules: BatchRules) -> None:
