@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import work
+from benchmarks import bare_sendfile, work
 from benchmarks.subjects import cpu_seconds, memory_mb, running, sink
 
 RESULTS = Path(__file__).parent / "results"
@@ -47,6 +47,12 @@ ROWS = [
     Row("raw produce 1 record, 32 in flight", "cpu_s_per_gb", "CPU s/GB", 0.5, False),
     Row("raw produce 1 record, 1 in flight", "p50_us", "p50 us", 1.0, False),
     Row("raw produce 1 record, 1 in flight", "p99_us", "p99 us", 1.0, False),
+    Row("small produce, 1 connection, 1 in flight", "p50_us", "p50 us", 0.9, False),
+    Row("small produce, 1 connection, 1 in flight", "p99_us", "p99 us"),
+    Row("small produce, 1 connection, 32 in flight", "requests_per_s", "req/s", 6.0),
+    Row("small produce, 1 connection, 32 in flight", "cpu_us", "CPU us each"),
+    Row("small produce, 100 connections, 1 in flight", "requests_per_s", "req/s", 3.0),
+    Row("small produce, 100 connections, 1 in flight", "cpu_us", "CPU us each"),
     Row("raw fetch 1 MB", "mb_per_s", "MB/s", 1.8),
     Row("raw fetch 1 MB", "cpu_s_per_gb", "CPU s/GB", 0.5, False),
     Row("raw fetch 256 kB", "mb_per_s", "MB/s"),
@@ -91,10 +97,14 @@ def measure(name: str, scale: float, only: str, checkout: Path | None) -> dict[s
             ("raw produce 1 record, 32 in flight", "c", {"records": 1, "in_flight": 32, "requests": n(200_000)}),
             ("raw produce 1 record, 1 in flight", "d", {"records": 1, "in_flight": 1, "requests": n(20_000)}),
         ]
-        work.create(broker.bootstrap, *"abcdefgh")
+        work.create(broker.bootstrap, *"abcdefghi")
         for label, topic, options in shapes:
             if want(label):
                 say(label, work.raw(broker, "produce", topic, **options))
+        for connections, in_flight, requests in ((1, 1, n(20_000)), (1, 32, n(100_000)), (100, 1, n(100_000))):
+            label = f"small produce, {connections} connection{'s'[: connections > 1]}, {in_flight} in flight"
+            if want(label):
+                say(label, work.small(broker, "i", connections, in_flight, requests))
         if want("raw fetch"):
             work.raw(broker, "produce", "e", records=100, size=1000, requests=1000)
             say("raw fetch 1 MB", work.raw(broker, "fetch", "e", requests=n(4000), bytes=1 << 20))
@@ -118,8 +128,8 @@ def measure(name: str, scale: float, only: str, checkout: Path | None) -> dict[s
 
 
 def measure_sink(scale: float) -> dict[str, work.Figures]:
-    """Run the produce shapes against the sink: what the machine can do at all."""
-    found: dict[str, work.Figures] = {}
+    """Run the produce shapes against the sink, and a bare loop of sendfile: what the machine can do at all."""
+    found: dict[str, work.Figures] = {"raw fetch 1 MB": bare_sendfile.measure(int(4000 * scale))}
     for label, options in [
         ("raw produce 1000 x 100 B", {"records": 1000, "size": 100}),
         ("raw produce 100 x 1 kB", {"records": 100, "size": 1000}),
@@ -239,7 +249,7 @@ def main() -> None:
             for label, figures in measure(name, scale, args.only, checkout).items():
                 samples[name][label].append(figures)
         touches.append(first_touch_us())
-    limit = measure_sink(scale) if not args.only or args.only in "raw produce" else {}
+    limit = measure_sink(scale) if not args.only or args.only in ("raw", "raw produce", "raw fetch") else {}
     lines = table(samples, limit)
     from rich.console import Console
     from rich.table import Table

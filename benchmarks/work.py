@@ -44,6 +44,17 @@ def raw(broker: BrokerProcess, work: str, topic: str, **options: int) -> Figures
     return figures
 
 
+def small(broker: BrokerProcess, topic: str, connections: int, in_flight: int, requests: int) -> Figures:
+    """Have small requests answered one for one; adds the broker's CPU time in us for each."""
+    command = [sys.executable, "-m", "benchmarks.small", broker.bootstrap, topic]
+    command += ["--connections", str(connections), "--in-flight", str(in_flight), "--requests", str(requests)]
+    before = cpu_seconds(broker.pid)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    figures: Figures = json.loads(done.stdout)
+    figures["cpu_us"] = (cpu_seconds(broker.pid) - before) / (requests * 1.05) * 1e6
+    return figures
+
+
 def confluent_produce(broker: BrokerProcess, topic: str, records: int, size: int) -> Figures:
     """Produce with librdkafka's defaults but acks=all and idempotence."""
     from confluent_kafka import Producer

@@ -30,7 +30,7 @@ from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpo
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.controller import Controller, TopicDefaults
-from kbroker.controller.embedded import EmbeddedStore
+from kbroker.controller.embedded import JOURNAL, SNAPSHOT, EmbeddedStore
 from kbroker.controller.features import TRANSACTION_VERSION
 from kbroker.controller.internal_topics import internal_topics
 from kbroker.group_coordinator.config import group_config
@@ -39,8 +39,11 @@ from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.services import Services
 from kbroker.log.cleaner.settings import cleaner_settings
 from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
+from kbroker.log.directories.partition_dirs import entries_of
+from kbroker.log.files import LOG_SUFFIX
 from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.producers.producer_state import CREDIBLE_IDS
@@ -154,6 +157,7 @@ class BrokerNode:
             parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
             store = EmbeddedStore(logs.directory)
             parts.callback(store.close)
+            _check_metadata(store, logs)
             defaults = TopicDefaults(
                 config.get_int("num.partitions"), config.get_int("default.replication.factor"), internal_topics(config)
             )
@@ -257,6 +261,19 @@ def _log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: Worker
         for directory in directories
     ]
     return LogManager(managers, metadata)
+
+
+def _check_metadata(store: EmbeddedStore, logs: LogManager) -> None:
+    """Raise LogDirError where there are partitions, but nothing is stored: an empty broker would pass them over."""
+    if store.children(""):
+        return
+    for directory in (manager.directory for manager in logs.online):
+        for (topic, index), path in entries_of(directory).partitions:
+            if any(name.endswith(LOG_SUFFIX) for name in os.listdir(path)):
+                raise LogDirError(
+                    f"{logs.directory} has no metadata, although {directory} holds partitions, as {topic}-{index}: "
+                    f"put {JOURNAL} and {SNAPSHOT} back, or let `kbroker log adopt` find the topics in their partitions"
+                )
 
 
 async def _load(logs: LogManager, controller: Controller, config: BrokerConfig, clock: Clock) -> None:

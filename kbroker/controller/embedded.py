@@ -53,6 +53,9 @@ class EmbeddedStore:
         self._compact_at = _COMPACT_BYTES
         self._sync: JournalSync | None = None
         self._load_snapshot()
+        if self._nodes and not os.path.exists(self._path(JOURNAL)):
+            text = "put it back, or an empty file in its place, which gives up all changes since the snapshot"
+            raise CorruptMetadata(f"{self._path(JOURNAL)} is missing, although there is {SNAPSHOT}: {text}")
         self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._size = self._replay_journal()

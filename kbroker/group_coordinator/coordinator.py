@@ -246,6 +246,8 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
                 yield from leaving.sift(self._runtime.shard(partition).groups.get(group_id))
             except ApiError as err:
                 return LeaveGroupResponse(error_code=err.code)
+            if not leaving.members:
+                return (yield from leaving.answer(LeaveGroupResponse()))
         answer = self._runtime.run(
             partition, lambda shard, now: shard.leave(group_id, leaving.members, now), leaving.failed
         )

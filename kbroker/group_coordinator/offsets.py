@@ -45,6 +45,7 @@ class Offsets:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._stored: dict[str, dict[str, dict[int, Stored]]] = {}
+        self._groups_by_topic: dict[str, dict[str, None]] = {}  # whom the end of a topic concerns
         self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # by producer id
         self._open: dict[str, dict[Place, set[int]]] = {}  # producer ids by group and place
 
@@ -62,6 +63,7 @@ class Offsets:
             self._stored[group][topic][partition] = (record_offset, value)
         except KeyError:
             self._stored.setdefault(group, {}).setdefault(topic, {})[partition] = (record_offset, value)
+            self._groups_by_topic.setdefault(topic, {})[group] = None
 
     def remove(self, group: str, topic: str, partition: int) -> None:
         """Apply a tombstone: the offset is gone, and so are the pending ones in its place."""
@@ -71,6 +73,10 @@ class Offsets:
             partitions.pop(partition, None)
             if not partitions:
                 del topics[topic]
+                groups = self._groups_by_topic[topic]
+                groups.pop(group, None)
+                if not groups:
+                    del self._groups_by_topic[topic]
                 if not topics:
                     del self._stored[group]
         for producer_id in self._open.get(group, {}).get((topic, partition), set()).copy():
@@ -180,12 +186,12 @@ class Offsets:
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> list[CoordinatorRecord]:
         """Return the tombstones of the offsets in deleted topics (name to id), unless they are of a namesake."""
         records = []
-        for group_id, topics in self._stored.items():
-            for name in deleted.keys() & topics.keys():
+        for name, topic_id in deleted.items():
+            for group_id in self._groups_by_topic.get(name, ()):
                 records += [
                     offset_tombstone(group_id, name, index)
-                    for index, (_, value) in topics[name].items()
-                    if value.topic_id in (ZERO_UUID, deleted[name])
+                    for index, (_, value) in self._stored[group_id][name].items()
+                    if value.topic_id in (ZERO_UUID, topic_id)
                 ]
         for pending in self._pending.values():
             records += [

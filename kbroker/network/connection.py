@@ -168,6 +168,7 @@ class Connection:
             self._work = None
         self._frames.take()
         self._out, self._spill = bytearray(), []
+        self._context.forms = None  # with the outbox's, the only circles: nothing is left for a collection
         self._memory.forget(self)
         self._owner.closed(self)
 
@@ -231,8 +232,13 @@ class Connection:
         if not size:
             self._account()
         elif size <= FIRST_GROWTH or self._memory.may_hold(self, size):
-            self._frames.grow(size)
+            try:
+                self._frames.grow(size)
+            except (OSError, MemoryError) as err:  # the system has no more
+                self._fail(err)
+                return
             self._account()
+            self._read_on()
         else:
             self._stop_reading()
             self._memory.wait(self)
@@ -240,7 +246,6 @@ class Connection:
     def go_on_reading(self) -> None:
         """There may be room for what this connection was waiting to take in."""
         if self.state is _SERVING:
-            self._read_on()
             self._make_room()
 
     def _ended_by_client(self) -> None:
@@ -263,8 +268,7 @@ class Connection:
 
     def _account(self) -> None:
         """Count what is held, where it is more than small."""
-        kept = self._frames.kept
-        size = 0 if kept is None else len(kept)
+        size = self._frames.granted
         if self._outbox.waiting:
             size += self._outbox.in_memory
         if self._work is not None:

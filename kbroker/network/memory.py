@@ -96,11 +96,18 @@ class Memory:
             self._look.cancel()
 
     def _offer(self) -> None:
-        """Let all that wait ask again, in order; who gets nothing comes to the end."""
-        if self._waiting and self.used < self.limit:
-            waiting, self._waiting = self._waiting, {}
-            for holder in waiting:
-                holder.go_on_reading()
+        """Let those that wait ask again: the one that may always have more, then in order, until one gets nothing."""
+        waiting = self._waiting
+        oldest = next(iter(self._held), None)
+        if oldest is not None and oldest in waiting:
+            del waiting[oldest]
+            oldest.go_on_reading()
+        while waiting and self.used < self.limit:
+            first = next(iter(waiting))
+            del waiting[first]
+            first.go_on_reading()
+            if first in waiting:
+                break
 
     def _look_soon(self) -> None:
         if self._look is None:

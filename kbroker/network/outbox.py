@@ -32,10 +32,14 @@ _RANGE_BYTES = 200
 _MORE = getattr(socket, "MSG_MORE", 0)
 
 
+def _nobody(_error: OSError | None) -> None:
+    pass
+
+
 class Outbox:
     """One connection's way out."""
 
-    __slots__ = ("_done", "_fd", "_loop", "_offset", "_pieces", "_sock")
+    __slots__ = ("__weakref__", "_done", "_fd", "_loop", "_offset", "_pieces", "_sock")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, sock: socket.socket, done: Callable[[OSError | None], None]
@@ -86,7 +90,8 @@ class Outbox:
             self._loop.add_writer(self._fd, self._writable)
 
     def close(self) -> None:
-        """Send no more; the socket is not closed."""
+        """Send no more, and call nobody; the socket is not closed."""
+        self._done = _nobody
         if self._pieces:
             self._loop.remove_writer(self._fd)
             self._pieces.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import socket
 from collections import Counter
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from kbroker.network.turns import Turns
 log = logging.getLogger(__name__)
 
 _ACCEPTED_AT_ONCE = 64
+_DESCRIPTORS_SPARED = 64
+"""Descriptors that connections leave to all else: a roll, a checkpoint, a segment that is read."""
 _ACCEPT_PAUSE = 0.5
 """Seconds without accepting, when there are no descriptors left."""
 _LINGER_SECONDS = 2.0
@@ -75,6 +78,8 @@ class Server:
         self.memory = Memory(limits.max_queued_bytes)
         self.watch = LoopWatch(loop, dispatcher.name_of)
         self._loop = loop
+        # The lowest free number is given out, so this many are left when one comes out above it.
+        self._last_descriptor = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_SPARED
         self._services = services
         self.limits = limits
         self._connections: set[Connection] = set()
@@ -110,6 +115,10 @@ class Server:
             except OSError as err:
                 self._cannot_accept(listening, name, err)
                 return
+            if sock.fileno() >= self._last_descriptor:
+                log.info("refusing a connection from %s: descriptors are needed for logs", address[0])
+                sock.close()
+                continue
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

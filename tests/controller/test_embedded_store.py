@@ -150,3 +150,18 @@ def test_reopening_gives_what_a_dictionary_gives(changes, tmp_path_factory):
     assert {p: again.get(p).value["n"] for p in model} == model
     assert all(again.get(p) is None for p in ["/a", "/a/b", "/a/c", "/d", "/d/e/f"] if p not in model)
     again.close()
+
+
+def test_a_journal_that_is_missing_beside_a_snapshot_stops_the_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "_COMPACT_BYTES", 10)
+    store = EmbeddedStore(str(tmp_path))
+    store.write([Put("/a", {})])
+    store.close()
+    assert (tmp_path / SNAPSHOT).exists()
+    (tmp_path / JOURNAL).unlink()
+    with pytest.raises(CorruptMetadata, match="is missing"):
+        EmbeddedStore(str(tmp_path))
+    (tmp_path / JOURNAL).touch()
+    again = EmbeddedStore(str(tmp_path))
+    assert again.children("") == ["a"]
+    again.close()

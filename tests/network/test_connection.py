@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import time
+import weakref
 
 import pytest
 
@@ -176,3 +178,18 @@ def until(happened, seconds=10.0):
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_connection_that_is_gone_leaves_nothing_to_collect(broker, connect, topic):
+    """Connections come and go all day; what they leave in circles would wait for a collection that stops everybody."""
+    client = connect()
+    assert client.ask(produce_request(topic, batch(1)), 9).responses[0].partition_responses[0].error_code == 0
+    assert client.ask(produce_request(topic, batch(1)), 9).responses[0].partition_responses[0].error_code == 0
+    server = broker.node.server
+    held = [weakref.ref(each._outbox) for each in server._connections]
+    gc.disable()
+    try:
+        client.close()
+        until(lambda: sum(each() is None for each in held) >= 1)
+    finally:
+        gc.enable()

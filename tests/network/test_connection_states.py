@@ -200,7 +200,7 @@ def test_a_client_that_takes_no_answers_is_not_served(play):
     async def story(server, connection, client):
         await client.feed(framed(b"large", b"a", b"large"))
         assert connection.state is State.SENDING
-        assert connection._outbox.in_memory == server.memory.used - len(connection._frames.kept)
+        assert connection._outbox.in_memory == server.memory.used - connection._frames.granted
         await client.until(lambda: len(client.received) == 2 * len(server.large) + 1)
         assert (connection.state, server.memory.used) == (State.SERVING, 0)
 

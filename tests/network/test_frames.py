@@ -113,4 +113,17 @@ def test_a_claim_takes_no_memory():
     reader.read(bytes(100_000))
     assert len(reader.buffer.kept) <= 1_200_000
     reader.read(bytes(2_000_000))
-    assert len(reader.buffer.kept) <= 5_000_000
+    assert reader.buffer.granted <= 5_000_000
+
+
+def test_a_frame_larger_than_a_producers_is_received_in_place():
+    """One copy, of what came before it was known to be large: each further one would hold everybody up."""
+    reader = Reader(limit=100 << 20)
+    body = bytes(range(256)) * 100_000
+    stream, objects = framed(body), []
+    for start in range(0, len(stream), 500_000):
+        reader.read(stream[start : start + 500_000])
+        if reader.buffer.kept is not None and not any(reader.buffer.kept is each for each in objects):
+            objects.append(reader.buffer.kept)
+    assert reader.frames == [body]
+    assert len(objects) <= 3

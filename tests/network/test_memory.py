@@ -52,6 +52,29 @@ def test_what_all_hold_is_bounded_but_for_the_oldest(run):
     run(story)
 
 
+def test_room_that_comes_free_is_offered_in_order_until_one_gets_nothing(run):
+    """Not to all each time: hundreds that go at once would ask hundreds."""
+
+    async def story():
+        memory = Memory(1000)
+        first, *others = holders = [Holder(memory) for _ in range(20)]
+        for holder in holders:
+            memory.hold(holder, 50)
+            memory.wait(holder)
+        for holder in others:
+            holder.go_on_reading = lambda holder=holder: (
+                setattr(holder, "asked", holder.asked + 1),
+                memory.wait(holder),
+            )
+        memory.hold(first, 40)
+        assert [holder.asked for holder in holders] == [1, 1] + [0] * 18
+        memory.hold(first, 30)
+        assert [holder.asked for holder in holders] == [1, 1, 1] + [0] * 17
+        memory.close()
+
+    run(story)
+
+
 def test_it_is_tight_from_half_on(run):
     async def story():
         memory = Memory(1000)

@@ -139,7 +139,8 @@ class JoinGroups:
         member = group.members.get(member_id)
         if group.state is PREPARING:
             is_here = member is not None and member.awaiting_join is not None
-            return is_here or group.awaiting_joins() < self._config.max_size
+            most = self._config.max_size
+            return is_here or len(group.members) < most or group.awaiting_joins() < most
         return member is not None or len(group.members) < self._config.max_size
 
     def _join_unknown(self, group: ClassicGroup, join: Join) -> None:

@@ -1,0 +1,163 @@
+"""The journal on its way to the disk: nobody waits but who asked, and what a loss of power may leave is told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+
+import pytest
+
+from kbroker.controller.embedded import JOURNAL, CorruptMetadata, EmbeddedStore
+from kbroker.controller.store import Put
+
+PATIENCE_S = 30
+
+
+class Disk:
+    """Lets syncs wait until `release`, counts them, and fails them if asked to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.released = threading.Event()
+        self.syncs = 0
+        self.error: OSError | None = None
+        monkeypatch.setattr(os, "fdatasync", self._sync)
+
+    def _sync(self, _fd: int) -> None:
+        self.syncs += 1
+        assert self.released.wait(PATIENCE_S)
+        if self.error is not None:
+            raise self.error
+
+
+def with_store(tmp_path, monkeypatch, work):
+    """Run `work(store, disk, failures)` in a loop."""
+
+    async def run():
+        store = EmbeddedStore(str(tmp_path))
+        failures = []
+        store.sync_by_thread(asyncio.get_running_loop(), failures.append)
+        disk = Disk(monkeypatch)
+        try:
+            await asyncio.wait_for(work(store, disk, failures), PATIENCE_S)
+        finally:
+            disk.error = None
+            disk.released.set()
+            store.close()
+
+    asyncio.run(run())
+
+
+def test_a_write_waits_for_nothing_and_its_answer_for_the_disk(tmp_path, monkeypatch):
+    async def work(store, disk, _failures):
+        assert store.stored() is None
+        store.write([Put("/a", {})])
+        assert store.get("/a") is not None
+        first = store.stored()
+        store.write([Put("/b", {})])
+        store.write([Put("/c", {})])
+        second = store.stored()
+        await asyncio.sleep(0)
+        assert not first.done()
+        assert not second.done()
+        disk.released.set()
+        await first
+        await second
+        assert store.stored() is None
+        assert disk.syncs == 2, "what was written during the first one shares the second"
+
+    with_store(tmp_path, monkeypatch, work)
+
+
+def test_who_cannot_wait_settles(tmp_path, monkeypatch):
+    async def work(store, disk, _failures):
+        disk.released.set()
+        store.write([Put("/a", {})])
+        store.settle()
+        assert store.stored() is None
+
+    with_store(tmp_path, monkeypatch, work)
+
+
+def test_a_sync_that_fails_is_told_and_nothing_is_written_any_more(tmp_path, monkeypatch):
+    async def work(store, disk, failures):
+        disk.error = OSError(errno.EIO, "broken")
+        store.write([Put("/a", {})])
+        stored = store.stored()
+        disk.released.set()
+        with pytest.raises(OSError, match="broken"):
+            await stored
+        assert failures == [disk.error]
+        with pytest.raises(OSError, match="broken"):
+            store.write([Put("/b", {})])
+        assert store.get("/b") is None
+        with pytest.raises(OSError, match="broken"):
+            store.stored()
+
+    with_store(tmp_path, monkeypatch, work)
+
+
+def test_what_is_written_before_a_close_is_there(tmp_path, monkeypatch):
+    async def work(store, _disk, _failures):
+        for i in range(3):
+            store.write([Put(f"/{i}", {"i": i})])
+
+    with_store(tmp_path, monkeypatch, work)
+    again = EmbeddedStore(str(tmp_path))
+    assert again.children("") == ["0", "1", "2"]
+    assert again.get("/2").value == {"i": 2}
+    again.close()
+
+
+def lines_of_four(tmp_path, monkeypatch, *, release_after):
+    """Write four lines, of which the disk takes the first `release_after` before the next is written."""
+
+    async def work(store, disk, _failures):
+        for i in range(4):
+            if i == release_after:
+                disk.released.set()
+                while store.stored() is not None:
+                    await store.stored()
+            store.write([Put(f"/{i}", {})])
+
+    with_store(tmp_path, monkeypatch, work)
+    raw = (tmp_path / JOURNAL).read_bytes()
+    begins = [0]
+    for line in raw.splitlines(keepends=True)[:-1]:
+        begins.append(begins[-1] + len(line))
+    return bytearray(raw), begins
+
+
+@pytest.mark.parametrize("torn", [0, 1, 2, 3])
+@pytest.mark.parametrize("length", [5, 30, 70])
+def test_zeros_in_lines_that_were_not_on_disk_end_the_journal(tmp_path, monkeypatch, torn, length):
+    raw, begins = lines_of_four(tmp_path, monkeypatch, release_after=4)
+    end = min(begins[torn] + length, len(raw))
+    raw[begins[torn] + 1 : end] = bytes(end - begins[torn] - 1)
+    (tmp_path / JOURNAL).write_bytes(raw)
+    store = EmbeddedStore(str(tmp_path))
+    assert store.children("") == [str(i) for i in range(torn)]
+    store.write([Put("/new", {})])
+    store.close()
+    again = EmbeddedStore(str(tmp_path))
+    assert again.children("") == [*(str(i) for i in range(torn)), "new"]
+    again.close()
+
+
+@pytest.mark.parametrize("torn", [0, 1])
+def test_zeros_in_a_line_that_was_on_disk_stop_the_start(tmp_path, monkeypatch, torn):
+    raw, begins = lines_of_four(tmp_path, monkeypatch, release_after=2)
+    raw[begins[torn] + 12 : begins[torn] + 20] = bytes(8)
+    (tmp_path / JOURNAL).write_bytes(raw)
+    with pytest.raises(CorruptMetadata, match=f"damaged at byte {begins[torn]}"):
+        EmbeddedStore(str(tmp_path))
+    assert (tmp_path / JOURNAL).read_bytes() == bytes(raw)
+
+
+def test_a_flipped_bit_in_a_line_that_was_not_on_disk_stops_the_start(tmp_path, monkeypatch):
+    raw, begins = lines_of_four(tmp_path, monkeypatch, release_after=4)
+    raw[begins[2] + 12] ^= 1
+    (tmp_path / JOURNAL).write_bytes(raw)
+    with pytest.raises(CorruptMetadata):
+        EmbeddedStore(str(tmp_path))
