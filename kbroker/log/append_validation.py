@@ -18,6 +18,7 @@ from crc32c import crc32c
 
 from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin
 from kbroker.log.log_config import LogConfig
+from kbroker.log.record_walk import most_unpacked
 from kbroker.protocol.compression import ZSTD, codec_of
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import (
@@ -35,8 +36,6 @@ from kbroker.protocol.records import (
 )
 
 _LATEST_PRODUCE: Final = 13
-_MIN_DECOMPRESSED: Final = 16 << 20
-_MIN_RECORDS: Final = 1 << 20
 
 _header_of = BatchHeader._make
 _unpack_header = HEADER.unpack_from
@@ -74,9 +73,7 @@ class BatchRules:
         self.codec = -1 if codec_name == "producer" else codec_of(codec_name)
         """The codec to store with, -1 to keep the producer's."""
         self.level = config.level_of(codec_name)
-        # Kafka has neither of these bounds; without them a batch of some kilobytes could keep a broker busy for hours.
-        self.max_decompressed = max(_MIN_DECOMPRESSED, 100 * config.max_message_bytes)
-        self.max_records = max(_MIN_RECORDS, config.max_message_bytes)
+        self.max_decompressed, self.max_records = most_unpacked(config.max_message_bytes)
 
 
 def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, version: int) -> BatchHeader:

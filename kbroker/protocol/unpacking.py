@@ -6,8 +6,7 @@ takes the pieces counts them.
 
 Snappy on the wire is what Java's SnappyOutputStream writes: an 8-byte magic, two i32 versions, then blocks, each an
 i32 length and one raw snappy block of at most 32 kB of input. A section without that magic is one raw snappy block.
-A raw block is unpacked in one go, to as much as its length allows: 22 times its size. Zstd frames are cut at their
-blocks, which unpack to 128 kB each at most.
+Zstd frames are cut at their blocks, which unpack to 128 kB each at most.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from collections.abc import Generator, Iterator
 from typing import Final
 
 import lz4.frame
-import snappy
 import zstandard
 
 from kbroker.protocol.errors import Malformed, Undecodable
+from kbroker.protocol.snappy_blocks import unpack_block
 
 PIECE: Final = 65536
 XERIAL_HEADER: Final = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
@@ -29,7 +28,6 @@ _GZIP_INPUT = 16384  # of the shortest blocks, which take longest for their size
 _GZIP_MEMBER = b"\x1f\x8b"
 _GZIP_FORMAT = 31  # zlib's number for gzip's header and trailer, with the largest window
 _XERIAL_MAGIC = XERIAL_HEADER[:8]
-_SNAPPY_RATIO = 64 / 3  # a copy of 64 bytes takes 3: no block holds more for its size
 _RLE_BLOCK, _COMPRESSED_BLOCK = 1, 2
 _ZSTD_BLOCK = 128 << 10
 _ZSTD_INPUT = 16384
@@ -68,7 +66,7 @@ def unpack_gzip(data: memoryview) -> Iterator[bytes]:
 def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     """Yield what raw snappy blocks hold; raises Undecodable, or Malformed before one is more than is left."""
     if data[:8] != _XERIAL_MAGIC:
-        yield _unpack_block(data, max_bytes)
+        yield from unpack_block(data, max_bytes)
         return
     position, left = len(XERIAL_HEADER), max_bytes
     while position < len(data):
@@ -80,30 +78,10 @@ def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         position += 4
         if size == 0 or position + size > len(data):
             raise Undecodable(f"snappy block of {size} bytes does not fit in its batch")
-        block = _unpack_block(data[position : position + size], left)
-        left -= len(block)
+        for piece in unpack_block(data[position : position + size], left):
+            left -= len(piece)
+            yield piece
         position += size
-        yield block
-
-
-def _unpack_block(block: memoryview, max_bytes: int) -> bytes:
-    # The block's own preamble says how much it will allocate, so it is read before the library sees it.
-    claimed = shift = 0
-    for byte in block[:5]:
-        claimed |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    else:
-        raise Undecodable("snappy block without a length")
-    if claimed > max_bytes:
-        raise too_large(max_bytes)
-    if claimed > len(block) * _SNAPPY_RATIO:
-        raise Undecodable(f"snappy block of {len(block)} bytes claims to hold {claimed}")
-    try:
-        return bytes(snappy.uncompress(bytes(block)))
-    except Exception as error:  # the library raises different types in its versions
-        raise Undecodable(f"broken snappy data: {error}") from error
 
 
 def unpack_lz4(data: memoryview) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from kbroker.log.append_info import CLIENT, AppendError
 from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_validation import open_batch
-from kbroker.protocol import unpacking
+from kbroker.protocol import snappy_blocks
 from kbroker.protocol.compression import CODEC_NAMES, ZSTD
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import (
@@ -28,7 +28,8 @@ from kbroker.protocol.records import (
     read_number,
     read_records,
 )
-from tests.log.bombs import minimal, numbered, sealed, snappy_blocks
+from tests.log.bombs import minimal, numbered, sealed
+from tests.log.bombs import snappy_blocks as empty_blocks
 from tests.log.builders import NOW
 
 headers = st.lists(st.tuples(st.sampled_from(["", "h"]), st.none() | st.binary(max_size=70)), max_size=2)
@@ -164,15 +165,15 @@ def test_bounds_on_records_and_on_what_is_told_of_them() -> None:
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
 def test_blocks_that_hold_nothing_are_steps_too(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
-    inner, calls = unpacking.snappy.uncompress, 0
+    inner, calls = snappy_blocks.snappy.uncompress, 0
 
     def uncompress(block: bytes) -> bytes:
         nonlocal calls
         calls += 1
         return inner(block)
 
-    monkeypatch.setattr(unpacking.snappy, "uncompress", uncompress)
-    bomb = snappy_blocks(5000)
+    monkeypatch.setattr(snappy_blocks.snappy, "uncompress", uncompress)
+    bomb = empty_blocks(5000)
     rules = BatchRules("t-0", LogConfig(cleanup_policy=(policy,)))
     dearest = before = 0
     with contextlib.suppress(AppendError):

@@ -19,7 +19,8 @@ from typing import Final
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.transactions import CleanedTransactions
 from kbroker.log.record_runs import Part, read_runs, read_varint, zigzag
-from kbroker.protocol.compression import compress, decompress
+from kbroker.log.record_walk import most_unpacked
+from kbroker.protocol.compression import compress, unpack
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import (
     CODEC_MASK,
@@ -35,8 +36,6 @@ from kbroker.protocol.records import (
 )
 
 HORIZON_BIT: Final = 0x40
-# What a batch was allowed to hold when it was written is not known any more; this only stops a broken file.
-MAX_DECOMPRESSED: Final = 1 << 30
 _INVERTED: Final = bytes((1, 0)) + bytes(254)
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
@@ -60,9 +59,15 @@ class LastBatch:
         return header.is_control and header.producer_epoch == self._epoch
 
 
-def read_body(batch: memoryview, header: BatchHeader) -> bytes:
-    """Return a batch's records without their compression; raises Malformed."""
-    return bytes(decompress(header.codec, batch[HEADER_SIZE:], MAX_DECOMPRESSED))
+def read_body(batch: memoryview, header: BatchHeader, max_message_bytes: int) -> bytes:
+    """Return a batch's records without their compression; raises Malformed, also for more than might be produced.
+
+    A batch may have been produced before its topic was compacted, when nobody looked at its records.
+    """
+    max_bytes, max_records = most_unpacked(max_message_bytes)
+    if header.record_count > max_records:
+        raise Malformed(f"batch at offset {header.base_offset} has {header.record_count} records")
+    return b"".join(unpack(header.codec, batch[HEADER_SIZE:], max_bytes))
 
 
 class BatchFilter:
@@ -76,8 +81,10 @@ class BatchFilter:
         *,
         now_ms: int,
         delete_retention_ms: int,
+        max_message_bytes: int,
     ) -> None:
         self._offsets = offsets
+        self._max_message_bytes = max_message_bytes
         self._transactions = transactions
         self._producers = producers
         self._now_ms = now_ms
@@ -113,7 +120,7 @@ class BatchFilter:
         return last is not None and last.is_at(header)
 
     def _with_horizon(self, batch: memoryview, header: BatchHeader) -> bytes:
-        data = read_body(batch, header)
+        data = read_body(batch, header, self._max_message_bytes)
         runs = read_runs(data, header.record_count)
         return self._rebuilt(header, data, runs, [b"\1" * run.number for run in runs], set_horizon=True)
 
@@ -122,7 +129,7 @@ class BatchFilter:
         beyond = header.last_offset >= offsets.end  # not in the table: all of it stays
         if not beyond and offsets.is_superseded(header.base_offset):
             return None
-        data = read_body(batch, header)
+        data = read_body(batch, header, self._max_message_bytes)
         runs = read_runs(data, header.record_count)
         if beyond:
             keeps = [b"\1" * run.number for run in runs]

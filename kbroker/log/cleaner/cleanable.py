@@ -104,6 +104,7 @@ def make_job(cleanable: Cleanable, now_ms: int, map_bytes: int, io_bytes: int) -
         index_interval=config.index_interval_bytes,
         map_bytes=map_bytes,
         io_bytes=io_bytes,
+        max_message_bytes=log.config.max_message_bytes,
     )
 
 

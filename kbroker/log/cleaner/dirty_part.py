@@ -100,7 +100,7 @@ class _DirtyPart:
     def _add(self, offsets: OffsetMap, header: BatchHeader, batch: memoryview) -> bool:
         if header.is_control or not header.record_count or self._aborted.hold(header):
             return True
-        data = read_body(batch, header)
+        data = read_body(batch, header, self._job.max_message_bytes)
         return offsets.add(data, read_runs(data, header.record_count), header.base_offset)
 
     def _first_place(self) -> int:

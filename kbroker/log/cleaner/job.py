@@ -33,6 +33,8 @@ class CleaningJob:
     index_interval: int
     map_bytes: int
     io_bytes: int
+    max_message_bytes: int
+    """The topic's bound on a batch, by which it is also bounded what one may unpack to."""
 
     def encode(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # asdict copies every tuple of a list

@@ -62,7 +62,12 @@ class Cleaning:
         transactions = CleanedTransactions(job.aborted)
         producers = {producer_id: LastBatch(last, epoch) for producer_id, last, epoch in job.producers}
         rules = BatchFilter(
-            offsets, transactions, producers, now_ms=job.now_ms, delete_retention_ms=job.delete_retention_ms
+            offsets,
+            transactions,
+            producers,
+            now_ms=job.now_ms,
+            delete_retention_ms=job.delete_retention_ms,
+            max_message_bytes=job.max_message_bytes,
         )
         for group in self._groups(offsets.end):
             yield self._clean(group, rules, transactions)

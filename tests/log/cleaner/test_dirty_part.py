@@ -102,7 +102,7 @@ class History:
         return CleaningJob(
             directory=str(directory), segments=segments, first_dirty=first_dirty, upper=self.next_offset,
             aborted=self.aborted, producers=[], now_ms=NOW, delete_retention_ms=0, segment_bytes=1 << 20,
-            index_bytes=1 << 20, index_interval=4096, map_bytes=map_bytes, io_bytes=1 << 16,
+            index_bytes=1 << 20, index_interval=4096, map_bytes=map_bytes, io_bytes=1 << 16, max_message_bytes=1 << 20,
         )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def kept(offsets: OffsetMap, part: Part) -> list[int]:
     header = parse_header(part.data)
     if offsets.is_superseded(header.base_offset):
         return []
-    data = read_body(memoryview(part.data), header)
+    data = read_body(memoryview(part.data), header, 1 << 20)
     flags = b"".join(offsets.keep(data, read_runs(data, header.record_count), header.base_offset))
     return [part.base + index for index, flag in enumerate(flags) if flag]
 

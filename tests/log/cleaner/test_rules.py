@@ -9,9 +9,11 @@ import pytest
 from kbroker.log.cleaner.cleanable import examine
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.compression import GZIP
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import iter_batches
-from tests.log.builders import HOUR, NOW, open_log
+from tests.log.bombs import numbered, one_record
+from tests.log.builders import HOUR, NOW, committed, open_log
 from tests.log.cleaner.context import COMPACT, clean, committed_view, contents, end_txn, put, reopened
 
 DAY = 24 * HOUR
@@ -296,3 +298,18 @@ def test_records_that_got_their_time_from_the_broker_keep_it(log: PartitionLog) 
     clean(log, None, NOW + 10)
     assert offsets(log) == [1, 3]
     assert contents(log)[0][1] == before[1]
+
+
+@pytest.mark.parametrize("records", ["many", "large"])
+def test_what_could_not_be_produced_any_more_is_left_alone(tmp_path: Path, records: str) -> None:
+    """It may have been produced before the topic was compacted, and unpack to more memory than there is."""
+    log = open_log(tmp_path / "topic-0", config=LogConfig())
+    bomb = numbered((1 << 20) + 1000) if records == "many" else one_record(110 << 20, GZIP)
+    log.append_as_leader(bomb, 0, NOW)
+    log.update_config(LogConfig(cleanup_policy=("compact",)))
+    put(log, (b"k", b"v"))
+    log.roll(NOW)
+    put(log, (b"k", b"w"))
+    committed(log)
+    with pytest.raises(Malformed):
+        clean(log)

@@ -1,0 +1,98 @@
+"""Raw snappy blocks, unpacked: a small one by the library, a large one element by element.
+
+Owns the format of a block as far as unpacking needs it. The library can only unpack a block as a whole, which may be 21
+times its size; producers that write one block a batch (librdkafka does) seldom come to some megabytes.
+
+    block    size uvarint | elements         element: tag u8, whose low two bits are its kind
+    literal  00, size - 1 in the upper six bits, from 60 on in the next 1 to 4 bytes | bytes
+    copy     01, size - 4 in 3 bits, 11 bits of offset; 10, size - 1 in 6 bits, offset u16; 11, the same, offset u32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import snappy
+
+from kbroker.protocol.errors import Malformed, Undecodable
+
+_AT_ONCE: Final = 4 << 20  # bytes: some ms
+_ELEMENTS: Final = 512  # in one step: some hundred us
+_PIECE: Final = 65536
+_REACH: Final = 1 << 20  # of copies; the library's own blocks reach back for 64 kB at most
+_RATIO: Final = 64 / 3  # a copy of 64 bytes takes 3: no block holds more for its size
+
+
+def unpack_block(block: memoryview, max_bytes: int) -> Iterator[bytes]:
+    """Yield what a block holds; raises Undecodable, or Malformed if that is more than `max_bytes`."""
+    size, position = _claimed(block)
+    if size > max_bytes:
+        raise Malformed(f"records decompress to more than {max_bytes} bytes")
+    if size > len(block) * _RATIO:
+        raise Undecodable(f"snappy block of {len(block)} bytes claims to hold {size}")
+    if size > _AT_ONCE:
+        yield from _elements(block, position, size)
+        return
+    try:
+        yield bytes(snappy.uncompress(bytes(block)))
+    except Exception as error:  # the library raises different types in its versions
+        raise Undecodable(f"broken snappy data: {error}") from error
+
+
+def _claimed(block: memoryview) -> tuple[int, int]:
+    """Return the size that a block says it has without compression, and where its elements begin."""
+    size = 0
+    for index, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return size, index + 1
+    raise Undecodable("snappy block without a length")
+
+
+def _elements(block: memoryview, position: int, size: int) -> Iterator[bytes]:
+    data, end = bytes(block), len(block)
+    out = bytearray()  # what was unpacked last, as far back as copies reach
+    given = before = steps = 0  # bytes of `out` that were given out, bytes before `out`
+    while position < end:
+        tag = data[position]
+        position += 1
+        kind, length = tag & 3, (tag >> 2) + 1
+        if kind == 0:
+            if length > 60:
+                number_end = position + length - 60
+                length = int.from_bytes(data[position:number_end], "little") + 1
+                position = number_end
+            if position + length > end:
+                raise Undecodable("broken snappy data: literal beyond the end")
+            if length > size - before - len(out):
+                raise Undecodable("broken snappy data: more than was claimed")
+            out += data[position : position + length]
+            position += length
+        else:
+            width = (0, 1, 2, 4)[kind]
+            if position + width > end:
+                raise Undecodable("broken snappy data: copy beyond the end")
+            offset = int.from_bytes(data[position : position + width], "little")
+            position += width
+            if kind == 1:
+                offset |= tag >> 5 << 8
+                length = (tag >> 2 & 7) + 4
+            if not 0 < offset <= len(out) or length > size - before - len(out):
+                raise Undecodable("broken snappy data: copy of what is not there")
+            start = len(out) - offset
+            if offset >= length:
+                out += out[start : start + length]
+            else:
+                out += (out[start:] * (length // offset + 1))[:length]
+        steps += 1
+        if len(out) - given >= _PIECE or not steps % _ELEMENTS:
+            yield bytes(memoryview(out)[given:])
+            given = len(out)
+            if given > 2 * _REACH:
+                before += given - _REACH
+                del out[: given - _REACH]
+                given = _REACH
+    yield bytes(memoryview(out)[given:])
+    if before + len(out) != size:
+        raise Undecodable("broken snappy data: less than was claimed")
