@@ -17,6 +17,7 @@ from kbroker.cluster_state import ClusterState, TopicState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import TOPIC
 from kbroker.config.values import parse_all, to_text
+from kbroker.divided import Divided
 from kbroker.few_at_once import FewAtOnce
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.directories.log_manager import LogManager
@@ -32,8 +33,8 @@ log = logging.getLogger(__name__)
 _UNSET = -1
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Whose partitions a coordinator loads as soon as the change is published."""
-AT_ONCE = 50
-"""New partitions hosted before a change of the cluster is answered: each takes some 200 us."""
+AT_ONCE = 8
+"""New partitions hosted before a change of the cluster is known to all: each takes some 200 us."""
 _SLICE = 8
 """Of those beyond, so many in one turn of the loop."""
 _OPENED_AT_ONCE = 8
@@ -249,6 +250,17 @@ class Replicas:
         if not self._later:
             self._sync()
             return
+        self._host_slice()
+        self._defer(self._catch_up)
+
+    def hosted(self) -> Divided[None]:
+        """Host what was put off, so that whoever created it finds it; what the disk does not take stays away."""
+        while self._later:
+            self._host_slice()
+            yield
+        self._sync()
+
+    def _host_slice(self) -> None:
         name, topic = next(iter(self._later.items()))
         if self._at[0] is not topic:
             self._at = topic, 0
@@ -263,7 +275,6 @@ class Replicas:
             self._at = None, 0
             if refused:
                 self._host(topic, [i for i in range(len(topic.partitions)) if (name, i) in self._partitions])
-        self._defer(self._catch_up)
 
     def tick(self) -> None:
         """Try again to host what the cluster has and the disk did not take."""

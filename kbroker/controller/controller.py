@@ -38,7 +38,7 @@ CONFIG = "/config"
 FEATURES = "/feature"
 PRODUCER_IDS = "/kbroker/producer_ids"
 DEFAULT_ENTITY = "<default>"
-PIECE_TOPICS, PIECE_PARTITIONS = 8, 8
+PIECE_TOPICS, PIECE_PARTITIONS = 50, 100
 """Topics, and partitions, that are stored and published at once where there are many: some milliseconds."""
 LOGGED_BY_NAME = 8
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}

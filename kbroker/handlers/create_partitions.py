@@ -64,6 +64,7 @@ def create_partitions(
             grown, stored = [], left
             yield
     _put(ctx, request, grown)
+    yield from ctx.services.replicas.hosted()
     return ctx.services.controller.when_stored(CreatePartitionsResponse(results=results))
 
 

@@ -58,6 +58,7 @@ def create_topics(
     if not request.validate_only:
         refused = yield from ctx.services.controller.put_in_pieces(planned)
         results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
+        yield from ctx.services.replicas.hosted()
     for name, count in seen.items():
         if count > 1:
             results[name] = _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

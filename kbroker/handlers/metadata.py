@@ -141,6 +141,7 @@ def _create(ctx: RequestContext, names: Sequence[str]) -> Divided[None]:
         count = len(names) - len(plans)
         log.warning("auto topic creation failed for %d topic(s), the first of them %s", count, refused)
     yield from controller.put_in_pieces(plans)
+    yield from ctx.services.replicas.hosted()
 
 
 def _missing(code: ErrorCode, name: str | None, topic_id: bytes, operations: int) -> MetadataResponseTopic:

@@ -148,6 +148,20 @@ def broker(kafka: bool) -> Iterator[BrokerProcess]:
             yield running
 
 
+_read = {"at": 0}
+
+
+def told_by(running: BrokerProcess) -> Iterator[str]:
+    """Yield what the broker has said since the last time of something that held its loop."""
+    with open(running.log_file, "rb") as file:
+        file.seek(_read["at"])
+        text = file.read()
+        _read["at"] += len(text)
+    for line in text.decode(errors="replace").splitlines():
+        if "held for" in line:
+            yield line[line.index("the event loop") :] if "the event loop" in line else line
+
+
 def measure(running: BrokerProcess, rows: list[Row], options: argparse.Namespace) -> list[tuple[float, float, str]]:
     """Do each row, and print its line."""
     world = World(prepare(running.bootstrap, options.topics), options.elements)
@@ -165,6 +179,8 @@ def measure(running: BrokerProcess, rows: list[Row], options: argparse.Namespace
             longest = 1000 * told.get("longest", 0.0)
             found.append((longest, grown, row.name))
             print(f"{longest:8.1f} ms {grown:8.1f} MB {seconds:7.2f} s {outcome:>10}  {row.name}", flush=True)
+            for line in told_by(running):
+                print(f"{'':24}{line}", flush=True)
             if not running.running:
                 print("the broker has ended:", running.log_tail(), sep="\n")
                 break

@@ -1,8 +1,8 @@
 """The table of what one loud client does: a row is its name, and the bytes that it sends.
 
 Owns the rows of every API: each list of each request as long as a frame of 30 MB holds (long_requests.py), each text
-as large, and requests by hand where what is asked must exist. Further tables are added to `TABLES` by whoever has them:
-batches that are bombs, and what a connection may do (pipelines that nobody reads, frames that do not end).
+as large, and requests by hand where what is asked must exist. Batches that are bombs (bombs.py) and what many
+connections may do (crowds.py) are tables of their own; a further one for this run is appended to `TABLES`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from kbroker.config.table import TOPIC as TOPIC_KEYS
 from kbroker.controller.controller import PIECE_TOPICS
 from kbroker.controller.decide import CollidingNames
 from kbroker.coordination.then import then
-from kbroker.divided import in_order, whole
+from kbroker.divided import Divided, in_order, whole
 from kbroker.group_coordinator.coordinator import FEW_MEMBERS, MAX_PROTOCOLS
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.leaving import Leaving
@@ -37,6 +37,7 @@ from kbroker.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.replicas import AT_ONCE
 from tests.fair.long_requests import TOPIC
 from tests.fair.test_long_requests import world
 
@@ -105,6 +106,8 @@ def test_a_topic_that_another_creates_meanwhile_is_refused(tmp_path: Path) -> No
             controller.auto_create(names[-1])
             controller.auto_create("new_" + names[-2].removeprefix("new."))
             answer = whole(work)
+            if hasattr(answer, "__await__"):
+                answer = await asyncio.wait_for(answer, 20)
             codes = {topic.name: topic.error_code for topic in answer.topics}
             assert codes == {
                 **dict.fromkeys(names, E.NONE),
@@ -229,3 +232,28 @@ def test_the_end_of_a_topic_concerns_only_groups_that_have_offsets_in_it() -> No
     for group in ("g7", "g57"):
         offsets.remove(group, "t7", 0)
     assert offsets.on_topics_deleted({"t7": b"i" * 16}) == []
+
+
+def test_what_was_created_is_hosted_before_it_is_answered_a_few_partitions_in_a_step(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with world(tmp_path) as (context, _):
+            topics = [CreatableTopic(name=f"n{n}", num_partitions=1, replication_factor=1) for n in range(30)]
+            topics.append(CreatableTopic(name="large", num_partitions=60, replication_factor=1))
+            context.version = 7
+            work: Any = APIS[CreateTopicsRequest.KEY].handler(context, CreateTopicsRequest(topics=topics))
+            replicas = context.services.replicas
+            known, most, ended = len(list(replicas)), 0, []
+
+            def through() -> Divided[None]:
+                ended.append((yield from work))
+
+            for _ in through():
+                known, before = len(list(replicas)), known
+                most = max(most, known - before)
+            if hasattr(ended[0], "__await__"):
+                await asyncio.wait_for(ended[0], 20)
+            assert most <= 2 * AT_ONCE
+            assert replicas.get(("n29", 0)) is not None
+            assert replicas.get(("large", 59)) is not None
+
+    asyncio.run(scenario())
