@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 import click
 
+from kbroker.broker.garbage import GarbageCollection
 from kbroker.broker.node import BrokerNode
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
@@ -163,13 +164,16 @@ async def _serve(
     node = await _unless_stopped(starting, stop)
     if node is None:
         return
+    garbage = GarbageCollection(loop)
     try:
         started(node)
         if ready_file is not None:
             _write_ready_file(node, ready_file)
+        garbage.begin()
         if not await _stopped_or_failed(node, stop):
             raise click.ClickException(node.failed.result())
     finally:
+        garbage.close()
         if ready_file is not None:
             with contextlib.suppress(OSError):
                 os.unlink(ready_file)
