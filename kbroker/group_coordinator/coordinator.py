@@ -75,6 +75,7 @@ FEW_MEMBERS = 100
 """So many members leave without a look at them beforehand."""
 DELETED_AT_ONCE = 20
 MAX_PROTOCOLS = 1_000
+MOST_TOPICS = 20_000
 """Protocols of one member; clients name a handful. They are kept as long as the member, and compared with others'."""
 _RETRY_ELSEWHERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -140,7 +141,10 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     def long_consumer_group_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, *, version: int, client_id: str, client_host: str
     ) -> Divided[ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]]:
-        """ConsumerGroupHeartbeat of many topics: each counts once, and all have to fit into a record."""
+        """ConsumerGroupHeartbeat of many topics: each counts once, and all have to fit into a record.
+
+        What a member subscribes to is decided at one go, in 2 us a name: hence MOST_TOPICS.
+        """
         most_bytes = self._most_bytes(self.partition_for(request.group_id))
         left = most_bytes
         names: dict[str, None] = {}
@@ -148,7 +152,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             if name not in names:
                 names[name] = None
                 left -= len(name) + 1
-            if left < 0 < most_bytes:
+            if left < 0 < most_bytes or len(names) > MOST_TOPICS:
                 code = answerable(ErrorCode.MESSAGE_TOO_LARGE)
                 return ConsumerGroupHeartbeatResponse(error_code=code, error_message=DEFAULT_MESSAGES.get(code))
             yield

@@ -43,7 +43,7 @@ API_VERSIONS_KEY = 18
 PRODUCE_KEY = 0
 LONG_FRAME = 64 * 1024
 """Bytes of a frame from which on it is decoded and answered in steps."""
-MAX_DECODED_BYTES = 128 * 1024 * 1024
+MAX_DECODED_BYTES = 100 * 1024 * 1024
 """What a request may take in memory once it is decoded. Kafka has no limit but its heap: a list of empty names takes
 sixty times its size on the wire."""
 Steps = Generator[Any, Any, "tuple[bytearray, Spill] | None"]

@@ -55,7 +55,11 @@ class Quiet:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(10)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:  # it waits for an answer that does not come
+            self._process.kill()
+            self._process.wait()
 
 
 class Memory:
