@@ -75,8 +75,9 @@ FEW_MEMBERS = 100
 """So many members leave without a look at them beforehand."""
 DELETED_AT_ONCE = 20
 MAX_PROTOCOLS = 1_000
-MOST_TOPICS = 20_000
 """Protocols of one member; clients name a handful. They are kept as long as the member, and compared with others'."""
+MOST_TOPICS = 20_000
+"""Topics that one member subscribes to by name."""
 _RETRY_ELSEWHERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_ENOUGH_REPLICAS,

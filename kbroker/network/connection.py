@@ -23,7 +23,7 @@ from kbroker.network.dispatch import Dispatcher, Work
 from kbroker.network.frames import FIRST_GROWTH, BadFrame, FrameBuffer
 from kbroker.network.loop_watch import HELD_LONG, LoopWatch
 from kbroker.network.memory import Memory
-from kbroker.network.outbox import BY_FILE_BYTES, GATHERED_BYTES, TINY_BYTES, Outbox
+from kbroker.network.outbox import BY_FILE_BYTES, GATHERED_BYTES, TINY_BYTES, Outbox, is_range
 from kbroker.network.turns import SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
 
@@ -507,7 +507,7 @@ def _pieces(out: bytearray, spill: Spill) -> list[Any]:
         gathered += memoryview(out)[position:at]
         position = at
         size = len(piece)
-        if (size >= BY_FILE_BYTES or (size > room and size >= TINY_BYTES)) and hasattr(piece, "fd"):
+        if (size >= BY_FILE_BYTES or (size > room and size >= TINY_BYTES)) and is_range(piece):
             if gathered:
                 pieces.append(gathered)
                 gathered = bytearray()

@@ -32,6 +32,11 @@ _RANGE_BYTES = 200
 _MORE = getattr(socket, "MSG_MORE", 0)
 
 
+def is_range(piece: Piece) -> bool:
+    """Tell a range of a file from bytes, without asking for its descriptor: that opens the file, which is then kept."""
+    return hasattr(piece.__class__, "fd")
+
+
 def _nobody(_error: OSError | None) -> None:
     pass
 
@@ -66,7 +71,7 @@ class Outbox:
     @property
     def in_memory(self) -> int:
         """How many bytes of memory what waits takes: a range of a file takes some for itself."""
-        return sum(_RANGE_BYTES if hasattr(piece, "fd") else len(piece) for piece in self._pieces)
+        return sum(_RANGE_BYTES if is_range(piece) else len(piece) for piece in self._pieces)
 
     def send(self, data: bytearray) -> None:
         """Send bytes, or as much as the socket takes. Raises OSError when the client is gone."""
@@ -115,7 +120,7 @@ class Outbox:
             piece = pieces[0]
             size, offset = len(piece), self._offset
             try:
-                if hasattr(piece, "fd"):
+                if is_range(piece):
                     sent = os.sendfile(self._fd, piece.fd, piece.position + offset, min(size - offset, budget))
                     if sent == 0:
                         raise OSError("a segment is shorter than the range of it")

@@ -13,10 +13,16 @@ from kbroker.network.outbox import Outbox
 
 
 class Range:
-    """A range of a file."""
+    """A range of a file, which notes whether its descriptor was asked for."""
 
     def __init__(self, fd, position, size):
-        self.fd, self.position, self.size = fd, position, size
+        self._fd, self.position, self.size = fd, position, size
+        self.opened = False
+
+    @property
+    def fd(self):
+        self.opened = True
+        return self._fd
 
     def __len__(self):
         return self.size
@@ -76,7 +82,7 @@ def test_bytes_and_ranges_leave_in_order(tmp_path, seed):
     asyncio.run(story())
 
 
-def test_ranges_that_wait_take_no_memory(tmp_path):
+def test_ranges_that_wait_take_neither_memory_nor_descriptors(tmp_path):
     (tmp_path / "f").write_bytes(bytes(1_000_000))
 
     async def story():
@@ -84,9 +90,11 @@ def test_ranges_that_wait_take_no_memory(tmp_path):
         ours.setblocking(False)
         fd = os.open(tmp_path / "f", os.O_RDONLY)
         outbox = Outbox(asyncio.get_running_loop(), ours, lambda _: None)
-        outbox.send_pieces([part for _ in range(50) for part in (b"head", Range(fd, 0, 1_000_000))])
+        ranges = [Range(fd, 0, 1_000_000) for _ in range(50)]
+        outbox.send_pieces([part for each in ranges for part in (b"head", each)])
         assert outbox.left > 48_000_000
         assert outbox.in_memory < 20_000
+        assert not any(each.opened for each in ranges[10:]), "nor a descriptor, before their turn comes"
         outbox.close()
         os.close(fd)
         ours.close()
