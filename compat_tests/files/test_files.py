@@ -40,6 +40,7 @@ from kbroker.log.batch_scan import scan_headers
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.files import FileHandle
 from kbroker.log.log_config import LogConfig
 from kbroker.log.offline.check import audit
 from kbroker.log.offline.dump import dump
@@ -224,8 +225,8 @@ def records_in(data: Path, topics: Mapping[str, object]) -> tuple[int, int]:
     paths = [path for topic in topics for path in data.glob(f"{topic}-0/*.log")]
     records = 0
     for path in paths:
-        with open(path, "rb") as file:
-            records += sum(h.record_count for _, h in scan_headers(file.fileno(), 0, os.path.getsize(path)))
+        file = FileHandle(str(path), os.O_RDONLY)
+        records += sum(header.record_count for _, header in scan_headers(file, 0, os.path.getsize(path)))
     return len(paths), records
 
 
