@@ -27,7 +27,7 @@ from kbroker.handlers.registry import RequestContext
 from kbroker.log.append_info import AppendError
 from kbroker.log.record_validation import TakesLonger
 from kbroker.protocol.compiler import encode
-from kbroker.protocol.errors import Malformed
+from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -39,6 +39,8 @@ from kbroker.protocol.wire import read_uvarint
 _BEGIN = 8
 """Where a frame begins to be as before: behind the correlation id."""
 _EMPTY_TAGS = bytes(3)
+_NO_OFFSET = bytes(8)
+"""The base offset of a produced batch."""
 _FIRST_FLEXIBLE = 9
 _KEPT = 64
 """Forms that are kept for one connection."""
@@ -104,8 +106,12 @@ class Form:
             return False
         try:
             info = partition.append(records, self._acks, self._ctx.services.clock.now_ms())
-        except (AppendError, TakesLonger):
+        except TakesLonger:
             return False  # nothing has changed, and produce.py knows what to do
+        except AppendError as err:
+            if err.code == ErrorCode.KAFKA_STORAGE_ERROR and not records.readonly:
+                records[:8] = _NO_OFFSET  # where the log has put its own before it came to the disk
+            return False
         before, after = self._parts
         if self._tagged:
             out += self._pack(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
 from kbroker.handlers import express_produce
 from kbroker.handlers.registry import CloseConnection, RequestContext
+from kbroker.log.segment.segment import Segment
 from kbroker.network.dispatch import Dispatcher
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.headers import RequestHeader
@@ -174,6 +176,34 @@ def test_a_partition_that_is_not_the_one_it_was_is_looked_up(tmp_path):
             side.node.controller.auto_create("first")
         await asyncio.sleep(0)
         assert express.ask(frame) == reference.ask(frame)
+        assert express.logs() == reference.logs()
+
+    asyncio.run(two_sides(tmp_path, story))
+
+
+def test_a_disk_that_takes_nothing_for_a_while(tmp_path, monkeypatch):
+    """The log has written its offset into the batch by then; the next attempt must not see it."""
+    full = False
+    append = Segment.append
+
+    def failing(*arguments):
+        if full:
+            raise OSError(errno.ENOSPC, "full")
+        append(*arguments)
+
+    monkeypatch.setattr(Segment, "append", failing)
+
+    async def story(express, reference):
+        nonlocal full
+        plain = [PartitionProduceData(0, batch(1, stamp=NOW))]
+        request = ProduceRequest(
+            acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name="first", partition_data=plain)]
+        )
+        header = RequestHeader(request_api_key=0, request_api_version=9, correlation_id=1, client_id="c")
+        frame = encode(header, 2) + encode(request, 9)
+        for takes_nothing in (False, False, True, True, False, False):
+            full = takes_nothing
+            assert express.ask(frame) == reference.ask(frame)
         assert express.logs() == reference.logs()
 
     asyncio.run(two_sides(tmp_path, story))
