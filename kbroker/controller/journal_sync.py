@@ -84,7 +84,12 @@ class JournalSync:
         """Bring all that was written to the disk now; raises OSError."""
         self.check()
         if self._done < self._asked:
-            os.fdatasync(self._fd)
+            try:
+                os.fdatasync(self._fd)
+            except OSError as error:  # what it did not take is lost, whatever a later one says
+                self._error = error
+                self._failed(error)
+                raise
             self._reached(self._asked, self._asked_size)
 
     def close(self) -> None:

@@ -12,7 +12,6 @@ import asyncio
 from kbroker.handlers.fetch_attempt import Fetch
 from kbroker.handlers.fetch_many import FEW, fetch_many
 from kbroker.handlers.registry import Reply, RequestContext, handles
-from kbroker.protocol.errors import ApiError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 
 
@@ -47,7 +46,7 @@ class DelayedFetch:
             return
         try:
             answer = self._fetch.attempt(last=last)
-        except ApiError as err:
+        except Exception as err:  # noqa: BLE001 - nobody else would answer; what it means is said where answers are made
             self.future.set_exception(err)
             return
         if answer is not None:

@@ -162,14 +162,14 @@ class Fetch:
                     )  # fmt: skip
             limit = min(want.partition_max_bytes, left)
             piece = log.read(want.fetch_offset, limit, stable if committed_only else high_watermark, min_one=first)
+            aborted = None
+            if committed_only:
+                aborted = [AbortedTransaction(*entry) for entry in log.aborted_in(piece)] if piece else []
         except ApiError as err:
             return self._failed(key[2], err.code)
         except OSError as err:
             log.report_failure(err)
             return self._failed(key[2], ErrorCode.KAFKA_STORAGE_ERROR)
-        aborted = None
-        if committed_only:
-            aborted = [AbortedTransaction(*entry) for entry in log.aborted_in(piece)] if piece else []
         return PartitionData(
             key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
             piece if len(piece) else b"",

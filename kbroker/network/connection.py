@@ -156,21 +156,24 @@ class Connection:
         if self.state is _CLOSED:
             return
         self.state = _CLOSED
-        if self._reading:
-            self._loop.remove_reader(self._fd)
+        self._stop_reading()
         self._outbox.close()
         self._sock.close()
         if self._parked is not None:
             self._parked.cancel()
-        if self._work is not None:
-            self._leave_lane(self._work)
-            self._work.steps.close()
-            self._work = None
         self._frames.take()
         self._out, self._spill = bytearray(), []
         self._context.forms = None  # with the outbox's, the only circles: nothing is left for a collection
-        self._memory.forget(self)
-        self._owner.closed(self)
+        work, self._work = self._work, None
+        try:
+            if work is not None:
+                self._leave_lane(work)
+                work.steps.close()
+        except Exception:
+            log.exception("%s of %s does not end well", work.name if work is not None else "", self.peer)
+        finally:
+            self._memory.forget(self)
+            self._owner.closed(self)
 
     # --- reading
 
@@ -202,7 +205,8 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            count = 0
+            self.abort()
+            return
         if not count:
             self._ended_by_client()
         elif self.state is not _SERVING:
@@ -249,8 +253,11 @@ class Connection:
             self._make_room()
 
     def _ended_by_client(self) -> None:
-        """End it; but what was asked is done first (acks=0), and what is answered is sent: it is told of again then."""
-        if self.state is _SERVING or self.state is _WAITING:
+        """End it; but what was asked is done first (acks=0), and what is answered is sent: it is told of again then.
+
+        A request that waits, with nothing behind it, is given up: nobody will read its answer.
+        """
+        if self.state is _SERVING or (self.state is _WAITING and self._frames.kept is None):
             self.abort()
         else:
             self._stop_reading()
@@ -297,7 +304,8 @@ class Connection:
                         self._flush()
                     self._work = work
                     self._work_on(deadline)
-                    if shared and self._work is not None and self._parked is None and work.keeps_frame:
+                    keeps = work.keeps_frame if self._parked is None else work.keeps_waiting
+                    if shared and keeps and self._work is not None:
                         self._owner.renew_receive_buffer()
                     at = now()
                 elif spill or len(out) > _FLUSH_BYTES:
@@ -341,7 +349,14 @@ class Connection:
             self._account()
 
     def go_on(self, deadline: float) -> None:
-        """Go on with what waited for its turn."""
+        """Go on with what waited for its turn. Raises nothing: others are behind it."""
+        try:
+            self._go_on(deadline)
+        except Exception:
+            log.exception("closing the connection from %s", self.peer)
+            self.abort()
+
+    def _go_on(self, deadline: float) -> None:
         if self._work is not None:
             self._work_on(deadline)
         elif self.state is _QUEUED:
@@ -424,6 +439,12 @@ class Connection:
             self.close()
         elif self._outbox.waiting:
             self.state = _SENDING
+        self._progress()
+
+    def _progress(self) -> None:
+        """A request has come to its end: the time for which memory may be held begins anew."""
+        if self._held:
+            self._memory.starts_anew(self)
 
     def _park(self, waits: Awaitable[Any]) -> None:
         future = asyncio.ensure_future(waits)
@@ -487,10 +508,13 @@ class Connection:
         if self.state is _ENDING:
             self.close()
         elif self.state is _SENDING:
+            self._progress()
             self.state = _SERVING
             started = now()
-            self._resume(started + SLICE)
+            self.go_on(started + SLICE)
             self._turns.used(now() - started)
+        else:
+            self._account()
 
     def _gone(self, err: OSError) -> None:
         log.info("closing the connection from %s: %s", self.peer, err)
@@ -513,7 +537,10 @@ def _pieces(out: bytearray, spill: Spill) -> list[Any]:
                 gathered = bytearray()
             pieces.append(piece)
         else:
-            gathered += piece.view() if hasattr(piece, "view") else piece
+            data = piece.view() if hasattr(piece, "view") else piece
+            if len(data) != size:
+                raise OSError("a segment is shorter than the range of it")
+            gathered += data
             room -= size
     gathered += memoryview(out)[position:]
     if gathered:

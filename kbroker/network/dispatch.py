@@ -116,14 +116,16 @@ class Work:
     framed answer, or None if there is none. `size` is the frame's in bytes, until it is decoded.
     """
 
-    __slots__ = ("breadth", "keeps_frame", "name", "size", "steps")
+    __slots__ = ("breadth", "keeps_frame", "keeps_waiting", "name", "size", "steps")
 
     def __init__(self, entry: Entry, size: int) -> None:
         self.name = f"{entry.api.name} v{entry.version}"
         self.size = size
         produces = entry.api.key == PRODUCE_KEY
         self.keeps_frame = produces
-        """Whether what it works with lies in the frame itself. A handler that waits for something copies it first."""
+        """Whether what it works with lies in the frame itself, between its steps."""
+        self.keeps_waiting = False
+        """Whether it does so also while it waits for something; what is no generator copies the frame's part first."""
         self.breadth = Breadth.NARROW if produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
         self.steps: Steps
 
@@ -196,6 +198,7 @@ class Dispatcher:
         if answer is None:
             return None
         work = Work(entry, len(frame))
+        work.keeps_waiting = work.keeps_frame and answer.__class__ is GeneratorType
         work.steps = self._answer(entry, correlation_id, request, answer)
         return work
 
@@ -204,6 +207,7 @@ class Dispatcher:
     ) -> Work:
         work = Work(entry, len(frame))
         work.keeps_frame = True
+        work.keeps_waiting = entry.api.key == PRODUCE_KEY
         work.steps = self._long(entry, context, correlation_id, frame[position:], work)
         return work
 

@@ -200,6 +200,7 @@ class Server:
 
     def _close_idle(self) -> None:
         """Close what has been idle for connections.max.idle.ms: nothing, where that is negative."""
+        self._schedule_sweep()
         now = self._services.clock.monotonic_ms()
         for connection in list(self._connections):
             if connection.has_moved():
@@ -207,7 +208,6 @@ class Server:
             elif 0 <= self.limits.max_idle_ms <= now - connection.idle_since:
                 log.info("closing the connection from %s: idle", connection.peer)
                 connection.abort()
-        self._schedule_sweep()
 
 
 def bind(host: str, port: int, limits: ServerLimits) -> socket.socket:

@@ -112,13 +112,15 @@ class Turns:
         queue = self._queue
         started = now()
         end = started + TURN
-        for _ in range(len(queue)):
-            runner = queue.popleft()
-            at = now()
-            runner.go_on(min(at + min(SLICE, TURN / (len(queue) + 1)), end))
-            if now() >= end:
-                break
-        self.spent = 0.0
-        if queue and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._turn)
+        try:
+            for _ in range(len(queue)):
+                runner = queue.popleft()
+                at = now()
+                runner.go_on(min(at + min(SLICE, TURN / (len(queue) + 1)), end))
+                if now() >= end:
+                    break
+        finally:  # whatever happens, there is a next turn
+            self.spent = 0.0
+            if queue and not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._turn)

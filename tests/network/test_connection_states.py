@@ -21,7 +21,7 @@ class Long:
 
     name = "Long v0"
     size = 0
-    keeps_frame = False
+    keeps_frame = keeps_waiting = False
     breadth = Breadth.WIDE
 
     def __init__(self, steps):
@@ -69,6 +69,10 @@ class Server:
     def run(self, _context, frame, out, _spill):
         if frame == b"wait":
             return Long(self._wait())
+        if frame == b"keep and wait":
+            work = Long(self._wait())
+            work.keeps_frame = work.keeps_waiting = True
+            return work
         if bytes(frame[:5]) == b"long ":
             return Long(self._go_on(int(bytes(frame[5:]))))
         if frame == b"nonsense":
@@ -355,6 +359,34 @@ def test_many_that_are_answered_at_once_share_the_turns(play):
         assert (order, connection.state, client.look()) == ([State.WAITING], State.WAITING, b"")
         server.turns._turn()
         assert (connection.state, client.look()) == (State.SERVING, b"answerb")
+
+    play(story)
+
+
+@pytest.mark.parametrize(("request_", "renewed"), [(b"wait", False), (b"keep and wait", True), (b"long 50", False)])
+def test_nothing_is_received_over_what_a_waiting_request_still_needs(play, request_, renewed):
+    """Or the bytes of the next client, whoever it is, would be taken for this one's records."""
+
+    async def story(server, _connection, client):
+        before = server.receive_buffer
+        await client.feed(framed(request_))
+        assert (server.receive_buffer is not before) is renewed
+
+    play(story)
+
+
+def test_what_waits_behind_a_parked_request_is_done_when_the_client_leaves(play):
+    async def story(server, connection, client):
+        await client.feed(framed(b"wait", b"long 50"))
+        client.sock.shutdown(socket.SHUT_WR)
+        await settled()
+        assert connection.state is State.WAITING
+        server.answer.set_result(b"answer")
+        deadline = now() + DEADLINE
+        while not server.gone:
+            assert now() < deadline
+            await asyncio.sleep(0)
+        assert server.steps == 50
 
     play(story)
 

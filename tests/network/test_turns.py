@@ -118,3 +118,20 @@ def test_a_lane_takes_so_many_and_the_others_in_order(world):
     lane.leave(jobs[2])
     loop.turn()
     assert log == ["c", "a"]
+
+
+def test_a_fault_of_one_does_not_end_the_turns(world):
+    loop, clock, turns, log = world
+
+    class Broken:
+        def go_on(self, _deadline):
+            raise MemoryError
+
+    turns.used(TURN)
+    turns.put(Broken())
+    turns.put(Job("b", turns, clock, log, left=0.0001))
+    with pytest.raises(MemoryError):
+        loop.turn()
+    assert turns.spent < TURN
+    loop.turn()
+    assert log == ["b"]

@@ -11,6 +11,7 @@ open another one keeps its handle, not its number.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from array import array
@@ -47,6 +48,7 @@ class Segment:
         "_directory",
         "_first_timestamp",
         "_handle",
+        "_inode",
         "_jitter_ms",
         "_looked_at_size",
         "_tail_last",
@@ -90,6 +92,7 @@ class Segment:
         self._used = False  # since somebody last asked; an append does not note it, but the size shows it
         self._looked_at_size = 0
         self._handle: FileHandle | None = None
+        self._inode = 0  # of the log file, once it is marked for deletion
         self.tail_start = base_offset
         """The tail arrays tell all about offsets from here on, which this process has written."""
         self._tail_last = array("q")  # last offset of each batch
@@ -129,8 +132,12 @@ class Segment:
 
     def _open_log(self) -> FileHandle:
         if self.deleted:
+            handle = FileHandle(self.path() + DELETED_SUFFIX, os.O_RDONLY)
+            # Two compactions within file.delete.delay.ms leave two segments of one name.
+            if os.fstat(handle.fd).st_ino != self._inode:
+                raise OSError(errno.ESTALE, "another segment has taken the name of a deleted one")
             self.files.keep(self)
-            self._handle = FileHandle(self.path() + DELETED_SUFFIX, os.O_RDONLY)
+            self._handle = handle
         else:
             self._handle = FileHandle(self.path(), os.O_RDWR)
             self.files.opened(self)
@@ -395,6 +402,9 @@ class Segment:
 
     def _mark(self, suffixes: tuple[str, ...]) -> list[str]:
         self.release()
+        if LOG_SUFFIX in suffixes:
+            with contextlib.suppress(OSError):
+                self._inode = os.stat(self.path()).st_ino
         self.deleted = True  # first: whoever reads on another thread and finds another file can tell why
         doomed: list[str] = []
         for suffix in suffixes:
