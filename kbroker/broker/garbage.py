@@ -3,9 +3,9 @@
 Owns the process's settings of that: so only a process that is nothing but a broker may use it. Never changes what is
 freed at once, which is nearly all: next to nothing here lies in circles.
 
-A full collection stops everything for 10 ms a 100,000 objects, and Python starts one whenever a quarter has been added:
-the lists of one long request make it hold the loop for a third of a second. So full ones are made here, while nobody
-asks for much, and what a start leaves behind is not looked at again.
+A full collection stops everything, and Python starts one whenever a quarter of the objects has been added: beside a
+DescribeConfigs of 200,000 resources others waited 353 ms, and 33 without such collections. So full ones are made here,
+while nobody asks for much, and what a start leaves behind is not looked at again.
 """
 
 from __future__ import annotations

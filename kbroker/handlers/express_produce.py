@@ -1,7 +1,7 @@
 """Produce requests that differ from an earlier one of the same connection in nothing but the batch: most of them.
 
 Owns what is known of such a request from the last time: the bytes around its batch, the partition, and the form of the
-answer. Answers by it in a third of the time, or leaves the request to produce.py, which stays the reference: whatever
+answer. Answers by it in about half the time, or leaves the request to produce.py, which stays the reference: whatever
 is not as it was, or not plainly in order, goes there, and so does every error. (tests/broker/test_express_produce.py
 holds the two to each other.)
 

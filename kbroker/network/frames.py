@@ -5,7 +5,7 @@ and never looks into a frame.
 
 What is kept takes memory for the bytes that came, never for the length that was claimed: a buffer that grows, and for
 the rare frame that is larger than a producer's a mapping of its whole size, of which the system gives pages as they are
-written to. (Growing a buffer to 90 MB holds the loop for a tenth of a second.)
+written to. (A buffer that grows to 90 MB is copied at each step, with the loop waiting.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNPACK_SIZE = struct.Struct(">i").unpack_from
 FIRST_GROWTH = 64 * 1024
 """Bytes that a claim is believed at once."""
 _AT_ONCE = 256 * 1024
-"""Bytes that are received in one go: with fresh memory, half a millisecond on a slow machine."""
+"""Bytes that are received in one go, most of them into fresh memory: others wait meanwhile."""
 _ORDINARY = 1024 * 1024 + FIRST_GROWTH
 """Bytes that a claim is believed once FIRST_GROWTH came: a producer's largest request by default."""
 

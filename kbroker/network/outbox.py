@@ -2,7 +2,7 @@
 
 Owns the socket's sending side. Bytes leave by `send`, ranges of files by `os.sendfile`: page cache to socket, no byte
 of it in Python. An answer's bytes before a range go out together with it (MSG_MORE: alone they cost a packet and a
-wake-up of the client, a fifth of the broker's time for a fetch of 1 MB). When the socket is full the loop tells when to
+wake-up of the client). When the socket is full the loop tells when to
 go on. Never knows what an answer means.
 """
 
