@@ -1,9 +1,11 @@
 """What a connection still has to send: answers in order, of bytes and of ranges of files.
 
 Owns the socket's sending side. Bytes leave by `send`, ranges of files by `os.sendfile`: page cache to socket, no byte
-of it in Python. An answer's bytes before a range go out together with it (MSG_MORE: alone they cost a packet and a
-wake-up of the client). When the socket is full the loop tells when to
-go on. Never knows what an answer means.
+of it in Python. When the socket is full the loop tells when to go on. Never knows what an answer means.
+
+An answer's bytes before a range leave at once, and not together with it (MSG_MORE): the packet of their own wakes the
+client while the range is being sent, and a client that is awake is cheaper to send to. Measured over loopback with one
+Fetch of 1 MB in flight: 0.315 s of CPU a GB beside 0.345, of 256 kB 0.58 beside 0.68, at the same throughput.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ _LEAST_COST = 8 * 1024
 _AT_ONCE = 4 * 1024 * 1024
 """Bytes for a client that takes them as fast as they come, before others have their turn."""
 _RANGE_BYTES = 200
-_MORE = getattr(socket, "MSG_MORE", 0)
 
 
 def is_range(piece: Piece) -> bool:
@@ -125,8 +126,7 @@ class Outbox:
                     if sent == 0:
                         raise OSError("a segment is shorter than the range of it")
                 else:
-                    more = _MORE if len(pieces) > 1 else 0
-                    sent = self._sock.send(memoryview(piece)[offset:] if offset else piece, more)
+                    sent = self._sock.send(memoryview(piece)[offset:] if offset else piece)
             except BlockingIOError:
                 return False
             budget -= max(sent, _LEAST_COST)

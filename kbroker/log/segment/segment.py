@@ -35,6 +35,7 @@ from kbroker.log.segment.found_file import FoundFile
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from kbroker.log.segment.segment_indexes import SegmentIndexes
 from kbroker.log.segment.transaction_index import TxnIndex
+from kbroker.protocol.records import BatchHeader
 
 _TAIL_LENGTH = 128  # batches whose positions are remembered, so that reads near the end touch no index
 
@@ -206,7 +207,12 @@ class Segment:
             return position, end - position
         if not self.size:
             return None
-        for position, header in scan_headers(self.handle, self.place_before(offset), self.size):
+        position, batch = self._indexed(offset)
+        if batch is not None:
+            if batch.last_offset >= offset:
+                return position, batch.size
+            position += batch.size
+        for position, header in scan_headers(self.handle, position, self.size):
             if header.last_offset >= offset:
                 return position, header.size
         return None
@@ -222,17 +228,21 @@ class Segment:
 
     def place_before(self, offset: int) -> int:
         """Return a position from which a scan finds `offset`, taken from the index only if the log confirms it."""
+        return self._indexed(offset)[0]
+
+    def _indexed(self, offset: int) -> tuple[int, BatchHeader | None]:
+        """Return a place before `offset`, and the header of the batch there where it was read."""
         index = self._offset_index()
         entry = index.lookup(offset)
         if entry is None:
-            return 0
+            return 0, None
         header = read_header(self.handle, entry[1], self.size)
         # A batch that begins at or before the offset is a good place to start, whatever else the entry says.
         if header is not None and self.base_offset <= header.base_offset <= offset:
-            return entry[1]
+            return entry[1], header
         self._rebuild_indexes()
         entry = self._offset_index().lookup(offset)
-        return entry[1] if entry else 0
+        return (entry[1] if entry else 0), None
 
     def offset_beyond(self, position: int) -> int:
         """Return an offset that lies behind everything before `position`, as near as the index knows."""
