@@ -24,7 +24,7 @@ from kbroker.network.frames import FIRST_GROWTH, BadFrame, FrameBuffer
 from kbroker.network.loop_watch import HELD_LONG, LoopWatch
 from kbroker.network.memory import Memory
 from kbroker.network.outbox import BY_FILE_BYTES, GATHERED_BYTES, TINY_BYTES, Outbox, is_range
-from kbroker.network.turns import SLICE, TURN, Turns, now
+from kbroker.network.turns import LONG, SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ class State(Enum):
     """What a connection does.
 
     SERVING   runs requests as they come; waits only for the client
+    TOLD      as before, and waits for its turn to read what the client has sent
     QUEUED    has a request, or the rest of one, and waits for its turn of the loop
     WAITING   one request waits for something to happen
     SENDING   an answer has not left yet
@@ -50,15 +51,16 @@ class State(Enum):
     """
 
     SERVING = 1
-    QUEUED = 2
-    WAITING = 3
-    SENDING = 4
-    ENDING = 5
-    CLOSED = 6
+    TOLD = 2
+    QUEUED = 3
+    WAITING = 4
+    SENDING = 5
+    ENDING = 6
+    CLOSED = 7
 
 
 # Looked up once: an enum's member costs more than a global name.
-_SERVING, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED = State
+_SERVING, _TOLD, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED = State
 
 
 _NOTHING = (None, None)
@@ -89,9 +91,9 @@ class Connection:
     """One client; see the module's docstring."""
 
     __slots__ = (
-        "_came", "_context", "_dispatcher", "_fd", "_frames", "_held", "_loop", "_mark", "_memory", "_out", "_outbox",
-        "_owner", "_parked", "_reading", "_recv", "_sock", "_spill", "_turns", "_work", "active", "idle_since",
-        "listener", "peer", "state",
+        "_came", "_context", "_dispatcher", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_out",
+        "_outbox", "_owner", "_parked", "_reading", "_recv", "_sock", "_spill", "_turns", "_work", "active",
+        "idle_since", "listener", "peer", "state",
     )  # fmt: skip
 
     def __init__(
@@ -106,13 +108,14 @@ class Connection:
         self._fd = sock.fileno()
         self._recv = sock.recv_into
         self._frames = FrameBuffer(owner.max_request_bytes)
-        self._outbox = Outbox(loop, sock, self._sent)
+        self._outbox = Outbox(loop, self._turns, sock, self._sent)
         self._out = bytearray()
         self._spill: Spill = []
         self._work: Work | None = None
         self._parked: asyncio.Future[Any] | None = None
         self._came: tuple[Any, BaseException | None] = _NOTHING
         self._held = 0
+        self._long = False
         self._reading = False
         self._mark = 0
         self.state = _SERVING
@@ -163,6 +166,8 @@ class Connection:
             self._parked.cancel()
         self._frames.take()
         self._out, self._spill = bytearray(), []
+        if self._turns.latest is self:
+            self._turns.latest = None
         self._context.forms = None  # with the outbox's, the only circles: nothing is left for a collection
         work, self._work = self._work, None
         try:
@@ -188,10 +193,25 @@ class Connection:
             self._loop.remove_reader(self._fd)
 
     def _readable(self) -> None:
-        turns = self._turns
-        if turns.spent >= TURN:
-            return  # the poller tells of it again in the next turn
+        turns, state = self._turns, self.state
+        if state is _TOLD:
+            return
+        if turns.spent >= TURN or (self._long and turns.latest is not self):
+            if state is _SERVING:
+                self.state = _TOLD
+                (turns.put if self._long else turns.put_short)(self)
+                return
+            if turns.spent >= TURN:
+                return  # the poller tells of it again: nobody waits for what is only kept
+        turns.latest = self
         started = now()
+        self._receive(started + SLICE)
+        took = now() - started
+        self._long = took > LONG
+        turns.used(took)
+
+    def _receive(self, deadline: float) -> None:
+        """Receive once; run what requests there are until `deadline`."""
         self.active = True
         frames = self._frames
         if self.state is not _SERVING or (frames.kept is None and self._memory.tight):
@@ -213,12 +233,11 @@ class Connection:
             if self.state is not _ENDING:
                 self._keep(room[:count])
         elif frames.kept is None:
-            self._consume(room[:count], started + SLICE, shared=True)
+            self._consume(room[:count], deadline, shared=True)
         else:
-            self._take_in(count, started)
-        turns.used(now() - started)
+            self._take_in(count, deadline)
 
-    def _take_in(self, count: int, started: float) -> None:
+    def _take_in(self, count: int, deadline: float) -> None:
         """Go on with an incomplete frame."""
         try:
             data = self._frames.received(count)
@@ -226,7 +245,7 @@ class Connection:
             self._fail(err)
             return
         if data is not None:
-            self._consume(data, started + SLICE, shared=False)
+            self._consume(data, deadline, shared=False)
         else:
             self._make_room()
 
@@ -292,7 +311,7 @@ class Connection:
         """Run whole frames in `data` until `deadline`; keep the rest. `shared`: others receive into the same buffer."""
         frames = self._frames
         run, context, out, spill = self._dispatcher.run, self._context, self._out, self._spill
-        at = now()
+        at, stopped = now(), False
         try:
             for frame in frames.cut(data):
                 work = run(context, frame, out, spill)
@@ -314,6 +333,7 @@ class Connection:
                 elif at < deadline:
                     continue
                 if self.state is not _SERVING or at >= deadline:
+                    stopped = True
                     break
                 out, spill = self._out, self._spill
         except (CloseConnection, BadFrame) as err:
@@ -333,10 +353,10 @@ class Connection:
                 self._gone(err)
                 return
         if frames.consumed < len(data) or self._held or self.state is not _SERVING:
-            self._leave(data, at >= deadline)
+            self._leave(data, stopped)
 
     def _leave(self, data: memoryview, stopped: bool) -> None:
-        """Keep what was not consumed; wait for a turn where it may hold whole requests."""
+        """Keep what was not consumed; wait for a turn where it was `stopped` and may hold whole requests."""
         if self.state is _CLOSED:
             return
         rest = data[self._frames.consumed :]
@@ -357,6 +377,12 @@ class Connection:
             self.abort()
 
     def _go_on(self, deadline: float) -> None:
+        if self.state is _TOLD:
+            self.state = _SERVING
+            started = now()
+            self._receive(deadline)
+            self._long = now() - started > LONG
+            return
         if self._work is not None:
             self._work_on(deadline)
         elif self.state is _QUEUED:
@@ -466,7 +492,7 @@ class Connection:
         self._came = (None if error else done.result(), error)
         turns = self._turns
         if turns.spent >= TURN:  # as when a group of hundreds is answered at once
-            turns.put(self)
+            turns.put_short(self)
             return
         started = now()
         self.go_on(started + SLICE)

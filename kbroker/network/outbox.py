@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from kbroker.network.turns import TURN, Turns, now
+
 Piece = Any
 """bytes-like, or a range of a file with `fd`, `position`, `size`, and `view()` to read it."""
 
@@ -45,13 +47,19 @@ def _nobody(_error: OSError | None) -> None:
 class Outbox:
     """One connection's way out."""
 
-    __slots__ = ("__weakref__", "_done", "_fd", "_loop", "_offset", "_pieces", "_sock")
+    __slots__ = ("__weakref__", "_done", "_fd", "_loop", "_offset", "_pieces", "_sock", "_told", "_turns")
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, done: Callable[[OSError | None], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
+        sock: socket.socket,
+        done: Callable[[OSError | None], None],
     ) -> None:
         """`done` is called when all that had to wait is with the kernel, or (error) when the client is gone."""
         self._loop = loop
+        self._turns = turns
+        self._told = False
         self._sock = sock
         self._fd = sock.fileno()
         self._pieces: deque[Piece] = deque()
@@ -103,6 +111,23 @@ class Outbox:
             self._pieces.clear()
 
     def _writable(self) -> None:
+        turns = self._turns
+        if turns.spent >= TURN:
+            if not self._told:
+                self._told = True
+                turns.put(self)
+            return
+        started = now()
+        self._send_on()
+        turns.used(now() - started)
+
+    def go_on(self, _deadline: float) -> None:
+        """Send what the socket takes, which was told of in a turn that was used up."""
+        self._told = False
+        if self._pieces:
+            self._send_on()
+
+    def _send_on(self) -> None:
         error = None
         try:
             if not self._push():

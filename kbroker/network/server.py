@@ -23,11 +23,10 @@ from kbroker.network.connection import RECEIVE_BYTES, Connection
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.loop_watch import LoopWatch
 from kbroker.network.memory import Memory
-from kbroker.network.turns import Turns
+from kbroker.network.turns import SLICE, Turns, now
 
 log = logging.getLogger(__name__)
 
-_ACCEPTED_AT_ONCE = 64
 _DESCRIPTORS_SPARED = 64
 """Descriptors that connections leave to all else: a roll, a checkpoint, a segment that is read."""
 _ACCEPT_PAUSE = 0.5
@@ -106,8 +105,13 @@ class Server:
         return int(port)
 
     def _accept(self, listening: socket.socket, name: str) -> None:
-        """Accept whoever waits, some at a time."""
-        for _ in range(_ACCEPTED_AT_ONCE):
+        """Accept whoever waits, for a slice at a time: the poller tells of the others again."""
+        started = now()
+        self._accept_some(listening, name, started + SLICE)
+        self.turns.used(now() - started)
+
+    def _accept_some(self, listening: socket.socket, name: str, deadline: float) -> None:
+        while now() < deadline:
             try:
                 sock, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

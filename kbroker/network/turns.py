@@ -1,12 +1,14 @@
 """Whose turn it is: the share of the event loop that connections get.
 
-Owns the queue of connections that could go on and have had their share, and the count of what a turn has used. Never
-knows what is run.
+Owns the queues of connections that could go on, and the count of what a turn has used. Never knows what is run.
 
-One turn of the loop serves those that were waiting here, oldest first, for TURN at most, and then what the poller
-tells, for as long again. A connection goes on for a slice at a time; with many waiting a slice is shorter, so that the
-last of them comes soon, but at least one request. What the poller tells after that is left for the next turn: nothing
-is read from such a client, and the poller tells of it again.
+Those that need little go before those that need much: one request is short work for most clients, and a client that
+sends as fast as it can does not notice a pause. One turn of the loop serves the short that were waiting here, oldest
+first, for TURN at most, then the long, for TURN or, with more short ones behind them, a slice; and then, if no short
+one is left, what the poller tells, for TURN again. A long one goes on for a slice at a time; with many waiting a slice
+is shorter, so that the last of them comes soon, but at least one request. What the poller tells after that waits here:
+it tells of the same sockets in the same order again and again, so that who is never quiet would keep out who comes
+behind.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ TURN = 0.002
 """Seconds that one turn gives to those that wait, and to those that come."""
 SLICE = 0.0005
 """Seconds for one connection at a time."""
+LONG = 0.000_15
+"""Seconds at a time from which on a connection needs much: some 10 small requests, or a batch of 100 kB."""
 _NOTED = 0.001
 """Seconds that may be used before a turn's end is asked for: what is less does not matter."""
 
@@ -79,48 +83,61 @@ class Lane:
 class Turns:
     """The turns of one event loop."""
 
-    __slots__ = ("_lanes", "_loop", "_queue", "_scheduled", "spent")
+    __slots__ = ("_lanes", "_long", "_loop", "_scheduled", "_short", "latest", "spent")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._queue: deque[Runner] = deque()
+        self._short: deque[Runner] = deque()
+        self._long: deque[Runner] = deque()
         self._lanes = {Breadth.WIDE: Lane(self, 16), Breadth.HUGE: Lane(self, 1)}
         self._scheduled = False
         self.spent = 0.0
         """Seconds used in this turn. From TURN on, what the poller tells waits for the next one."""
+        self.latest: Runner | None = None
+        """Who read last. Who needs much goes on at once if that was itself: it seems to be alone."""
 
     def lane(self, breadth: Breadth) -> Lane | None:
         """Return the lane that a long request has to be on; None: it needs none."""
         return self._lanes.get(breadth)
 
     def used(self, seconds: float) -> None:
-        """Count what was used outside the queue."""
+        """Count what was used outside the queues."""
         self.spent += seconds
-        if self.spent > _NOTED and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._turn)
+        if self.spent > _NOTED:
+            self._schedule()
 
     def put(self, runner: Runner) -> None:
         """Let `runner` go on when its turn comes. It must not be waiting already."""
-        self._queue.append(runner)
+        self._long.append(runner)
+        self._schedule()
+
+    def put_short(self, runner: Runner) -> None:
+        """As `put`, before those that need much."""
+        self._short.append(runner)
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._scheduled = False
-        queue = self._queue
         started = now()
-        end = started + TURN
         try:
-            for _ in range(len(queue)):
-                runner = queue.popleft()
-                at = now()
-                runner.go_on(min(at + min(SLICE, TURN / (len(queue) + 1)), end))
-                if now() >= end:
-                    break
+            end = self._serve(self._short, started, started + TURN)
+            self._serve(self._long, end, end + (SLICE if self._short else TURN))
         finally:  # whatever happens, there is a next turn
-            self.spent = 0.0
-            if queue and not self._scheduled:
-                self._scheduled = True
-                self._loop.call_soon(self._turn)
+            self.spent = TURN if self._short else 0.0  # who comes now comes after those
+            if self._short or self._long:
+                self._schedule()
+
+    def _serve(self, queue: deque[Runner], at: float, end: float) -> float:
+        """Let those that wait now go on, one at least, until `end`; return the time."""
+        for _ in range(len(queue)):
+            runner = queue.popleft()
+            runner.go_on(min(at + min(SLICE, TURN / (len(queue) + 1)), end))
+            at = now()
+            if at >= end:
+                break
+        return at

@@ -363,6 +363,88 @@ def test_many_that_are_answered_at_once_share_the_turns(play):
     play(story)
 
 
+def test_what_is_told_of_in_a_turn_that_is_used_up_is_read_in_its_turn(play):
+    """The poller tells of the same sockets in the same order: who is skipped would be so again and again."""
+
+    async def story(server, connection, client):
+        server.turns.spent = TURN
+        server.turns._scheduled = True  # so that no turn ends meanwhile
+        client.sock.send(framed(b"a", b"b"))
+        await settled()
+        assert (connection.state, client.look()) == (State.TOLD, b"")
+        server.turns.spent = 0.0  # another turn began, which did not come to this one
+        connection._readable()  # told of once more
+        assert client.look() == b""
+        server.turns._turn()
+        assert (connection.state, client.look()) == (State.SERVING, b"ab")
+        assert connection._reading
+        assert server.turns.spent == 0.0
+        await client.feed(framed(b"c"))
+        assert client.look() == b"abc"
+
+    play(story)
+
+
+@pytest.mark.parametrize("leave", ["close", "abort", "client"])
+def test_who_leaves_before_its_turn_is_forgotten(play, leave):
+    async def story(server, connection, client):
+        server.turns.spent = TURN
+        server.turns._scheduled = True
+        client.sock.send(framed(b"a"))
+        await settled()
+        assert connection.state is State.TOLD
+        if leave == "client":
+            client.sock.close()
+        else:
+            getattr(connection, leave)()
+        server.turns._turn()
+        await settled()
+        assert server.gone
+        assert connection.state is State.CLOSED
+
+    play(story)
+
+
+def test_who_needs_much_waits_while_others_are_there(play):
+    async def story(server, connection, client):
+        connection._long = True
+        server.turns.latest = connection
+        await client.feed(framed(b"a"))
+        assert client.look() == b"a"
+        client.received = b""
+        for latest in (None, connection):  # another one has read; then nobody but itself
+            connection._long = True
+            server.turns.latest = latest
+            server.turns._scheduled = latest is None
+            client.sock.send(framed(b"b"))
+            await settled()
+            assert connection.state is (State.TOLD if latest is None else State.SERVING)
+            if latest is None:
+                server.turns._turn()
+            assert client.look() == b"b"
+            client.received = b""
+            assert not connection._long
+
+    play(story)
+
+
+def test_who_needs_much_is_read_while_its_request_waits(play):
+    """Or the poller would tell of it for ever."""
+
+    async def story(server, connection, client):
+        await client.feed(framed(b"wait"))
+        connection._long = True
+        server.turns.latest = None
+        client.sock.send(framed(b"b"))
+        await settled()
+        assert connection.state is State.WAITING
+        server.answer.set_result(b"answer")
+        await settled()
+        assert client.look() == b"answerb"
+
+    play(story)
+
+
 @pytest.mark.parametrize(("request_", "renewed"), [(b"wait", False), (b"keep and wait", True), (b"long 50", False)])
 def test_nothing_is_received_over_what_a_waiting_request_still_needs(play, request_, renewed):
     """Or the bytes of the next client, whoever it is, would be taken for this one's records."""

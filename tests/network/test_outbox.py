@@ -10,6 +10,12 @@ import socket
 import pytest
 
 from kbroker.network.outbox import Outbox
+from kbroker.network.turns import TURN, Turns
+
+
+def outbox_of(sock, done, turns=None):
+    loop = asyncio.get_running_loop()
+    return Outbox(loop, turns or Turns(loop), sock, done)
 
 
 class Range:
@@ -51,7 +57,7 @@ def test_bytes_and_ranges_leave_in_order(tmp_path, seed):
         theirs.setblocking(False)
         fd = os.open(tmp_path / "f", os.O_RDONLY)
         ended = []
-        outbox = Outbox(asyncio.get_running_loop(), ours, ended.append)
+        outbox = outbox_of(ours, ended.append)
         expected = b""
         for _ in range(20):
             if rng.random() < 0.5:
@@ -89,7 +95,7 @@ def test_ranges_that_wait_take_neither_memory_nor_descriptors(tmp_path):
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         fd = os.open(tmp_path / "f", os.O_RDONLY)
-        outbox = Outbox(asyncio.get_running_loop(), ours, lambda _: None)
+        outbox = outbox_of(ours, lambda _: None)
         ranges = [Range(fd, 0, 1_000_000) for _ in range(50)]
         outbox.send_pieces([part for each in ranges for part in (b"head", each)])
         assert outbox.left > 48_000_000
@@ -109,7 +115,7 @@ def test_a_client_that_is_gone_is_told(waiting):
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         ended = []
-        outbox = Outbox(asyncio.get_running_loop(), ours, ended.append)
+        outbox = outbox_of(ours, ended.append)
         if waiting:
             outbox.send(bytearray(5_000_000))
             theirs.close()
@@ -134,10 +140,41 @@ def test_a_file_that_was_cut_off_ends_the_connection(tmp_path):
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         fd = os.open(tmp_path / "f", os.O_RDONLY)
-        outbox = Outbox(asyncio.get_running_loop(), ours, lambda _: None)
+        outbox = outbox_of(ours, lambda _: None)
         with pytest.raises(OSError, match="shorter"):
             outbox.send_pieces([b"head", Range(fd, 0, 5000)])
         os.close(fd)
+        ours.close()
+        theirs.close()
+
+    asyncio.run(story())
+
+
+def test_a_socket_told_of_in_a_turn_that_is_used_up_has_its_turn_later(monkeypatch):
+    async def story():
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        ended, turns = [], Turns(loop)
+        outbox = outbox_of(ours, ended.append, turns)
+        outbox.send(bytearray(3_000_000))
+        assert outbox.waiting
+        turns._scheduled = True  # so that no turn ends meanwhile
+        turns.spent = TURN
+        got = len(await read(theirs, 100_000))
+        before = outbox.left
+        for _ in range(3):
+            await asyncio.sleep(0)
+            outbox._writable()
+        assert outbox.left == before
+        turns._turn()
+        assert outbox.left < before
+        assert turns.spent == 0.0
+        await read(theirs, 3_000_000 - got)
+        assert ended == [None]
+        turns.put(outbox)  # it is too late for a turn: nothing is left to send
+        turns._turn()
         ours.close()
         theirs.close()
 

@@ -97,6 +97,51 @@ def test_what_the_poller_tells_waits_once_a_turn_is_used_up(world):
     assert turns.spent == 0.0
 
 
+def test_who_needs_little_goes_before_who_needs_much(world):
+    loop, clock, turns, log = world
+    for name in "ab":
+        turns.put(Job(name, turns, clock, log, left=SLICE))
+    for name in "xyz":
+        turns.put_short(Job(name, turns, clock, log, left=0.0001))
+    loop.turn()
+    assert log == ["x", "y", "z", "a", "b"]
+
+
+def test_who_needs_much_gets_a_slice_however_many_need_little(world):
+    loop, clock, turns, log = world
+    for number in range(100):
+        turns.put_short(Job(number, turns, clock, log, left=0.0001))
+    for name in "ab":
+        turns.put(Job(name, turns, clock, log, left=1.0, step=0.00005))
+    before = clock.at
+    loop.turn()
+    assert log == [*range(20), "a"]
+    assert clock.at - before <= TURN + SLICE + 0.0002
+    assert turns.spent >= TURN, "who comes now comes after those that wait"
+    loop.turn()
+    assert log[21:] == [*range(20, 40), "b"]
+    while len(log) < 105:
+        loop.turn()
+    assert [name for name in log if isinstance(name, int)] == list(range(100)), "in order"
+    assert turns.spent == 0.0
+
+
+def test_a_fault_of_one_leaves_the_others_their_turn(world):
+    loop, clock, turns, log = world
+
+    class Broken:
+        def go_on(self, _deadline):
+            raise RuntimeError
+
+    turns.put_short(Broken())
+    turns.put_short(Job("a", turns, clock, log, left=0.0001))
+    turns.put(Job("b", turns, clock, log, left=0.0001))
+    with pytest.raises(RuntimeError):
+        loop.turn()
+    loop.turn()
+    assert log == ["a", "b"]
+
+
 def test_a_quiet_loop_is_not_woken(world):
     loop, _, turns, _ = world
     turns.used(0.0001)

@@ -207,12 +207,12 @@ class Segment:
             return position, end - position
         if not self.size:
             return None
-        position, batch = self._indexed(offset)
+        place, batch = self._indexed(offset)
         if batch is not None:
             if batch.last_offset >= offset:
-                return position, batch.size
-            position += batch.size
-        for position, header in scan_headers(self.handle, position, self.size):
+                return place, batch.size
+            place += batch.size
+        for position, header in scan_headers(self.handle, place, self.size):
             if header.last_offset >= offset:
                 return position, header.size
         return None
