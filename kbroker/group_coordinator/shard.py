@@ -60,7 +60,7 @@ class GroupShard:
         settings = settings or Settings(config, topics)
         self.groups = groups = Groups()
         self.offsets = Offsets(groups)
-        self.commits = OffsetCommits(groups, topics, config)
+        self.commits = OffsetCommits(groups, self.offsets, topics, config)
         self._expiration = Expiration(groups, self.offsets, config, seconds)
         self._rebalances = rebalances = Rebalances(config)
         self._joins = JoinGroups(groups, config, rebalances)

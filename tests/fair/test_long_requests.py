@@ -31,7 +31,7 @@ AT_ONCE = {
     "ConsumerGroupHeartbeat v1 subscribed_topic_names": "up to 1,000 names are one decision",
     "ConsumerGroupHeartbeat v1 topic_partitions": "what a member owns is one decision",
     "ConsumerGroupHeartbeat v1 topic_partitions.partitions": "what a member owns is one decision",
-    "OffsetCommit v10 topics.partitions": "one batch is one decision, as large as the topic's largest batch",
+    "OffsetCommit v10 topics.partitions": "one batch is one decision, built in pieces before",
     "OffsetCommit v10 topics": "as above",
     "TxnOffsetCommit v5 topics.partitions": "as above",
     "TxnOffsetCommit v5 topics": "as above",
