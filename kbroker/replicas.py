@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 _UNSET = -1
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Whose partitions a coordinator loads as soon as the change is published."""
-AT_ONCE = 8
-"""New partitions hosted before a change of the cluster is known to all: each takes some 200 us."""
+AT_ONCE = 2
+"""New partitions hosted before a change of the cluster is known to all: each takes 0.2 to 1 ms."""
 _SLICE, _SLICE_MS = 8, 1
 """Of those beyond, so many in one turn of the loop, or for so long: the files of one may take milliseconds."""
 _LARGE = 250

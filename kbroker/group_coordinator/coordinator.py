@@ -146,7 +146,8 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     ) -> Divided[ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]]:
         """ConsumerGroupHeartbeat of many topics: each counts once, and all have to fit into a record.
 
-        What a member subscribes to is decided at one go, in 2 us a name: hence MOST_TOPICS.
+        What a member subscribes to is decided at one go, in 2 us a name, and 10 us where there is a topic: hence
+        MOST_TOPICS.
         """
         most_bytes = self._most_bytes(self.partition_for(request.group_id))
         left = most_bytes
@@ -160,6 +161,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
                 return ConsumerGroupHeartbeatResponse(error_code=code, error_message=DEFAULT_MESSAGES.get(code))
             yield
         request.subscribed_topic_names = list(names)
+        yield from self._topics.prepared(request.subscribed_topic_names)
         return self.consumer_group_heartbeat(request, version=version, client_id=client_id, client_host=client_host)
 
     def describe_consumer_groups(

@@ -28,7 +28,7 @@ AT_ONCE = {
     "IncrementalAlterConfigs v1 resources.configs": "as above",
     "JoinGroup v9 protocols": "up to 1,000 protocols are one decision, more are refused",
     "SyncGroup v5 assignments": "up to 1,000 assignments are one decision, more are sifted first",
-    "ConsumerGroupHeartbeat v1 subscribed_topic_names": "up to 1,000 names are one decision",
+    "ConsumerGroupHeartbeat v1 subscribed_topic_names": "what a member subscribes to is one decision",
     "ConsumerGroupHeartbeat v1 topic_partitions": "what a member owns is one decision",
     "ConsumerGroupHeartbeat v1 topic_partitions.partitions": "what a member owns is one decision",
     "OffsetCommit v10 topics.partitions": "one batch is one decision, built in pieces before",
