@@ -85,17 +85,18 @@ class PeriodicWork:
             self._replicas.tick()
             self._groups.tick()
             self._transactions.tick()
-            self._look_for_hanging()
+            await in_slices(self._look_for_hanging())
         except Exception:
             log.exception("periodic work on the logs failed")
         if self._logs.cleaning and (self._cleaning_tick is None or self._cleaning_tick.done()):
             self._cleaning_tick = asyncio.get_running_loop().create_task(self._follow_cleaning())
 
-    def _look_for_hanging(self) -> None:
+    def _look_for_hanging(self) -> Divided[None]:
         if not self.looked_for_hanging and self._transactions.is_loaded:
+            led = (((each.topic, each.index), each.log.producers) for each in list(self._replicas) if each.leading)
+            found = yield from find_hanging(led, self._transactions.all)
             self.looked_for_hanging = True
-            led = (((each.topic, each.index), each.log.producers) for each in self._replicas if each.leading)
-            warn_of(find_hanging(led, self._transactions.all()), self._bootstrap_servers)
+            warn_of(found, self._bootstrap_servers)
 
     async def _follow_cleaning(self) -> None:
         """Look more often while a log is compacted: what the worker has done waits to be taken over."""

@@ -36,7 +36,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
 
-LOAD_SLICE_SECONDS = 0.01
+LOAD_SLICE_SECONDS = 0.002
 RELOAD_MS, RELOAD_MAX_MS = 1_000, 60_000
 """When a load that failed is tried again: after a second, then twice as long each time, up to a minute."""
 _RELOAD = "load again"

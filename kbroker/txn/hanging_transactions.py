@@ -8,15 +8,17 @@ whether its records are to be seen is not for a broker to guess.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from kbroker.divided import Divided
 from kbroker.log.producers.producer_state import ProducerState
 from kbroker.txn.states import ONGOING, PREPARED
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 log = logging.getLogger(__name__)
 
+_LOOKED_AT_ONCE = 1_000
 NAMED = 20
 """How many are named one by one."""
 
@@ -31,20 +33,37 @@ class Hanging(NamedTuple):
     first_offset: int
 
 
-def find_hanging(led: Iterable[tuple[TopicPartition, ProducerState]], known: Iterable[Transaction]) -> list[Hanging]:
-    """Return what is open in the partitions `led` here, by what they know of producers, and is not in `known`."""
+def find_hanging(
+    led: Iterable[tuple[TopicPartition, ProducerState]], known: Callable[[], Iterable[Transaction]]
+) -> Divided[list[Hanging]]:
+    """Return what is open in the partitions `led` here, by what they know of producers, and is not among those `known`.
+
+    What seems to be is gathered in pieces; then it is looked at once more, all at one moment.
+    """
+    seem_open = []
+    for partition, producers in led:
+        if producers.first_unstable >= 0:
+            for count, entry in enumerate(list(producers.entries.values())):
+                if entry.current_txn_first_offset >= 0:
+                    seem_open.append((partition, producers, entry.producer_id))
+                if count % _LOOKED_AT_ONCE == 0:
+                    yield
+        yield
+    if not seem_open:
+        return []
+    ids = {producer_id for _, _, producer_id in seem_open}
     open_in = {
         (txn.producer_id, partition)
-        for txn in known
-        if txn.state is ONGOING or txn.state in PREPARED
+        for txn in known()
+        if txn.producer_id in ids and (txn.state is ONGOING or txn.state in PREPARED)
         for partition in txn.partitions
     }
     return [
-        Hanging(*partition, entry.producer_id, entry.producer_epoch, entry.current_txn_first_offset)
-        for partition, producers in led
-        if producers.first_unstable >= 0
-        for entry in producers.entries.values()
-        if entry.current_txn_first_offset >= 0 and (entry.producer_id, partition) not in open_in
+        Hanging(*partition, now.producer_id, now.producer_epoch, now.current_txn_first_offset)
+        for partition, producers, producer_id in seem_open
+        if (now := producers.entries.get(producer_id)) is not None
+        and now.current_txn_first_offset >= 0
+        and (producer_id, partition) not in open_in
     ]
 
 

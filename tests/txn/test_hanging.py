@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from compat_tests.clients.java_tools.tool import run_class
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.txn.hanging_transactions import NAMED, Hanging, warn_of
+from kbroker.txn.hanging_transactions import NAMED, Hanging, find_hanging, warn_of
 from kbroker.txn.shard import Identity
+from kbroker.txn.states import ONGOING
 
 from .raw import Raw, until
 
@@ -91,3 +94,32 @@ def test_there_may_be_thousands(caplog: pytest.LogCaptureFixture) -> None:
     assert len(lines(caplog)) == NAMED + 1
     assert "4980 more" in lines(caplog)[-1]
     assert "kafka-transactions.sh --bootstrap-server host:9092 find-hanging --topic " in lines(caplog)[-1]
+
+
+def test_they_are_looked_for_in_pieces_and_told_of_as_they_are_at_the_end() -> None:
+    def open_by(*producer_ids: int) -> Any:
+        entries = {
+            each: SimpleNamespace(producer_id=each, producer_epoch=0, current_txn_first_offset=each)
+            for each in producer_ids
+        }
+        return SimpleNamespace(first_unstable=0, entries=entries)
+
+    logs = [open_by(number, 1_000 + number, 2_000 + number) for number in range(20)]
+    led = [(("t", number), each) for number, each in enumerate(logs)]
+    known: list[Any] = []
+    work = find_hanging(led, lambda: known)
+    for _ in range(30):
+        next(work)  # it has come by some of the partitions
+    for number, each in enumerate(logs):
+        each.entries[number].current_txn_first_offset = -1  # ended meanwhile
+        known.append(SimpleNamespace(producer_id=1_000 + number, state=ONGOING, partitions={("t", number)}))
+    steps = 0
+    while True:
+        steps += 1
+        try:
+            next(work)
+        except StopIteration as end:
+            found = end.value
+            break
+    assert steps > 5
+    assert [(each.partition, each.producer_id) for each in found] == [(n, 2_000 + n) for n in range(20)]

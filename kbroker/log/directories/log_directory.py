@@ -482,11 +482,12 @@ class LogDirectory:
     def _lines(self, offset_of_log: Callable[[PartitionLog], int | None]) -> Divided[list[str]]:
         """Return the entries of a checkpoint; of a log that changes meanwhile, what it was before or after."""
         lines = []
-        for count, (key, log) in enumerate(list(self.logs.items())):
+        for count, key in enumerate(list(self.logs)):
             if count % _ENTRIES_AT_ONCE == 0:
                 yield
-            offset = offset_of_log(log)
-            if offset is not None and self.logs.get(key) is log:
+            log = self.logs.get(key)
+            offset = None if log is None else offset_of_log(log)
+            if offset is not None:
                 lines.append(checkpoints.offset_line(key, offset))
         return lines
 
