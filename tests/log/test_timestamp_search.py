@@ -117,12 +117,18 @@ def test_many_segments_are_opened_in_slices(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(FileHandle, "__init__", counting)
     work = log.find_max_timestamp() if largest else log.find_timestamp(BASE + 290)
     before, most = 0, 0
-    try:
+
+    def watched() -> Divided[Any]:
+        nonlocal before, most
         while True:
-            next(work)
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value
             most, before = max(most, opened - before), opened
-    except StopIteration as end:
-        assert end.value == ((299, BASE + 299, 0) if largest else (290, BASE + 290, 0))
+            yield
+
+    assert whole(watched()) == ((299, BASE + 299, 0) if largest else (290, BASE + 290, 0))
     assert opened >= 290
     assert most < 30
 
