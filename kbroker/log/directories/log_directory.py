@@ -208,7 +208,7 @@ class LogDirectory:
                 progress=progress.add,
                 on_disk_error=self.report,
                 files=self.files,
-                later=self._later.append,
+                later=self.do_later,
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             return log
@@ -331,7 +331,7 @@ class LogDirectory:
                 topic_id=topic_id,
                 on_disk_error=self.report,
                 files=self.files,
-                later=self._later.append,
+                later=self.do_later,
             )
             self.logs[topic, partition] = log
         elif log.topic_id is None and topic_id is not None:
@@ -445,6 +445,10 @@ class LogDirectory:
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
     # -- what is due ------------------------------------------------------------------------------------------
+
+    def do_later(self, work: Divided[None]) -> None:
+        """Have work done in pieces when `due` comes to it; without it nothing is lost."""
+        self._later.append(work)
 
     def tick(self, now_ms: int) -> None:
         """Do all that is due, and wait until it is done."""
