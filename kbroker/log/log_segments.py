@@ -165,14 +165,20 @@ class Segments:
         self.doomed.add(segment, segment.mark_deleted(), config, now_ms)
 
     def remove_first(self, count: int, config: LogConfig, now_ms: int) -> list[Segment]:
-        """Take the first `count` segments out, of which the active one must not be one, as `remove` does."""
-        gone = self.items[:count]
-        del self.items[:count], self.bases[:count]
-        if self._sealed_size is not None:
-            self._sealed_size -= sum(segment.size for segment in gone)
-        del self._aborting[: bisect_left(self._aborting, self.bases[0])]
-        for segment in gone:
-            self.doomed.add(segment, segment.mark_deleted(), config, now_ms)
+        """Take the first `count` segments out, of which the active one must not be one, as `remove` does.
+
+        Where a file cannot be renamed those from there on stay, for another attempt. Raises OSError.
+        """
+        gone: list[Segment] = []
+        try:
+            for segment in self.items[:count]:
+                self.doomed.add(segment, segment.mark_deleted(), config, now_ms)
+                gone.append(segment)
+        finally:
+            del self.items[: len(gone)], self.bases[: len(gone)]
+            if self._sealed_size is not None:
+                self._sealed_size -= sum(segment.size for segment in gone)
+            del self._aborting[: bisect_left(self._aborting, self.bases[0])]
         return gone
 
     def remove_behind(self, index: int) -> None:
