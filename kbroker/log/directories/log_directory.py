@@ -127,7 +127,7 @@ class LogDirectory:
         self._flusher = Flusher()
         pool = cleaner_pool or WorkerPool()
         self._own_pool = pool if cleaner_pool is None else None
-        self.cleaner = Cleaner(self.directory, self.logs, pool)
+        self.cleaner = Cleaner(self.directory, self.logs, pool, lambda: self._flusher.pool)
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -369,7 +369,9 @@ class LogDirectory:
             number = file.begin()
             lines = yield from self._lines(offset_of_log)
             written.append(file.write_by(self._flusher.pool, lines, number))
-        self._save_cleaned()
+        if self._stale_cleaned:
+            self._stale_cleaned = False
+            written.append(self.cleaner.save_by_thread())
         self._forgetting.append((gone, written))
 
     def _settle_forgotten(self) -> None:
@@ -384,13 +386,9 @@ class LogDirectory:
     def _forget_deleted(self) -> None:
         """Let no checkpoint say anything of partitions that were deleted: one of the same name is about to be."""
         self.checkpoint()
-        self._save_cleaned()
+        self.cleaner.save()
+        self._stale_cleaned = False
         self._stale.clear()
-
-    def _save_cleaned(self) -> None:
-        if self._stale_cleaned:
-            self._stale_cleaned = False
-            self.cleaner.save()
 
     def future_path(self, topic: str, partition: int) -> str:
         """Return a new name for the directory of a partition that is being moved here."""
