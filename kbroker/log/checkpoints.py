@@ -151,23 +151,32 @@ class CheckpointFile:
     def write(self, offsets: Offsets, *, sync: bool = True) -> None:
         """Write now, after a write that is under way; raises OSError. Without `sync` it holds over a crash only."""
         self._asked += 1
-        self._put(self._asked, [offset_line(key, offset) for key, offset in offsets.items()], sync=sync)
+        self.put(self._asked, [offset_line(key, offset) for key, offset in offsets.items()], sync=sync)
 
     @property
     def is_busy(self) -> bool:
         """Whether a thread has not written yet what it was last asked for."""
         return self._pending is not None and not self._pending.done()
 
-    def write_by(self, pool: Executor, lines: list[str]) -> Future[None]:
-        """Have entries written by a thread; raises the OSError of the last time."""
+    def begin(self) -> int:
+        """Return the number of a write whose entries are gathered from now on, in pieces.
+
+        Whatever is written in between is as it is then, and stays: an entry that was gathered before may be of a
+        partition that has been deleted, and created again.
+        """
+        self._asked += 1
+        return self._asked
+
+    def write_by(self, pool: Executor, lines: list[str], number: int | None = None) -> Future[None]:
+        """Have entries written by a thread; raises the OSError of the last time. `number` is from `begin`."""
         pending, self._pending = self._pending, None
         if pending is not None and pending.done():
             pending.result()
-        self._asked += 1
-        self._pending = pool.submit(self._put, self._asked, lines)
+        self._pending = pool.submit(self.put, self.begin() if number is None else number, lines)
         return self._pending
 
-    def _put(self, number: int, lines: list[str], *, sync: bool = True) -> None:
+    def put(self, number: int, lines: list[str], *, sync: bool = True) -> None:
+        """Write entries, on any thread, unless what was begun later has been written; raises OSError."""
         with self._lock:
             if number > self._written:
                 write_lines(self.path, lines, sync=sync)

@@ -118,15 +118,16 @@ class LogDirectory:
         ]
         self._written_ms = [0] * len(self._writers)
         self._later: deque[Divided[None]] = deque()
-        self._stale: set[Key] = set()  # deleted partitions that a checkpoint on the disk may still name
-        self._forgetting: deque[tuple[set[Key], list[Future[None]]]] = deque()
+        self._stale: dict[Key, object] = {}  # deleted partitions that a checkpoint on the disk may still name
+        self._stale_cleaned = False  # whether that of the cleaner may
+        self._forgetting: deque[tuple[dict[Key, object], list[Future[None]]]] = deque()
         self._remover = Remover()
         self._departures = Departures(self.directory, self._remover, self.report)
         self.files = OpenFiles() if files is None else files
         self._flusher = Flusher()
         pool = cleaner_pool or WorkerPool()
         self._own_pool = pool if cleaner_pool is None else None
-        self.cleaner = Cleaner(self.directory, self.logs, pool)
+        self.cleaner = Cleaner(self.directory, self.logs, pool, lambda: self._flusher.pool)
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -207,7 +208,7 @@ class LogDirectory:
                 progress=progress.add,
                 on_disk_error=self.report,
                 files=self.files,
-                later=self._later.append,
+                later=self.do_later,
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             return log
@@ -330,7 +331,7 @@ class LogDirectory:
                 topic_id=topic_id,
                 on_disk_error=self.report,
                 files=self.files,
-                later=self._later.append,
+                later=self.do_later,
             )
             self.logs[topic, partition] = log
         elif log.topic_id is None and topic_id is not None:
@@ -348,40 +349,45 @@ class LogDirectory:
         go have gone.
         """
         time_ms = self._now_ms if now_ms is None else now_ms
-        was_cleaned = False
         for key in keys:
             log = self.logs.pop(key, None)
             if log is not None:
-                was_cleaned |= self.cleaner.forget(key)
+                self._stale_cleaned |= self.cleaner.forget(key)
                 self._departures.add(key, log, time_ms)
-                self._stale.add(key)
+                self._stale[key] = object()  # another one if it is created and deleted once more
         failure = self._departures.finish_some(AT_ONCE)
-        self._later.append(self._depart(was_cleaned=was_cleaned))
+        self._later.append(self._depart())
         if failure is not None:
             raise failure
 
-    def _depart(self, *, was_cleaned: bool) -> Divided[None]:
+    def _depart(self) -> Divided[None]:
         """Take away what of deleted partitions is left, and then what the checkpoints say of them."""
         yield from self._departures.finish_all()
-        gone = set(self._stale)
+        gone = dict(self._stale)
         written = [self._flusher.pool.submit(sync_directory, self.directory)]
         for _, file, offset_of_log in self._writers:
+            number = file.begin()
             lines = yield from self._lines(offset_of_log)
-            written.append(file.write_by(self._flusher.pool, lines))
-        if was_cleaned:
-            self.cleaner.save()
+            written.append(file.write_by(self._flusher.pool, lines, number))
+        if self._stale_cleaned:
+            self._stale_cleaned = False
+            written.append(self.cleaner.save_by_thread())
         self._forgetting.append((gone, written))
 
     def _settle_forgotten(self) -> None:
         while self._forgetting and all(future.done() for future in self._forgetting[0][1]):
             gone, written = self._forgetting.popleft()
-            self._stale -= gone
+            for key, departure in gone.items():
+                if self._stale.get(key) is departure:
+                    del self._stale[key]
             for future in written:
                 future.result()
 
     def _forget_deleted(self) -> None:
         """Let no checkpoint say anything of partitions that were deleted: one of the same name is about to be."""
         self.checkpoint()
+        self.cleaner.save()
+        self._stale_cleaned = False
         self._stale.clear()
 
     def future_path(self, topic: str, partition: int) -> str:
@@ -394,6 +400,7 @@ class LogDirectory:
         Raises OSError, and then nothing has changed but this: files of another topic that had the name are moved aside.
         """
         path = f"{self.directory}/{log.topic}-{log.partition}"
+        self._departures.finish((log.topic, log.partition))  # or it would take this one's directory for its own
         log.release_idle(force=True)  # open indexes know their files by name
         self.logs[log.topic, log.partition] = log
         try:
@@ -437,6 +444,10 @@ class LogDirectory:
 
     # -- what is due ------------------------------------------------------------------------------------------
 
+    def do_later(self, work: Divided[None]) -> None:
+        """Have work done in pieces when `due` comes to it; without it nothing is lost."""
+        self._later.append(work)
+
     def tick(self, now_ms: int) -> None:
         """Do all that is due, and wait until it is done."""
         whole(self.due(now_ms))
@@ -470,11 +481,12 @@ class LogDirectory:
             if now_ms - self._written_ms[index] < interval or file.is_busy:
                 continue
             self._written_ms[index] = now_ms
+            number = file.begin()
             lines = yield from self._lines(offset_of_log)
             if self.failure:
                 return  # a moment ago: there are no logs any more, and nothing must be written of none
             try:
-                file.write_by(self._flusher.pool, lines)
+                file.write_by(self._flusher.pool, lines, number)
             except OSError as error:
                 logger.error("%s: %s", file.path, error)
                 self.report(error)

@@ -19,6 +19,7 @@ class SegmentIndexes:
 
     __slots__ = (
         "_base",
+        "_closed",
         "_directory",
         "_indexed",
         "_interval",
@@ -37,6 +38,7 @@ class SegmentIndexes:
         self._interval = interval
         self._max_bytes = max_bytes
         self._open: tuple[OffsetIndex, TimeIndex] | None = None
+        self._closed: tuple[int, int] | None = None  # entries of each when they were closed with nothing missing
         self._indexed = 0  # position of the batch with the last entry
         self.full = False
         self.damaged = False
@@ -88,8 +90,13 @@ class SegmentIndexes:
         self.known = False
 
     def complete(self, file: OpenFile, size: int) -> None:
-        """Hold the entries against the log file, which has `size` bytes, and add what is missing."""
+        """Hold the entries against the log file, which has `size` bytes, and add what is missing.
+
+        That may mean to read all headers of the log, so it is done once: not where these are closed for a while.
+        """
         offsets, times = self.open()
+        if self.known and self._closed == (offsets.count, times.count):
+            return
         trust = _look(offsets, times, file, size, self._base)
         self.damaged |= trust.damaged
         if trust.newest is None:
@@ -120,6 +127,7 @@ class SegmentIndexes:
         self.known = True
 
     def _empty(self) -> None:
+        self._closed = None
         for index in self.open():
             index.empty()
         self.max_timestamp, self.max_offset = -1, self._base
@@ -146,9 +154,10 @@ class SegmentIndexes:
     def close(self) -> None:
         """Close the files, cut to their entries; they are looked at again when they are needed again."""
         if self._open is not None:
-            both, self._open = self._open, None
+            both, self._open, self._closed = self._open, None, None
             for index in both:
                 index.trim()
+            self._closed = both[0].count, both[1].count
 
     def move(self, directory: str) -> None:
         self._directory = directory
