@@ -54,9 +54,9 @@ class RecoveryProgress:
         self.done = 0
         if total:
             logger.info(
-                "%s was not closed cleanly: up to %.1f MB of %d partitions are read and checked",
+                "%s was not closed cleanly: up to %d bytes in %d partition(s) are read and checked",
                 self._directory,
-                total / 1e6,
+                total,
                 logs,
             )
 

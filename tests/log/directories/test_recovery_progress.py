@@ -34,7 +34,7 @@ def test_a_short_recovery_says_only_that_it_is_one(caplog: pytest.LogCaptureFixt
         progress.add(2_500_000)
         progress.end()
     assert [record.getMessage() for record in caplog.records] == [
-        "data was not closed cleanly: up to 2.5 MB of 7 partitions are read and checked"
+        "data was not closed cleanly: up to 2500000 bytes in 7 partition(s) are read and checked"
     ]
 
 
