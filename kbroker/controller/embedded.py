@@ -126,10 +126,12 @@ class EmbeddedStore:
     def close(self) -> None:
         """Close the journal; raises OSError if its end could not be brought to the disk."""
         if self._fd >= 0:
-            if self._sync is not None:
-                self._sync.close()
-            os.close(self._fd)
-            self._fd = -1
+            try:
+                if self._sync is not None:
+                    self._sync.close()
+            finally:
+                os.close(self._fd)
+                self._fd = -1
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
@@ -197,11 +199,11 @@ class EmbeddedStore:
         _sync_directory(self._directory)
         passed("journal.compacted")
         os.ftruncate(self._fd, 0)
-        os.fdatasync(self._fd)
-        self._size = 0
+        self._size = 0  # also if what follows fails: the next line must not stand behind a hole
         self._compact_at = _COMPACT_BYTES
         if self._sync is not None:
             self._sync.emptied()
+        os.fdatasync(self._fd)
 
 
 def _never_synced(torn: int, position: int, lines: list[bytes]) -> bool:

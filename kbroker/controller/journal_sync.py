@@ -45,7 +45,7 @@ class JournalSync:
         self._asked, self._asked_size = 0, size
         self._done, self._done_size = 0, size
         self._emptied = 0  # what had been asked for when the journal was last emptied
-        self._running = False
+        self._running: Future[None] | None = None
         self._error: OSError | None = None
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -68,7 +68,7 @@ class JournalSync:
         """Have what has just been written brought to the disk; the journal has `size` bytes now."""
         self._asked += 1
         self._asked_size = size
-        if not self._running:
+        if self._running is None:
             self._begin()
 
     def waiting(self) -> asyncio.Future[None] | None:
@@ -85,24 +85,30 @@ class JournalSync:
         self.check()
         if self._done < self._asked:
             try:
-                os.fdatasync(self._fd)
-            except OSError as error:  # what it did not take is lost, whatever a later one says
+                self._sync_now()
+            except OSError as error:
                 self._error = error
                 self._failed(error)
                 raise
             self._reached(self._asked, self._asked_size)
 
     def close(self) -> None:
-        """Bring what was written to the disk, and end the thread."""
+        """Bring what was written to the disk, and end the thread; raises OSError."""
         self._pool.shutdown()
         if self._error is None and self._done < self._asked:
-            os.fdatasync(self._fd)
+            self._sync_now()
             self._reached(self._asked, self._asked_size)
 
+    def _sync_now(self) -> None:
+        # What the thread's sync did not take is lost, whatever a later one says: the kernel tells of it only once.
+        if self._running is not None:
+            self._running.result()
+        os.fdatasync(self._fd)
+
     def _begin(self) -> None:
-        self._running = True
         tell = partial(self._tell, self._asked, self._asked_size)
-        self._pool.submit(os.fdatasync, self._fd).add_done_callback(tell)
+        self._running = self._pool.submit(os.fdatasync, self._fd)
+        self._running.add_done_callback(tell)
 
     def _tell(self, number: int, size: int, done: Future[None]) -> None:
         """Run by the thread. The loop may be gone by then, and with it whoever waited."""
@@ -110,13 +116,14 @@ class JournalSync:
             self._loop.call_soon_threadsafe(self._ended, number, size, done.exception())
 
     def _ended(self, number: int, size: int, error: BaseException | None) -> None:
-        self._running = False
-        if isinstance(error, OSError):
+        self._running = None
+        if isinstance(error, OSError) and self._error is None:
             self._error = error
             self._failed(error)
+        if self._error is not None:
             for _, future in self._waiting:
                 if not future.done():
-                    future.set_exception(OSError(error.errno, error.strerror))
+                    future.set_exception(OSError(self._error.errno, self._error.strerror))
             self._waiting.clear()
             return
         self._reached(number, size)

@@ -34,6 +34,7 @@ from kbroker.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from kbroker.protocol.records import rewrite_timestamps
 from kbroker.protocol.wire import read_uvarint
 
 _BEGIN = 8
@@ -104,13 +105,17 @@ class Form:
             or self._get(self._key) is not partition
         ):
             return False
+        now_ms = self._ctx.services.clock.now_ms()
         try:
-            info = partition.append(records, self._acks, self._ctx.services.clock.now_ms())
+            info = partition.append(records, self._acks, now_ms)
         except TakesLonger:
             return False  # nothing has changed, and produce.py knows what to do
         except AppendError as err:
-            if err.code == ErrorCode.KAFKA_STORAGE_ERROR and not records.readonly:
-                records[:8] = _NO_OFFSET  # where the log has put its own before it came to the disk
+            if not records.readonly:
+                if err.code == ErrorCode.KAFKA_STORAGE_ERROR:
+                    records[:8] = _NO_OFFSET  # where the log has put its own before it came to the disk
+                if _LOOK(records)[2] != attributes:  # the log has put its time on it, and will again
+                    rewrite_timestamps(records, attributes, now_ms)
             return False
         before, after = self._parts
         if self._tagged:

@@ -33,7 +33,7 @@ class AbortedTransactions(NamedTuple):
     def overlapping(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of those that overlap [start, end)."""
         found: list[AbortedTxn] = []
-        for index in range(self.segments.index_at(start_offset), len(self.segments)):
+        for index in self.segments.aborting_from(self.segments.index_at(start_offset)):
             if self._proven(index).collect(start_offset, end_offset, found):
                 break
         return [(txn.producer_id, txn.first_offset) for txn in found]

@@ -158,13 +158,21 @@ class CheckpointFile:
         """Whether a thread has not written yet what it was last asked for."""
         return self._pending is not None and not self._pending.done()
 
-    def write_by(self, pool: Executor, lines: list[str]) -> Future[None]:
-        """Have entries written by a thread; raises the OSError of the last time."""
+    def begin(self) -> int:
+        """Return the number of a write whose entries are gathered from now on, in pieces.
+
+        Whatever is written in between is as it is then, and stays: an entry that was gathered before may be of a
+        partition that has been deleted, and created again.
+        """
+        self._asked += 1
+        return self._asked
+
+    def write_by(self, pool: Executor, lines: list[str], number: int | None = None) -> Future[None]:
+        """Have entries written by a thread; raises the OSError of the last time. `number` is from `begin`."""
         pending, self._pending = self._pending, None
         if pending is not None and pending.done():
             pending.result()
-        self._asked += 1
-        self._pending = pool.submit(self._put, self._asked, lines)
+        self._pending = pool.submit(self._put, self.begin() if number is None else number, lines)
         return self._pending
 
     def _put(self, number: int, lines: list[str], *, sync: bool = True) -> None:

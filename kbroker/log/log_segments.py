@@ -35,6 +35,7 @@ class Segments:
     """At least one segment, of which the last one is `active`; sizes in bytes, times in ms."""
 
     __slots__ = (
+        "_aborting",
         "_directory",
         "_files",
         "_idle_size",
@@ -64,7 +65,8 @@ class Segments:
         for name in names:
             if name.endswith(SEGMENT_SUFFIXES[1:]) and offset_of(name) not in bases:
                 remove_quietly(f"{directory}/{name}")
-        self.items = [Segment.open(directory, base, config, now_ms, files) for base in self.bases]
+        self._aborting: list[int] = []  # bases of those that may know of aborted transactions, and of some that went
+        self.items = [self._watched(Segment.open(directory, base, config, now_ms, files)) for base in self.bases]
         self.were_none = not self.items
         """Whether the directory held no segment."""
         if self.were_none:
@@ -114,6 +116,30 @@ class Segments:
         found = segment.find(upper_bound)
         return segment.size if found is None else found[0]
 
+    def aborting_from(self, index: int) -> Iterator[int]:
+        """Yield the places, from `index` on, of the segments that may know of aborted transactions: few of many."""
+        base = self.bases[index]
+        while (place := bisect_left(self._aborting, base)) < len(self._aborting):
+            base = self._aborting[place]
+            index = bisect_left(self.bases, base)
+            if index < len(self.bases) and self.bases[index] == base:
+                yield index
+                base += 1
+            else:
+                del self._aborting[place]
+
+    def _watched(self, segment: Segment) -> Segment:
+        """Hear of it when a segment gets its first aborted transaction, unless it may have one already."""
+        segment.txns.on_first = self._note_aborting
+        if not segment.txns.is_void():
+            self._note_aborting(segment.base_offset)
+        return segment
+
+    def _note_aborting(self, base: int) -> None:
+        place = bisect_left(self._aborting, base)
+        if self._aborting[place : place + 1] != [base]:
+            self._aborting.insert(place, base)
+
     # -- changing ---------------------------------------------------------------------------------------------
 
     def add(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
@@ -123,7 +149,7 @@ class Segments:
         segment = Segment.create(self._directory, base_offset, config, now_ms, self._files, jitter_ms=jitter_ms)
         if self.items and self._sealed_size is not None:
             self._sealed_size += self.active.size
-        self.items.append(segment)
+        self.items.append(self._watched(segment))
         self.bases.append(base_offset)
         self.active = segment
         self.directory_changed = True
@@ -139,13 +165,20 @@ class Segments:
         self.doomed.add(segment, segment.mark_deleted(), config, now_ms)
 
     def remove_first(self, count: int, config: LogConfig, now_ms: int) -> list[Segment]:
-        """Take the first `count` segments out, of which the active one must not be one, as `remove` does."""
-        gone = self.items[:count]
-        del self.items[:count], self.bases[:count]
-        if self._sealed_size is not None:
-            self._sealed_size -= sum(segment.size for segment in gone)
-        for segment in gone:
-            self.doomed.add(segment, segment.mark_deleted(), config, now_ms)
+        """Take the first `count` segments out, of which the active one must not be one, as `remove` does.
+
+        Where a file cannot be renamed those from there on stay, for another attempt. Raises OSError.
+        """
+        gone: list[Segment] = []
+        try:
+            for segment in self.items[:count]:
+                self.doomed.add(segment, segment.mark_deleted(), config, now_ms)
+                gone.append(segment)
+        finally:
+            del self.items[: len(gone)], self.bases[: len(gone)]
+            if self._sealed_size is not None:
+                self._sealed_size -= sum(segment.size for segment in gone)
+            del self._aborting[: bisect_left(self._aborting, self.bases[0])]
         return gone
 
     def remove_behind(self, index: int) -> None:
@@ -165,7 +198,8 @@ class Segments:
         OSError.
         """
         index, base = self.index_of(old[0]), old[0].base_offset
-        self.items[index : index + len(old)] = [Segment.open(self._directory, base, config, now_ms, self._files)]
+        segment = Segment.open(self._directory, base, config, now_ms, self._files)
+        self.items[index : index + len(old)] = [self._watched(segment)]
         self.bases[index : index + len(old)] = [base]
         self._sealed_size = None
         for segment, paths in zip(old, doomed, strict=True):

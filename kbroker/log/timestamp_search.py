@@ -6,7 +6,6 @@ what a log holds, though it repairs indexes on the way.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
 from kbroker.divided import Divided
@@ -21,6 +20,7 @@ from kbroker.protocol.records import BatchHeader, compute_crc, wrap
 
 _MAX_DECOMPRESSED = 1 << 30  # these batches have been accepted already; the bound only stops a broken file
 _I64 = 2**63
+_SEGMENTS = 8  # looked at in one go: the first look at one opens three files
 _CHECKED_BYTES = 1 << 20  # of what a search passes over; the time index brings it nearer than that, but for odd times
 
 
@@ -31,20 +31,17 @@ Found = tuple[int, int, int]
 class TimestampSearch:
     """The search in one log. It is work in slices: whatever the log holds between two of them is what counts."""
 
-    __slots__ = ("_closed", "_newest", "_segments")
+    __slots__ = ("_segments",)
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
-        self._closed: list[Segment] = []
-        self._newest: list[int] = []  # the largest timestamp up to each of the closed segments
 
     def first_at(self, timestamp: int, extent: Callable[[], LogExtent]) -> Divided[Found | None]:
         """Find the first record at or after `timestamp`; raises ApiError(CORRUPT_MESSAGE)."""
         passed = 0
         while True:
-            now = extent()
-            start = max(now.start_offset, passed)
-            found = self._first_batch(timestamp, now, start)
+            start = max(extent().start_offset, passed)
+            found = yield from self._first_batch(timestamp, extent, start)
             if found is None:
                 return None
             header, batch = found
@@ -54,49 +51,75 @@ class TimestampSearch:
             passed = header.last_offset + 1
             yield
 
-    def _first_batch(self, timestamp: int, extent: LogExtent, start: int) -> tuple[BatchHeader, bytes] | None:
+    def _first_batch(
+        self, timestamp: int, extent: Callable[[], LogExtent], start: int
+    ) -> Divided[tuple[BatchHeader, bytes] | None]:
         """Return the first batch from `start` on that says it holds such a timestamp."""
         segments = self._segments
-        first = max(self._first_candidate(timestamp), segments.index_at(start - 1) if start else 0)
-        for index in range(first, len(segments)):
-            for found in _batches_at(segments, extent, index, timestamp, start):
-                return found
+        for index in _places(segments, segments.index_at(start - 1) if start else 0):
+            if index is None:
+                yield
+            elif not _is_older(segments, index, timestamp):
+                for found in _batches_at(segments, extent(), index, timestamp, start):
+                    return found
         return None
-
-    def _first_candidate(self, timestamp: int) -> int:
-        """Return the index of the first segment that may hold `timestamp` or a later one.
-
-        What the closed segments say together is remembered for as long as they are the same, and their ends are proven.
-        """
-        closed = self._segments[:-1]
-        if self._closed != closed:
-            largest = -1
-            newest: list[int] = []
-            for segment in closed:
-                largest = max(largest, segment.max_timestamp)
-                if segment.indexes.damaged or (segment.found.unproven and not segment.found.end_proven):
-                    return bisect_left(newest, timestamp)  # whoever comes to this one has to look
-                newest.append(largest)
-            self._closed, self._newest = closed, newest
-        return bisect_left(self._newest, timestamp)
 
     def largest(self, extent: Callable[[], LogExtent]) -> Divided[Found | None]:
         """Find the first record that has the largest timestamp; raises ApiError(CORRUPT_MESSAGE)."""
         segments = self._segments
-        index = max(range(len(segments)), key=lambda each: segments[each].max_timestamp)
-        timestamp, segment = segments[index].max_timestamp, segments[index]
-        start = segment.base_offset
-        while timestamp >= 0 and (index := segments.index_of(segment)) >= 0:
-            found = next(_batches_at(segments, extent(), index, timestamp, start), None)
-            if found is None:
+        while True:
+            timestamp, segment = yield from self._newest()
+            if timestamp < 0:
                 return None
-            header, batch = found
-            record = yield from _search(header, batch, timestamp, 0)
-            if record is not None:
-                return record
-            start = header.last_offset + 1
+            start = segment.base_offset
+            while (index := segments.index_of(segment)) >= 0:  # or it has been deleted or compacted meanwhile
+                found = next(_batches_at(segments, extent(), index, timestamp, start), None)
+                if found is None:
+                    return None
+                header, batch = found
+                record = yield from _search(header, batch, timestamp, 0)
+                if record is not None:
+                    return record
+                start = header.last_offset + 1
+                yield
             yield
-        return None
+
+    def _newest(self) -> Divided[tuple[int, Segment]]:
+        """Return the largest timestamp, -1 without one, and the first segment that has it."""
+        segments = self._segments
+        largest, newest = -1, segments.active
+        for index in _places(segments, 0):
+            if index is None:
+                yield
+            elif segments[index].max_timestamp > largest:
+                largest, newest = segments[index].max_timestamp, segments[index]
+        return largest, newest
+
+
+def _places(segments: Segments, index: int) -> Iterator[int | None]:
+    """Yield the places of all segments from `index` on; None now and then, so that others may go first.
+
+    Whatever becomes of the segments then, none is left out of what comes behind those that were told.
+    """
+    count = 0
+    while True:
+        following = segments.bases[index + 1] if index + 1 < len(segments) else None
+        yield index
+        if following is None:
+            return
+        count += 1
+        index += 1
+        if count % _SEGMENTS == 0:
+            yield None
+            index = segments.index_at(following)
+
+
+def _is_older(segments: Segments, index: int, timestamp: int) -> bool:
+    """Whether a closed segment surely holds nothing so late; of one whose end is not proven nothing is sure."""
+    segment = segments[index]
+    if segment is segments.active or segment.max_timestamp >= timestamp or segment.indexes.damaged:
+        return False
+    return not segment.found.unproven or segment.found.end_proven
 
 
 def _batches_at(

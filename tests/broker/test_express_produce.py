@@ -19,6 +19,7 @@ from kbroker.network.dispatch import Dispatcher
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.records import build_batch
 
 TOPICS = ("first", "second", "a-longer-name")
 NOW = 1_700_000_000_000
@@ -119,11 +120,12 @@ def some_frame(rng, version, ids):
     return bytes(frame)
 
 
-async def two_sides(tmp_path, story):
+async def two_sides(tmp_path, story, **more):
     nodes = []
     try:
         for name in ("express", "reference"):
             config = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / name), "num.partitions": "2"}
+            config |= {key.replace("_", "."): value for key, value in more.items()}
             nodes.append(await BrokerNode.start(BrokerConfig(config), Clock()))
         await story(Side(nodes[0], True), Side(nodes[1], False))
     finally:
@@ -207,3 +209,35 @@ def test_a_disk_that_takes_nothing_for_a_while(tmp_path, monkeypatch):
         assert express.logs() == reference.logs()
 
     asyncio.run(two_sides(tmp_path, story))
+
+
+def test_a_batch_that_is_refused_with_our_time_on_it(tmp_path, monkeypatch):
+    """The log stamps a batch before it finds its sequence out of order, or the disk full."""
+    full = False
+    append = Segment.append
+
+    def failing(*arguments):
+        if full:
+            raise OSError(errno.ENOSPC, "full")
+        append(*arguments)
+
+    monkeypatch.setattr(Segment, "append", failing)
+
+    def frame(sequence):
+        records = build_batch([(NOW, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        plain = [PartitionProduceData(0, records)]
+        request = ProduceRequest(
+            acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name="first", partition_data=plain)]
+        )
+        header = RequestHeader(request_api_key=0, request_api_version=9, correlation_id=1, client_id="c")
+        return encode(header, 2) + encode(request, 9)
+
+    async def story(express, reference):
+        nonlocal full
+        for sequence, takes_nothing in ((0, False), (1, False), (9, False), (2, True), (2, False), (3, False)):
+            full = takes_nothing
+            assert express.ask(frame(sequence)) == reference.ask(frame(sequence)), sequence
+        assert express.logs() == reference.logs()
+        assert express.logs()["first", 0][0] == 4
+
+    asyncio.run(two_sides(tmp_path, story, log_message_timestamp_type="LogAppendTime"))

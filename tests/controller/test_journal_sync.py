@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from kbroker.controller import embedded
 from kbroker.controller.embedded import JOURNAL, CorruptMetadata, EmbeddedStore
 from kbroker.controller.store import Put
 
@@ -96,6 +97,77 @@ def test_a_sync_that_fails_is_told_and_nothing_is_written_any_more(tmp_path, mon
             store.stored()
 
     with_store(tmp_path, monkeypatch, work)
+
+
+class ForgetfulDisk:
+    """Tells one sync of an error, as Linux does, and none behind it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+        self.left = failing
+        monkeypatch.setattr(os, "fdatasync", self._sync)
+
+    def _sync(self, _fd: int) -> None:
+        self.left -= 1
+        fails = self.left == 0
+        self.begun.set()
+        assert self.may_end.wait(PATIENCE_S)
+        if fails:
+            raise OSError(errno.EIO, "broken")
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_what_a_sync_lost_is_not_found_by_the_next(tmp_path, monkeypatch, failing):
+    """The first sync is the thread's, the second that of whoever cannot wait."""
+
+    async def work(store, _disk, failures):
+        disk = ForgetfulDisk(monkeypatch, failing)
+        store.write([Put("/a", {})])
+        assert disk.begun.wait(PATIENCE_S)
+        store.write([Put("/b", {})])
+        stored = store.stored()
+        disk.may_end.set()
+        with pytest.raises(OSError, match="broken"):
+            store.settle()
+        with pytest.raises(OSError, match="broken"):
+            await stored
+        assert len(failures) == 1
+
+    with_store(tmp_path, monkeypatch, work)
+
+
+def test_a_close_tells_of_what_the_last_sync_lost(tmp_path, monkeypatch):
+    async def run():
+        store = EmbeddedStore(str(tmp_path))
+        store.sync_by_thread(asyncio.get_running_loop(), lambda _error: None)
+        disk = ForgetfulDisk(monkeypatch, 1)
+        store.write([Put("/a", {})])
+        assert disk.begun.wait(PATIENCE_S)
+        disk.may_end.set()
+        with pytest.raises(OSError, match="broken"):
+            store.close()
+
+    asyncio.run(run())
+
+
+def test_a_compaction_whose_end_fails_leaves_no_hole(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "_COMPACT_BYTES", 200)
+    store = EmbeddedStore(str(tmp_path))
+    sync = os.fdatasync
+
+    def failing(fd: int) -> None:
+        if os.fstat(fd).st_size == 0:
+            raise OSError(errno.EIO, "broken")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", failing)
+    for number in range(20):
+        store.write([Put(f"/{number}", {})])
+    store.close()
+    again = EmbeddedStore(str(tmp_path))
+    assert len(again.children("")) == 20
+    again.close()
 
 
 def test_what_is_written_before_a_close_is_there(tmp_path, monkeypatch):

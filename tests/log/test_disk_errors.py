@@ -231,3 +231,31 @@ print(done)
     assert result.returncode == 0, result.stderr
     log = open_log(tmp_path / "topic-0", clean=False)
     assert log.log_end_offset == int(result.stdout)
+
+
+@pytest.mark.parametrize("at", range(9))
+def test_segments_that_cannot_be_renamed_now_go_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """A full disk may have no room for a longer name, just when retention is to make some."""
+    config = LogConfig(segment_bytes=80, file_delete_delay_ms=0, retention_ms=1)
+    log = open_log(tmp_path / "many-0", config=config)
+    for _ in range(5):
+        log.append_as_leader(batch(), 0, NOW)
+    log.set_high_watermark(5)
+    rename, calls = os.rename, 0
+
+    def failing(old: str, new: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at + 1:
+            raise OSError(errno.ENOSPC, "full")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(OSError, match="full"):
+        log.delete_old_segments(NOW + 10)
+    assert log.size == sum(segment.size for segment in log.segments)
+    log.delete_old_segments(NOW + 10)
+    log.purge_deleted(NOW + 10)
+    assert log.segments.bases == [5]
+    left = [name for name in os.listdir(log.directory) if not name.startswith(f"{5:020d}")]
+    assert [name for name in left if "log" in name or "index" in name] == []

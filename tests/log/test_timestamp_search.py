@@ -5,16 +5,18 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from kbroker.divided import Divided, whole
+from kbroker.log.files import FileHandle
+from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compression import CODEC_NAMES
 from kbroker.protocol.records import compute_crc
 from tests.log.bombs import BASE, minimal, numbered
-from tests.log.builders import NOW, batch, open_log
+from tests.log.builders import HOUR, NOW, batch, committed, open_log
 
 T = TypeVar("T")
 
@@ -89,3 +91,73 @@ def test_a_header_that_lies_does_not_stop_the_search(log: PartitionLog) -> None:
     log.append_as_leader(batch(1, timestamp=BASE + 500), 0, NOW)
     assert log.offset_for_timestamp(BASE + 400) == (10, BASE + 500, 0)
     assert log.offset_for_timestamp(BASE + 600) is None
+
+
+def of_many_segments(directory: Path, count: int) -> PartitionLog:
+    """Return a log of one record a segment, as a start finds it."""
+    config = LogConfig(segment_bytes=80, file_delete_delay_ms=0, retention_ms=1)
+    log = open_log(directory, config=config)
+    for number in range(count):
+        log.append_as_leader(batch(timestamp=BASE + number), 0, NOW)
+    log.close()
+    return committed(open_log(directory, config=config))
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_many_segments_are_opened_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: bool) -> None:
+    log = of_many_segments(tmp_path / "many-0", 300)
+    opened = 0
+    init = FileHandle.__init__
+
+    def counting(*arguments: Any) -> None:
+        nonlocal opened
+        opened += 1
+        init(*arguments)
+
+    monkeypatch.setattr(FileHandle, "__init__", counting)
+    work = log.find_max_timestamp() if largest else log.find_timestamp(BASE + 290)
+    before, most = 0, 0
+
+    def watched() -> Divided[Any]:
+        nonlocal before, most
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value
+            most, before = max(most, opened - before), opened
+            yield
+
+    assert whole(watched()) == ((299, BASE + 299, 0) if largest else (290, BASE + 290, 0))
+    assert opened >= 290
+    assert most < 30
+
+
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("steps", [1, 3, 6])
+def test_segments_that_go_between_two_slices(tmp_path: Path, steps: int, largest: bool) -> None:
+    log = of_many_segments(tmp_path / "many-0", 100)
+    work = log.find_max_timestamp() if largest else log.find_timestamp(BASE + 60)
+    for _ in range(steps):
+        next(work)
+    log.advance_log_start(50, NOW)
+    log.delete_old_segments(BASE + 80)
+    log.append_as_leader(batch(timestamp=BASE + 200), 0, NOW)
+    found = whole(work)
+    if largest:
+        assert found in ((99, BASE + 99, 0), (100, BASE + 200, 0))
+    else:
+        assert found is not None
+        assert found[0] >= 60
+
+
+def test_deleted_segments_are_not_kept_by_a_search(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "many-0", config=LogConfig(segment_bytes=80, file_delete_delay_ms=0, retention_ms=1))
+    for number in range(40):
+        log.append_as_leader(batch(timestamp=BASE + number), 0, NOW)
+    committed(log)
+    assert log.offset_for_timestamp(BASE + 20) == (20, BASE + 20, 0)
+    assert log.max_timestamp_offset() == (39, BASE + 39, 0)
+    assert log.delete_old_segments(NOW + HOUR) == 40
+    assert log.purge_deleted(NOW + HOUR) == 160
+    assert log.segments.active.files.count == 1

@@ -44,7 +44,8 @@ class Checkpointed(NamedTuple):
 class Checkpointer:
     """Writes the checkpoints of the logs in `logs`; intervals in ms.
 
-    `report` hears of a write that failed; while `in_use` is false nothing is written.
+    `report` hears of a write that failed; while `in_use` is false nothing is written. `save_cleaned` writes what the
+    cleaner keeps, the fourth checkpoint, which may name a deleted partition as well.
     """
 
     __slots__ = (
@@ -54,7 +55,9 @@ class Checkpointer:
         "_in_use",
         "_logs",
         "_report",
+        "_save_cleaned",
         "_stale",
+        "_stale_cleaned",
         "_writers",
         "_written_ms",
     )
@@ -65,8 +68,9 @@ class Checkpointer:
         logs: dict[Key, PartitionLog],
         flusher: Flusher,
         report: Callable[[OSError], None],
-        in_use: Callable[[], bool],
         *,
+        in_use: Callable[[], bool],
+        save_cleaned: Callable[[], None],
         recovery_point_interval_ms: int,
         log_start_interval_ms: int,
         high_watermark_interval_ms: int,
@@ -76,14 +80,16 @@ class Checkpointer:
         self._flusher = flusher
         self._report = report
         self._in_use = in_use
+        self._save_cleaned = save_cleaned
         self._writers: list[tuple[int, CheckpointFile, OffsetOf]] = [
             (recovery_point_interval_ms, self._file(checkpoints.RECOVERY_POINTS), _recovery_point),
             (log_start_interval_ms, self._file(checkpoints.LOG_STARTS), _log_start),
             (high_watermark_interval_ms, self._file(checkpoints.HIGH_WATERMARKS), _high_watermark),
         ]
         self._written_ms = [0] * len(self._writers)
-        self._stale: set[Key] = set()  # deleted partitions that a checkpoint on the disk may still name
-        self._forgetting: deque[tuple[set[Key], list[Future[None]]]] = deque()
+        self._stale: dict[Key, object] = {}  # deleted partitions that a checkpoint on the disk may still name
+        self._stale_cleaned = False  # whether that of the cleaner may
+        self._forgetting: deque[tuple[dict[Key, object], list[Future[None]]]] = deque()
 
     def _file(self, name: str) -> CheckpointFile:
         return CheckpointFile(f"{self._directory}/{name}")
@@ -111,11 +117,12 @@ class Checkpointer:
             if now_ms - self._written_ms[index] < interval or file.is_busy:
                 continue
             self._written_ms[index] = now_ms
+            number = file.begin()
             lines = yield from self._lines(offset_of_log)
             if not self._in_use():
                 return  # since a moment ago: there are no logs any more, and nothing must be written of none
             try:
-                file.write_by(self._flusher.pool, lines)
+                file.write_by(self._flusher.pool, lines, number)
             except OSError as error:
                 logger.error("%s: %s", file.path, error)
                 self._report(error)
@@ -136,30 +143,41 @@ class Checkpointer:
 
     # -- deleted partitions -----------------------------------------------------------------------------------
 
-    def deleted(self, key: Key) -> None:
-        """Hear of a partition that is in `logs` no more."""
-        self._stale.add(key)
+    def deleted(self, key: Key, *, was_cleaned: bool) -> None:
+        """Hear of a partition that is in `logs` no more, and whether the cleaner had kept anything of it."""
+        self._stale[key] = object()  # another one if it is created and deleted once more
+        self._stale_cleaned |= was_cleaned
 
     def forget(self, key: Key) -> None:
-        """Let nothing on the disk speak of a partition that was deleted: one of its name is about to be."""
+        """Let no checkpoint say anything of a partition that was deleted: one of the same name is about to be."""
         if key in self._stale:
             self.write_all()
+            self._forget_cleaned()
             self._stale.clear()
+
+    def _forget_cleaned(self) -> None:
+        if self._stale_cleaned:
+            self._stale_cleaned = False
+            self._save_cleaned()
 
     def forget_deleted(self) -> Divided[None]:
         """Have everything written anew, without the deleted partitions, once their renames are on the disk."""
-        gone = set(self._stale)
+        gone = dict(self._stale)
         written = [self._flusher.pool.submit(sync_directory, self._directory)]
         for _, file, offset_of_log in self._writers:
+            number = file.begin()
             lines = yield from self._lines(offset_of_log)
-            written.append(file.write_by(self._flusher.pool, lines))
+            written.append(file.write_by(self._flusher.pool, lines, number))
+        self._forget_cleaned()
         self._forgetting.append((gone, written))
 
     def settle_forgotten(self) -> None:
         """Take over what a thread has written since; raises the OSError of what it could not."""
         while self._forgetting and all(future.done() for future in self._forgetting[0][1]):
             gone, written = self._forgetting.popleft()
-            self._stale -= gone
+            for key, departure in gone.items():
+                if self._stale.get(key) is departure:
+                    del self._stale[key]
             for future in written:
                 future.result()
 

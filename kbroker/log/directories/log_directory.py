@@ -114,19 +114,20 @@ class LogDirectory:
         self._departures = Departures(self.directory, self._remover, self.report)
         self.files = OpenFiles() if files is None else files
         self._flusher = Flusher()
+        pool = cleaner_pool or WorkerPool()
+        self._own_pool = pool if cleaner_pool is None else None
+        self.cleaner = Cleaner(self.directory, self.logs, pool)
         self._checkpointer = Checkpointer(
             self.directory,
             self.logs,
             self._flusher,
             self.report,
-            lambda: not self.failure,
+            in_use=lambda: not self.failure,
+            save_cleaned=self.cleaner.save,
             recovery_point_interval_ms=recovery_point_interval_ms,
             log_start_interval_ms=log_start_interval_ms,
             high_watermark_interval_ms=high_watermark_interval_ms,
         )
-        pool = cleaner_pool or WorkerPool()
-        self._own_pool = pool if cleaner_pool is None else None
-        self.cleaner = Cleaner(self.directory, self.logs, pool)
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -205,7 +206,7 @@ class LogDirectory:
                 progress=progress.add,
                 on_disk_error=self.report,
                 files=self.files,
-                later=self._later.append,
+                later=self.do_later,
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             return log
@@ -327,7 +328,7 @@ class LogDirectory:
                 topic_id=topic_id,
                 on_disk_error=self.report,
                 files=self.files,
-                later=self._later.append,
+                later=self.do_later,
             )
             self.logs[topic, partition] = log
         elif log.topic_id is None and topic_id is not None:
@@ -345,24 +346,21 @@ class LogDirectory:
         go have gone.
         """
         time_ms = self._now_ms if now_ms is None else now_ms
-        was_cleaned = False
         for key in keys:
             log = self.logs.pop(key, None)
             if log is not None:
-                was_cleaned |= self.cleaner.forget(key)
+                was_cleaned = self.cleaner.forget(key)
                 self._departures.add(key, log, time_ms)
-                self._checkpointer.deleted(key)
+                self._checkpointer.deleted(key, was_cleaned=was_cleaned)
         failure = self._departures.finish_some(AT_ONCE)
-        self._later.append(self._depart(was_cleaned=was_cleaned))
+        self._later.append(self._depart())
         if failure is not None:
             raise failure
 
-    def _depart(self, *, was_cleaned: bool) -> Divided[None]:
+    def _depart(self) -> Divided[None]:
         """Take away what of deleted partitions is left, and then what the checkpoints say of them."""
         yield from self._departures.finish_all()
         yield from self._checkpointer.forget_deleted()
-        if was_cleaned:
-            self.cleaner.save()
 
     def future_path(self, topic: str, partition: int) -> str:
         """Return a new name for the directory of a partition that is being moved here."""
@@ -374,6 +372,7 @@ class LogDirectory:
         Raises OSError, and then nothing has changed but this: files of another topic that had the name are moved aside.
         """
         path = f"{self.directory}/{log.topic}-{log.partition}"
+        self._departures.finish((log.topic, log.partition))  # or it would take this one's directory for its own
         log.release_idle(force=True)  # open indexes know their files by name
         self.logs[log.topic, log.partition] = log
         try:
@@ -416,6 +415,10 @@ class LogDirectory:
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
     # -- what is due ------------------------------------------------------------------------------------------
+
+    def do_later(self, work: Divided[None]) -> None:
+        """Have work done in pieces when `due` comes to it; without it nothing is lost."""
+        self._later.append(work)
 
     def tick(self, now_ms: int) -> None:
         """Do all that is due, and wait until it is done."""

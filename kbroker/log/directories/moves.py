@@ -147,6 +147,7 @@ class Move:
             compacted=log.may_have_holes,
             on_disk_error=self.target.report,
             files=self.target.files,
+            later=self.target.do_later,
         )
         if (moved.log_start_offset, moved.log_end_offset) != (log.log_start_offset, log.log_end_offset):
             raise OSError(f"the copy ends at {moved.log_end_offset}, the log at {log.log_end_offset}")

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
 
 from kbroker.log.files import remove_quietly
 
@@ -20,9 +21,10 @@ logger = logging.getLogger(__name__)
 class Remover:
     """Removes on a thread of its own, which is there from the first removal on."""
 
-    __slots__ = ("_last", "_pool")
+    __slots__ = ("_closing", "_last", "_pool")
 
     def __init__(self) -> None:
+        self._closing = Event()
         self._pool: ThreadPoolExecutor | None = None
         self._last: Future[None] | None = None
 
@@ -30,7 +32,8 @@ class Remover:
         """Have files or whole directories removed; what is not there any more is passed over."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-remove")
-        self._last = self._pool.submit(_remove_all, list(paths))
+            self._closing = Event()
+        self._last = self._pool.submit(_remove_all, list(paths), self._closing)
 
     def wait(self) -> None:
         """Wait until all is removed."""
@@ -38,14 +41,17 @@ class Remover:
             self._last.result()
 
     def close(self) -> None:
-        """End the thread after the files that it is at; what is left is removed by the next start."""
+        """End the thread after the file or directory that it is at; what is left is removed by the next start."""
         if self._pool is not None:
+            self._closing.set()
             self._pool.shutdown(cancel_futures=True)
             self._pool, self._last = None, None
 
 
-def _remove_all(paths: list[str]) -> None:
+def _remove_all(paths: list[str], closing: Event) -> None:
     for path in paths:
+        if closing.is_set():
+            return
         try:
             if os.path.isdir(path):
                 shutil.rmtree(path, ignore_errors=True)

@@ -212,9 +212,9 @@ class Segment:
             if batch.last_offset >= offset:
                 return position, batch.size
             position += batch.size
-        for position, header in scan_headers(self.handle, position, self.size):
+        for place, header in scan_headers(self.handle, position, self.size):
             if header.last_offset >= offset:
-                return position, header.size
+                return place, header.size
         return None
 
     def is_whole_from(self, offset: int) -> bool:
@@ -412,7 +412,8 @@ class Segment:
 
     def _mark(self, suffixes: tuple[str, ...]) -> list[str]:
         self.release()
-        if LOG_SUFFIX in suffixes:
+        again = self.deleted  # the last attempt came half the way
+        if not again:
             with contextlib.suppress(OSError):
                 self._inode = os.stat(self.path()).st_ino
         self.deleted = True  # first: whoever reads on another thread and finds another file can tell why
@@ -422,9 +423,11 @@ class Segment:
             try:
                 os.rename(path, path + DELETED_SUFFIX)
             except FileNotFoundError:
+                if again:
+                    doomed.append(path + DELETED_SUFFIX)
                 continue
             except OSError:
-                self.deleted = bool(doomed)
+                self.deleted = again or bool(doomed)
                 raise
             doomed.append(path + DELETED_SUFFIX)
             passed("segment.marked")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.log.files import TXN_INDEX_SUFFIX, offset_name, open_descriptor, read_optional, write_all
@@ -47,7 +47,7 @@ def decode_aborted(fields: Sequence[int], previous: int) -> AbortedTxn:
 class TxnIndex:
     """Aborted transactions whose markers lie in one segment, in the order of their markers."""
 
-    __slots__ = ("_base", "_entries", "_path", "missing", "proven")
+    __slots__ = ("_base", "_entries", "_path", "missing", "on_first", "proven")
 
     def __init__(self, directory: str, base_offset: int) -> None:
         self._base = base_offset
@@ -57,6 +57,8 @@ class TxnIndex:
         """Whether the file is absent or broken, so that only the log itself can tell what it should hold."""
         self.proven = False
         """Whether the entries are known to be those of the log."""
+        self.on_first: Callable[[int], None] = lambda _base: None
+        """Hears of the segment's base when the first entry comes."""
 
     def move(self, directory: str) -> None:
         self._path = offset_name(directory, self._base, TXN_INDEX_SUFFIX)
@@ -71,6 +73,13 @@ class TxnIndex:
     def accept(self) -> None:
         """Note that the entries are those of the log."""
         self.proven = True
+
+    def is_void(self) -> bool:
+        """Whether the file is there and empty, so that nothing need be read; raises OSError."""
+        try:
+            return os.stat(self._path).st_size == 0
+        except FileNotFoundError:
+            return False
 
     def _read(self) -> list[AbortedTxn]:
         data = read_optional(self._path)
@@ -106,6 +115,8 @@ class TxnIndex:
                 raise
         finally:
             os.close(fd)
+        if not entries:
+            self.on_first(self._base)
         entries.append(entry)
 
     def truncate_to(self, offset: int) -> None:

@@ -28,12 +28,14 @@ class World:
         self.flusher = Flusher()
         self.in_use = True
         self.reported: list[OSError] = []
+        self.saved: list[bool] = []
         self.checkpointer = Checkpointer(
             str(directory),
             self.logs,
             self.flusher,
             self.reported.append,
-            lambda: self.in_use,
+            in_use=lambda: self.in_use,
+            save_cleaned=lambda: self.saved.append(True),
             recovery_point_interval_ms=60_000,
             log_start_interval_ms=60_000,
             high_watermark_interval_ms=5_000,
@@ -85,7 +87,7 @@ def test_a_deleted_name_is_gone_from_the_disk_before_it_is_given_again(world: Wo
     world.checkpointer.forget(KEY)
     assert world.checkpointer.read().high_watermarks == {KEY: 10}, "it was not deleted"
     del world.logs[KEY]
-    world.checkpointer.deleted(KEY)
+    world.checkpointer.deleted(KEY, was_cleaned=False)
     world.checkpointer.forget(KEY)
     assert world.checkpointer.read().keys == set()
 
@@ -93,7 +95,7 @@ def test_a_deleted_name_is_gone_from_the_disk_before_it_is_given_again(world: Wo
 def test_what_a_thread_has_written_need_not_be_written_again(world: World) -> None:
     world.checkpointer.write_all()
     del world.logs[KEY]
-    world.checkpointer.deleted(KEY)
+    world.checkpointer.deleted(KEY, was_cleaned=False)
     whole(world.checkpointer.forget_deleted())
     world.flusher.close(NOW)
     world.checkpointer.settle_forgotten()
@@ -101,3 +103,15 @@ def test_what_a_thread_has_written_need_not_be_written_again(world: World) -> No
     (world.directory / HIGH_WATERMARKS).unlink()
     world.checkpointer.forget(KEY)
     assert HIGH_WATERMARKS not in world.files()
+
+
+def test_what_the_cleaner_keeps_is_saved_once_and_only_where_it_knew_the_name(world: World) -> None:
+    del world.logs[KEY]
+    world.checkpointer.deleted(KEY, was_cleaned=False)
+    whole(world.checkpointer.forget_deleted())
+    assert world.saved == []
+    world.checkpointer.deleted(KEY, was_cleaned=True)
+    world.checkpointer.deleted(("t", 1), was_cleaned=False)
+    whole(world.checkpointer.forget_deleted())
+    world.checkpointer.forget(KEY)
+    assert world.saved == [True]

@@ -246,3 +246,20 @@ def test_a_move_that_fails_at_its_end_leaves_the_target_without_a_note_of_its_cl
     assert source.cleaner.cleaned_to(*KEY) == 2
     assert target.cleaner.cleaned_to(*KEY) is None, "a new partition of that name is dirty from its start"
     dirs.close()
+
+
+def test_a_log_that_has_moved_takes_large_snapshots_in_pieces(tmp_path: Path) -> None:
+    dirs = load(new_dirs(tmp_path))
+    created_in(dirs, dirs.managers[1])
+    dirs.move(*KEY, dirs.managers[2].directory)
+    until(dirs, lambda: dirs.home(KEY) is dirs.managers[2])
+    log = dirs.managers[2].logs[KEY]
+    for producer_id in range(1000):
+        records = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        log.append_as_leader(records, 0, NOW)
+    log.roll(NOW)
+    path = Path(log.directory) / f"{log.log_end_offset:020d}.snapshot"
+    assert not path.exists()
+    dirs.tick(NOW)
+    assert path.exists()
+    dirs.close()
