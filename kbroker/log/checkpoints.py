@@ -151,7 +151,7 @@ class CheckpointFile:
     def write(self, offsets: Offsets, *, sync: bool = True) -> None:
         """Write now, after a write that is under way; raises OSError. Without `sync` it holds over a crash only."""
         self._asked += 1
-        self._put(self._asked, [offset_line(key, offset) for key, offset in offsets.items()], sync=sync)
+        self.put(self._asked, [offset_line(key, offset) for key, offset in offsets.items()], sync=sync)
 
     @property
     def is_busy(self) -> bool:
@@ -172,10 +172,11 @@ class CheckpointFile:
         pending, self._pending = self._pending, None
         if pending is not None and pending.done():
             pending.result()
-        self._pending = pool.submit(self._put, self.begin() if number is None else number, lines)
+        self._pending = pool.submit(self.put, self.begin() if number is None else number, lines)
         return self._pending
 
-    def _put(self, number: int, lines: list[str], *, sync: bool = True) -> None:
+    def put(self, number: int, lines: list[str], *, sync: bool = True) -> None:
+        """Write entries, on any thread, unless what was begun later has been written; raises OSError."""
         with self._lock:
             if number > self._written:
                 write_lines(self.path, lines, sync=sync)

@@ -58,7 +58,8 @@ class OpenFiles:
         self._ring: dict[Holder, None] = {}  # the one that is looked at next comes first
         self._kept: WeakSet[Holder] = WeakSet()
         self._thread = 0
-        _all.add(self)
+        with _all_lock:
+            _all.add(self)
 
     @property
     def count(self) -> int:
@@ -108,6 +109,12 @@ class OpenFiles:
 
 
 _all: WeakSet[OpenFiles] = WeakSet()
+_all_lock = threading.Lock()  # logs are opened, and files needed, on several threads
+
+
+def _everybodys() -> list[OpenFiles]:
+    with _all_lock:
+        return list(_all)
 
 
 def retried(work: Callable[[], T]) -> T:
@@ -115,6 +122,6 @@ def retried(work: Callable[[], T]) -> T:
     try:
         return work()
     except OSError as error:
-        if error.errno not in _EXHAUSTED or not sum(each.give_up_some() for each in list(_all)):
+        if error.errno not in _EXHAUSTED or not sum(each.give_up_some() for each in _everybodys()):
             raise
     return work()

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kbroker.divided import Divided, whole
 from kbroker.log import checkpoints
+from kbroker.log.checkpoints import CheckpointFile
 from kbroker.log.cleaner.cleanable import Cleanable, examine, make_job
 from kbroker.log.cleaner.swap import remove_cleaned, replace_segments
 from kbroker.log.cleaner.worker_pool import WorkerPool, WorkerProcess
@@ -39,6 +41,8 @@ class _Running:
     read_bytes: int
     left_bytes: int = 0
     end_offset: int = -1
+    noted: Future[None] | None = None
+    """Done once it is on disk that the log may have holes; until then there must be none."""
     abandoned: bool = False
     ended: bool = False
     told: dict[str, Any] = field(default_factory=dict)
@@ -48,8 +52,16 @@ class _Running:
 class Cleaner:
     """Compaction of the logs of one directory; times in ms."""
 
-    def __init__(self, directory: str, logs: Mapping[Key, PartitionLog], pool: WorkerPool) -> None:
-        self._path = f"{directory}/{checkpoints.CLEANER_OFFSETS}"
+    def __init__(
+        self,
+        directory: str,
+        logs: Mapping[Key, PartitionLog],
+        pool: WorkerPool,
+        writer: Callable[[], Executor],
+    ) -> None:
+        """`writer` has a thread that may wait for the disk."""
+        self._file = CheckpointFile(f"{directory}/{checkpoints.CLEANER_OFFSETS}")
+        self._writer = writer
         self._logs = logs
         self._pool = pool
         self._cleaned_to: dict[Key, int] = {}
@@ -66,12 +78,12 @@ class Cleaner:
 
         An entry also tells recovery that a log may have holes, so that it stays as long as its log does.
         """
-        found = checkpoints.read_offsets(self._path)
+        found = checkpoints.read_offsets(self._file.path)
         for key, offset in found.items():
             log = self._logs.get(key)
             if log is not None:
                 self._cleaned_to[key] = offset if offset <= log.log_end_offset else log.log_start_offset
-        if not checkpoints.is_whole(self._path, found):
+        if not checkpoints.is_whole(self._file.path, found):
             # It may have named any of them.
             for key, log in self._logs.items():
                 self._cleaned_to.setdefault(key, log.log_start_offset)
@@ -80,10 +92,20 @@ class Cleaner:
 
     def save(self) -> None:
         """Write down how far each log is clean; what could not be written is only cleaned again."""
+        self._write(self._file.begin(), self._lines())
+
+    def save_by_thread(self) -> Future[None]:
+        """Do so on a thread: a compaction is no reason for the event loop to wait for the disk."""
+        return self._writer().submit(self._write, self._file.begin(), self._lines())
+
+    def _lines(self) -> list[str]:
+        return [checkpoints.offset_line(key, offset) for key, offset in self._cleaned_to.items()]
+
+    def _write(self, number: int, lines: list[str]) -> None:
         try:
-            checkpoints.write_offsets(self._path, self._cleaned_to)
+            self._file.put(number, lines)
         except OSError as error:
-            logger.error("%s could not be written: %s", self._path, error)
+            logger.error("%s could not be written: %s", self._file.path, error)
 
     def cleaned_to(self, topic: str, partition: int) -> int | None:
         """Return the offset up to which a log is clean, None if it was never cleaned."""
@@ -183,10 +205,12 @@ class Cleaner:
         except OSError as error:
             logger.error("%s-%d cannot be cleaned now: %s", *key, error)
             return False
+        noted = None
         if key not in self._cleaned_to:
-            self.note(key, found.first_dirty)
+            self._cleaned_to[key] = found.first_dirty
+            noted = self.save_by_thread()
         segments = {each.base_offset: each for each in log.segments if each.base_offset < found.upper}
-        self._running.append(_Running(key, log, worker, segments, log.truncations, 0))
+        self._running.append(_Running(key, log, worker, segments, log.truncations, 0, noted=noted))
         worker.send({"clean": order.encode(), "rate": self._rate()})
         logger.debug("%s-%d: cleaning from %d to %d", *key, found.first_dirty, found.upper)
         return True
@@ -204,7 +228,7 @@ class Cleaner:
 
     def _follow(self, job: _Running, now_ms: int) -> Divided[None]:
         """Take over what a worker has done since, one of its messages after the other."""
-        if job.ended:
+        if job.ended or (job.noted is not None and not job.noted.done()):
             return
         gone = job.worker.gone  # asked first: what it sent before it went has come by then
         job.messages += job.worker.receive()
@@ -265,7 +289,7 @@ class Cleaner:
         self._cleaned_to[job.key] = job.end_offset
         self._truncations[job.key] = job.truncations
         self._failures.pop(job.key, None)
-        self.save()
+        self.save_by_thread()
         if job.told["keyless"]:
             logger.warning("%s-%d: %d records without a key were dropped", *job.key, job.told["keyless"])
         logger.info(

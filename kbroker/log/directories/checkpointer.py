@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kbroker.divided import Divided
 from kbroker.log import checkpoints
@@ -26,6 +26,16 @@ _ENTRIES_AT_ONCE = 256
 logger = logging.getLogger(__name__)
 
 OffsetOf = Callable[[PartitionLog], "int | None"]
+
+
+class CleanedOffsets(Protocol):
+    """What writes how far each log is compacted."""
+
+    def save(self) -> None:
+        """Write it now; raises OSError."""
+
+    def save_by_thread(self) -> Future[None]:
+        """Have it written."""
 
 
 class Checkpointed(NamedTuple):
@@ -44,18 +54,18 @@ class Checkpointed(NamedTuple):
 class Checkpointer:
     """Writes the checkpoints of the logs in `logs`; intervals in ms.
 
-    `report` hears of a write that failed; while `in_use` is false nothing is written. `save_cleaned` writes what the
-    cleaner keeps, the fourth checkpoint, which may name a deleted partition as well.
+    `cleaned` is the fourth checkpoint, the cleaner's, which may name a deleted partition as well. `report` hears of a
+    write that failed; while `in_use` is false nothing is written.
     """
 
     __slots__ = (
+        "_cleaned",
         "_directory",
         "_flusher",
         "_forgetting",
         "_in_use",
         "_logs",
         "_report",
-        "_save_cleaned",
         "_stale",
         "_stale_cleaned",
         "_writers",
@@ -67,10 +77,10 @@ class Checkpointer:
         directory: str,
         logs: dict[Key, PartitionLog],
         flusher: Flusher,
+        cleaned: CleanedOffsets,
         report: Callable[[OSError], None],
         *,
         in_use: Callable[[], bool],
-        save_cleaned: Callable[[], None],
         recovery_point_interval_ms: int,
         log_start_interval_ms: int,
         high_watermark_interval_ms: int,
@@ -78,9 +88,9 @@ class Checkpointer:
         self._directory = directory
         self._logs = logs
         self._flusher = flusher
+        self._cleaned = cleaned
         self._report = report
         self._in_use = in_use
-        self._save_cleaned = save_cleaned
         self._writers: list[tuple[int, CheckpointFile, OffsetOf]] = [
             (recovery_point_interval_ms, self._file(checkpoints.RECOVERY_POINTS), _recovery_point),
             (log_start_interval_ms, self._file(checkpoints.LOG_STARTS), _log_start),
@@ -152,13 +162,9 @@ class Checkpointer:
         """Let no checkpoint say anything of a partition that was deleted: one of the same name is about to be."""
         if key in self._stale:
             self.write_all()
-            self._forget_cleaned()
-            self._stale.clear()
-
-    def _forget_cleaned(self) -> None:
-        if self._stale_cleaned:
+            self._cleaned.save()
             self._stale_cleaned = False
-            self._save_cleaned()
+            self._stale.clear()
 
     def forget_deleted(self) -> Divided[None]:
         """Have everything written anew, without the deleted partitions, once their renames are on the disk."""
@@ -168,7 +174,9 @@ class Checkpointer:
             number = file.begin()
             lines = yield from self._lines(offset_of_log)
             written.append(file.write_by(self._flusher.pool, lines, number))
-        self._forget_cleaned()
+        if self._stale_cleaned:
+            self._stale_cleaned = False
+            written.append(self._cleaned.save_by_thread())
         self._forgetting.append((gone, written))
 
     def settle_forgotten(self) -> None:

@@ -5,11 +5,14 @@ Owns which flushes are under way. Never decides when one is due (log_directory.p
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from kbroker.log.flush_task import FlushTask
 from kbroker.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
 
 
 class Flusher:
@@ -42,8 +45,13 @@ class Flusher:
     def poll(self, now_ms: int) -> None:
         """Tell the logs of flushes that are done."""
         while self._running and self._running[0][2].done():
-            log, task, _ = self._running.popleft()
+            log, task, work = self._running.popleft()
             self._busy.discard(id(log))
+            error = work.exception()
+            if error is not None:  # not one of the disk, and it is tried again
+                logger.error("%s-%d was not flushed: %r", log.topic, log.partition, error)
+                log.segments.directory_changed = True
+                continue
             log.end_flush(task, now_ms)
 
     def close(self, now_ms: int) -> None:

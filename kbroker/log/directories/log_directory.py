@@ -116,14 +116,14 @@ class LogDirectory:
         self._flusher = Flusher()
         pool = cleaner_pool or WorkerPool()
         self._own_pool = pool if cleaner_pool is None else None
-        self.cleaner = Cleaner(self.directory, self.logs, pool)
+        self.cleaner = Cleaner(self.directory, self.logs, pool, lambda: self._flusher.pool)
         self._checkpointer = Checkpointer(
             self.directory,
             self.logs,
             self._flusher,
+            self.cleaner,
             self.report,
             in_use=lambda: not self.failure,
-            save_cleaned=self.cleaner.save,
             recovery_point_interval_ms=recovery_point_interval_ms,
             log_start_interval_ms=log_start_interval_ms,
             high_watermark_interval_ms=high_watermark_interval_ms,

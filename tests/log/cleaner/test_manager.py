@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log import checkpoints
 from kbroker.log.cleaner.settings import CleanerSettings
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_directory import LogDirectory
@@ -331,10 +333,10 @@ def test_a_checkpoint_that_cannot_be_written_only_means_to_clean_again(
     expected = fill(log)
     with monkeypatch.context() as patch:
 
-        def failing(path: str, offsets: object) -> None:
+        def failing(path: str, lines: list[str], *, sync: bool) -> None:
             raise OSError(28, "No space left on device")
 
-        patch.setattr("kbroker.log.cleaner.manager.checkpoints.write_offsets", failing)
+        patch.setattr(checkpoints, "write_lines", failing)
         world.logs.cleaner.tick(world.now)
         deadline = time.monotonic() + DEADLINE_S
         while world.busy or world.logs.cleaner.cleaned_to("t", 0) is None:
@@ -342,6 +344,7 @@ def test_a_checkpoint_that_cannot_be_written_only_means_to_clean_again(
             world.now += 500
             world.logs.cleaner.tick(world.now)
             time.sleep(0.002)
+        world.logs._flusher.close(world.now)
     assert "No space left" in caplog.text
     assert seen(log) == expected
     world.stop()
@@ -349,3 +352,31 @@ def test_a_checkpoint_that_cannot_be_written_only_means_to_clean_again(
     assert not world.logs.cleaner.cleaned_to("t", 0)
     world.until_clean()
     assert seen(world.logs.logs["t", 0]) == expected
+
+
+def test_the_loop_waits_for_no_checkpoint_and_no_hole_comes_before_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = world.log()
+    expected = fill(log)
+    path, released = str(world.directory / checkpoints.CLEANER_OFFSETS), threading.Event()
+    write, threads = checkpoints.write_lines, []
+
+    def waiting(name: str, lines: list[str], *, sync: bool = True) -> None:
+        if name == path:
+            threads.append(threading.get_ident())
+            assert released.wait(DEADLINE_S)
+        write(name, lines, sync=sync)
+
+    monkeypatch.setattr(checkpoints, "write_lines", waiting)
+    before = list(log.segments)
+    world.until(lambda: any(name.endswith(".log.cleaned") for name in os.listdir(log.directory)))
+    for _ in range(20):
+        world.logs.cleaner.tick(world.now)
+        time.sleep(0.002)  # what the worker has to say comes by
+    assert list(log.segments) == before
+    released.set()
+    world.until_clean()
+    assert seen(log) == expected
+    assert threading.get_ident() not in threads
+    assert len(threads) >= 1

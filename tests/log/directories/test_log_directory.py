@@ -16,6 +16,7 @@ from kbroker.log import checkpoints
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError, is_locked
 from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.flush_task import FlushTask
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.wire import parse_uuid
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all
@@ -319,6 +320,25 @@ def test_tick_applies_retention_and_flushes(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/*.deleted"))
     logs.close()
     assert set(offsets(tmp_path, checkpoints.RECOVERY_POINTS).values()) == {15}
+
+
+def test_a_flush_that_came_to_no_end_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_task: FlushTask) -> None:
+        raise MemoryError
+
+    run = FlushTask.run
+    monkeypatch.setattr(FlushTask, "run", failing)
+    logs = loaded(tmp_path)
+    log = logs.get_or_create("topic", 0, TOPIC_ID, CONFIG, NOW)
+    log.append_as_leader(batch(), 0, NOW)
+    logs._flusher.submit(log)
+    logs._flusher.close(NOW)
+    assert log.recovery_point == 0
+    monkeypatch.setattr(FlushTask, "run", run)
+    logs._flusher.submit(log)
+    logs._flusher.close(NOW)
+    assert log.recovery_point == 1
+    logs.close()
 
 
 def test_one_partitions_trouble_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
