@@ -33,10 +33,14 @@ log = logging.getLogger(__name__)
 _UNSET = -1
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Whose partitions a coordinator loads as soon as the change is published."""
-AT_ONCE = 8
-"""New partitions hosted before a change of the cluster is known to all: each takes some 200 us."""
-_SLICE = 8
-"""Of those beyond, so many in one turn of the loop."""
+AT_ONCE = 2
+"""New partitions hosted before a change of the cluster is known to all: each takes 0.2 to 1 ms."""
+_SLICE, _SLICE_MS = 8, 1
+"""Of those beyond, so many in one turn of the loop, or for so long: the files of one may take milliseconds."""
+_LARGE = 250
+"""A topic of more partitions is gone through in slices, also where all of them are hosted."""
+_SETTINGS_KEPT = 1000
+"""Settings of topics with different configs that are kept; they take 0.1 ms to find."""
 _OPENED_AT_ONCE = 8
 """Each may take some ten megabytes."""
 _RETRY_MS = 1000
@@ -160,6 +164,7 @@ class Replicas:
         self.node_id = node_id
         self.logs = logs
         self._settings = settings
+        self._known_settings: dict[frozenset[tuple[str, str]], TopicSettings] = {}
         self._clock = clock
         self._defer = defer
         self._later: dict[str, TopicState] = {}
@@ -167,7 +172,7 @@ class Replicas:
         self._refused_keys: set[tuple[str, int]] = set()
         self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._at: tuple[TopicState | None, int] = None, 0  # which one of those put off is next
+        self._hosting: tuple[TopicState, Divided[None]] | None = None  # the first of those put off, and the way on
         self._unsynced = False
         self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
@@ -212,7 +217,8 @@ class Replicas:
         """Follow a change of the cluster: create, reconfigure, lead, delete.
 
         Of many new partitions the first `AT_ONCE` are hosted before this returns, the others in slices that let the
-        loop serve in between; until its turn comes a partition answers UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
+        loop serve in between, and so is a large topic gone through that has changed. Until its turn comes, a partition
+        answers UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
         """
         if old.topics is new.topics:
             return
@@ -227,14 +233,12 @@ class Replicas:
         for name, topic in new.topics.items():
             if old.topics.get(name) is not topic:
                 fresh = sum((name, index) not in self._partitions for index in range(len(topic.partitions)))
-                if fresh > left and name not in _NEVER_LATER:
-                    if not self._later:
-                        self._defer(self._catch_up)
-                    self._later[name] = topic
+                self._refused.pop(name, None)
+                if (fresh > left or len(topic.partitions) > _LARGE) and name not in _NEVER_LATER:
+                    self._put_off(topic)
                     continue
                 left = max(left - fresh, 0)
                 self._later.pop(name, None)
-                self._refused.pop(name, None)
                 self._host(topic, range(len(topic.partitions)), sync=False)
         self._sync()
         if deleted:
@@ -245,36 +249,48 @@ class Replicas:
         for topic in state.topics.values():
             self._host(topic, range(len(topic.partitions)))
 
+    def _put_off(self, topic: TopicState) -> None:
+        if not self._later:
+            self._defer(self._catch_up)
+        self._later[topic.name] = topic
+
     def _catch_up(self) -> None:
         """Host a slice of what was put off."""
-        if not self._later:
+        until = self._clock.monotonic_ms() + _SLICE_MS
+        for _ in range(_SLICE):
+            if self._later:
+                self._host_next()
+            if self._clock.monotonic_ms() >= until:
+                break
+        if self._later:
+            self._defer(self._catch_up)
+        else:
             self._sync()
-            return
-        self._host_slice()
-        self._defer(self._catch_up)
 
     def hosted(self) -> Divided[None]:
         """Host what was put off, so that whoever created it finds it; what the disk does not take stays away."""
         while self._later:
-            self._host_slice()
+            self._host_next()
             yield
         self._sync()
 
-    def _host_slice(self) -> None:
+    def _host_next(self) -> None:
+        """Host one more partition of what was put off."""
         name, topic = next(iter(self._later.items()))
-        if self._at[0] is not topic:
-            self._at = topic, 0
-        begin = self._at[1]
-        due = range(begin, min(begin + _SLICE, len(topic.partitions)))
-        missing = [index for index in due if (name, index) not in self._partitions]
-        self._host(topic, due, sync=False)
-        self._at = topic, due.stop
-        refused = bool(missing) and all((name, index) not in self._partitions for index in missing)
-        if due.stop == len(topic.partitions) or refused:  # what the disk does not take is tried again by `tick`
+        if self._hosting is None or self._hosting[0] is not topic:
+            self._hosting = topic, self._host_each(topic)
+        try:
+            next(self._hosting[1])
+        except StopIteration:
             del self._later[name]
-            self._at = None, 0
-            if refused:
-                self._host(topic, [i for i in range(len(topic.partitions)) if (name, i) in self._partitions])
+            self._hosting = None
+
+    def _host_each(self, topic: TopicState) -> Divided[None]:
+        """Host a topic, partition by partition. Once the disk does not take one, those left are tried by `tick`."""
+        for index in range(len(topic.partitions)):
+            if topic.name not in self._refused or (topic.name, index) in self._partitions:
+                self._host(topic, (index,), sync=False)
+                yield
 
     def tick(self) -> None:
         """Try again to host what the cluster has and the disk did not take."""
@@ -295,13 +311,30 @@ class Replicas:
             partition.poke()
 
     def reconfigure(self, state: ClusterState) -> None:
-        """Take over changed defaults in every topic."""
+        """Take over changed defaults in every topic, of many partitions in slices as `apply` does."""
+        self._known_settings.clear()
+        self._hosting = None
+        left = _LARGE
         for topic in state.topics.values():
-            if topic.name not in self._later:
+            if topic.name in self._later:
+                continue
+            left -= len(topic.partitions)
+            if left < 0 and topic.name not in _NEVER_LATER:
+                self._put_off(topic)
+            else:
                 self._host(topic, range(len(topic.partitions)))
 
+    def _settings_of(self, topic: TopicState) -> TopicSettings:
+        key = frozenset(topic.configs.items())
+        found = self._known_settings.get(key)
+        if found is None:
+            if len(self._known_settings) >= _SETTINGS_KEPT:
+                self._known_settings.clear()
+            found = self._known_settings[key] = self._settings(topic)
+        return found
+
     def _host(self, topic: TopicState, indexes: Iterable[int], *, sync: bool = True) -> None:
-        settings = self._settings(topic)
+        settings = self._settings_of(topic)
         config = settings.log
         created = False
         for index in indexes:

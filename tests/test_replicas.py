@@ -47,7 +47,10 @@ class World:
 
     def change(self, state: ClusterState) -> None:
         old, self.state = self.state, state
-        self.replicas.apply(old, state)
+        self.change_from(old)
+
+    def change_from(self, old: ClusterState) -> None:
+        self.replicas.apply(old, self.state)
         self.run()
 
     def run(self) -> None:
@@ -141,3 +144,60 @@ def test_nothing_is_hosted_once_the_broker_stops(world: World) -> None:
     world.replicas.close()
     world.wait()
     assert list(world.replicas) == []
+
+
+def test_on_a_slow_disk_one_partition_is_hosted_in_a_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ever_later() -> float:
+        world.waited_ms += 1
+        return world.waited_ms
+
+    monkeypatch.setattr(world, "monotonic_ms", ever_later)
+    old, world.state = world.state, world.state.with_topic(topic("large", COUNT))
+    world.replicas.apply(old, world.state)
+    for turn in range(COUNT):
+        assert world.hosted() == turn
+        world.deferred.popleft()()
+    assert world.hosted() == COUNT
+
+
+def test_a_topic_that_was_refused_and_then_changed_keeps_its_last_settings(world: World) -> None:
+    early = topic("early", COUNT)
+    with no_descriptors():
+        world.change(world.state.with_topic(early))
+    old = world.state
+    world.state = old.with_topic(replace(early, partitions=(PartitionState((1,), (1,), 1, 7),) * COUNT))
+    world.change_from(old)
+    world.wait()
+    assert {partition.leader_epoch for partition in world.replicas} == {7}
+
+
+def test_changed_defaults_reach_many_topics_in_slices_and_are_read_once_for_those_without_configs(world: World) -> None:
+    state = world.state
+    for number in range(COUNT):
+        state = state.with_topic(topic(f"t{number}", 1))
+    world.change(state)
+    settings = []
+
+    def changed(known: TopicState) -> TopicSettings:
+        settings.append(TopicSettings(LogConfig(segment_bytes=1 << 20), full_validation=True))
+        return settings[-1]
+
+    world.replicas._settings = changed
+    world.replicas.reconfigure(state)
+    assert 0 < sum(partition.full_validation for partition in world.replicas) < COUNT
+    assert world.deferred
+    world.run()
+    assert all(partition.full_validation for partition in world.replicas)
+    assert all(partition.log.config is settings[0].log for partition in world.replicas)
+    assert len(settings) == 1
+
+
+def test_a_large_topic_is_reconfigured_in_slices(world: World) -> None:
+    large = topic("large", COUNT)
+    world.change(world.state.with_topic(large))
+    old, world.state = world.state, world.state.with_topic(replace(large, configs={"retention.ms": "1"}))
+    world.replicas._settings = lambda _topic: TopicSettings(LogConfig(), full_validation=True)
+    world.replicas.apply(old, world.state)
+    assert sum(partition.full_validation for partition in world.replicas) == 0
+    world.run()
+    assert all(partition.full_validation for partition in world.replicas)

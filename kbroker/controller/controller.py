@@ -284,15 +284,18 @@ class Controller:
     ) -> None:
         topics = dict(self.state.topics)
         changes: list[Change] = []
+        by_topic: dict[str, list[PartitionState]] = {}  # so that a topic's partitions are copied once
         for name, index in keys:
             topic = topics.get(name)
             if topic is None or index >= len(topic.partitions):
                 continue
-            changed = change(topic.partitions[index])
-            topics[name] = replace(
-                topic, partitions=(*topic.partitions[:index], changed, *topic.partitions[index + 1 :])
-            )
-            changes.append(_partition_change(name, index, changed))
+            partitions = by_topic.get(name)
+            if partitions is None:
+                partitions = by_topic[name] = list(topic.partitions)
+            partitions[index] = change(partitions[index])
+            changes.append(_partition_change(name, index, partitions[index]))
+        for name, partitions in by_topic.items():
+            topics[name] = replace(topics[name], partitions=tuple(partitions))
         if changes:
             self._store.write(changes)
             self._publish(replace(self.state, version=self.state.version + 1, topics=topics))

@@ -1,6 +1,7 @@
 """The batches that coordinators append to their own logs.
 
-Owns how records and markers become bytes, and how a long list is spread over several batches. Never appends.
+Owns how records and markers become bytes, at once or ahead and one by one, and how a long list is spread over several
+batches. Never appends.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction
 from kbroker.protocol.control_records import build_marker
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.records import build_batch, enclose, put_record
 
 SPLIT_BYTES = 256 << 10
 
@@ -29,6 +30,37 @@ def record_batch(
         base_sequence=0,
         transactional=True,
     )
+
+
+class EncodedRecords:
+    """Records of one batch that are encoded ahead, as there are many; they are as old as the batch will be."""
+
+    def __init__(self) -> None:
+        self._body = bytearray()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, record: CoordinatorRecord) -> None:
+        put_record(self._body, self._count, record.key, record.value)
+        self._count += 1
+
+    def batch(self, leader_epoch: int, producer: InTransaction | None, now_ms: int) -> bytes:
+        """Return the batch, as `record_batch` does."""
+        if producer is None:
+            return enclose(self._body, self._count, now_ms, now_ms, leader_epoch=leader_epoch)
+        return enclose(
+            self._body,
+            self._count,
+            now_ms,
+            now_ms,
+            leader_epoch=leader_epoch,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            base_sequence=0,
+            transactional=True,
+        )
 
 
 def marker_batch(marker: EndOfTransaction, now_ms: int) -> bytes:

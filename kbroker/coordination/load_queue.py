@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-LOAD_SLICE_SECONDS = 0.01
+LOAD_SLICE_SECONDS = 0.002
 
 
 class LoadQueue:

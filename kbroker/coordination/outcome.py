@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.protocol.errors import ErrorCode
 
@@ -67,13 +67,24 @@ class EndOfTransaction(NamedTuple):
     transaction_version: int
 
 
+class Encoded(Protocol):
+    """Records of one batch that were encoded before the decision, as there are many."""
+
+    def batch(self, leader_epoch: int, producer: InTransaction | None, now_ms: int) -> bytes:
+        """Return the batch."""
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """What a shard decided.
 
     `refused` says that records could not even be built, which counts as a failed append. Without `atomic` a long list
-    of records may be spread over several batches. `producer` makes the records part of a transaction; `marker` ends
-    one, and stands in the place of records.
+    of records may be spread over several batches. `encoded` stands in the place of a long one; `apply(offset,
+    producer_id)` then does to the shard what replaying it from `offset` on would. `producer` makes the records part of
+    a transaction; `marker` ends one, and stands in the place of records.
     """
 
     reply: Any = None
@@ -86,11 +97,13 @@ class Outcome:
     refused: ErrorCode | None = None
     producer: InTransaction | None = None
     marker: EndOfTransaction | None = None
+    encoded: Encoded | None = None
+    apply: Callable[[int, int], None] | None = None
 
     @property
     def writes(self) -> bool:
         """Whether anything is to be appended, or would be if it could be built."""
-        return bool(self.records) or self.marker is not None or self.refused is not None
+        return bool(self.records) or self.marker is not None or self.refused is not None or self.encoded is not None
 
     def when_written(
         self, act: Callable[[Outcome, int], None], otherwise: Callable[[Outcome, int], None] | None = None

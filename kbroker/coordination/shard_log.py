@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from kbroker.coordination.batches import marker_batch, record_batch, split
 from kbroker.coordination.interfaces import Shard, Writer
-from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction, Outcome
+from kbroker.coordination.outcome import CoordinatorRecord, Encoded, EndOfTransaction, InTransaction, Outcome
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import iter_batches, stream_records
@@ -43,6 +43,8 @@ class ShardLog:
         """
         if outcome.marker is not None:
             return self._append_marker(partition, shard, outcome.marker, now_ms)
+        if outcome.encoded is not None:
+            return self._append_encoded(partition, epoch, outcome, outcome.encoded, now_ms)
         if outcome.atomic:
             return self._append_batch(partition, epoch, shard, outcome, outcome.records, now_ms)
         failed, end = ErrorCode.NONE, -1
@@ -83,6 +85,26 @@ class ShardLog:
                     shard.replay(offset, producer_id, key, value)
             except Exception as err:
                 raise ReplayError from err
+        return ErrorCode.NONE, end
+
+    def _append_encoded(
+        self,
+        partition: int,
+        epoch: int,
+        outcome: Outcome,
+        encoded: Encoded,
+        now_ms: int,
+    ) -> tuple[ErrorCode, int]:
+        producer = outcome.producer
+        try:
+            end = self._write(partition, encoded.batch(epoch, producer, now_ms), producer, now_ms)
+        except Exception as err:  # noqa: BLE001 - named by `_why`
+            return self._why(partition, err), -1
+        try:
+            if outcome.apply is not None:
+                outcome.apply(end - len(encoded), -1 if producer is None else producer.producer_id)
+        except Exception as err:
+            raise ReplayError from err
         return ErrorCode.NONE, end
 
     def _write(self, partition: int, data: bytes, producer: InTransaction | None, now_ms: int) -> int:

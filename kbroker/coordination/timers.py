@@ -22,7 +22,7 @@ Key = tuple[int, Any]
 RETRY_MS, RETRY_MAX_MS = 500, 60_000
 """When a key whose handler raised goes off again: twice as long each time (CoordinatorTimerImpl: always 500 ms)."""
 
-TURN_MS = 5
+TURN_MS = 2
 """After how long no further key goes off in a turn of the loop; what is due goes on in the next, the oldest first."""
 
 

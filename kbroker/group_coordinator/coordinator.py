@@ -20,6 +20,7 @@ from kbroker.coordination.outcome import EndOfTransaction, Outcome
 from kbroker.coordination.service import CoordinatorService
 from kbroker.coordination.then import then_divided
 from kbroker.divided import Divided, each, every
+from kbroker.group_coordinator.commit_building import Commit, build_commit, build_commit_in_transaction
 from kbroker.group_coordinator.config import GroupConfig, Settings
 from kbroker.group_coordinator.consumer.heartbeat import validate
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
@@ -90,6 +91,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
 
     def __init__(self, config: GroupConfig, writer: Writer, clock: Clock, state: ClusterState | None = None) -> None:
         self.config = config
+        self._clock = clock
         self._topics = topics = Topics(state or ClusterState(""))
         self._settings = settings = Settings(config, topics)
         super().__init__(
@@ -144,7 +146,8 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     ) -> Divided[ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]]:
         """ConsumerGroupHeartbeat of many topics: each counts once, and all have to fit into a record.
 
-        What a member subscribes to is decided at one go, in 2 us a name: hence MOST_TOPICS.
+        What a member subscribes to is decided at one go, in 2 us a name, and 10 us where there is a topic: hence
+        MOST_TOPICS.
         """
         most_bytes = self._most_bytes(self.partition_for(request.group_id))
         left = most_bytes
@@ -158,6 +161,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
                 return ConsumerGroupHeartbeatResponse(error_code=code, error_message=DEFAULT_MESSAGES.get(code))
             yield
         request.subscribed_topic_names = list(names)
+        yield from self._topics.prepared(request.subscribed_topic_names)
         return self.consumer_group_heartbeat(request, version=version, client_id=client_id, client_host=client_host)
 
     def describe_consumer_groups(
@@ -260,23 +264,37 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
 
     # -- offsets
 
+    def build_commit(self, request: OffsetCommitRequest) -> Divided[Commit]:
+        """Build what `commit_offsets` writes. Raises ApiError."""
+        limit, most_bytes = (
+            self.config.offset_metadata_max_bytes,
+            self._most_bytes(self.partition_for(request.group_id)),
+        )
+        return build_commit(request, self._clock.now_ms(), limit, most_bytes)
+
     def commit_offsets(
-        self, request: OffsetCommitRequest, *, version: int
+        self, request: OffsetCommitRequest, commit: Commit, *, version: int
     ) -> OffsetCommitResponse | ErrorCode | Awaitable[OffsetCommitResponse | ErrorCode]:
         """OffsetCommit of topics whose names and ids are both filled in, and of partitions that exist.
 
         A code stands for an error of all partitions (`commit_error`).
         """
-        partition = self.partition_for(request.group_id)
-        most_bytes = self._most_bytes(partition)
         return self._runtime.run(
-            partition,
-            lambda shard, now: shard.commits.commit(request, version, now, most_bytes),
+            self.partition_for(request.group_id),
+            lambda shard, _now: shard.commits.commit(request, version, commit),
             lambda code, _message: code,
         )
 
+    def build_commit_in_transaction(self, request: TxnOffsetCommitRequest) -> Divided[Commit]:
+        """Build what `commit_offsets_in_transaction` writes. Raises ApiError."""
+        limit, most_bytes = (
+            self.config.offset_metadata_max_bytes,
+            self._most_bytes(self.partition_for(request.group_id)),
+        )
+        return build_commit_in_transaction(request, self._clock.now_ms(), limit, most_bytes)
+
     def commit_offsets_in_transaction(
-        self, request: TxnOffsetCommitRequest, guard: object
+        self, request: TxnOffsetCommitRequest, guard: object, commit: Commit
     ) -> TxnOffsetCommitResponse | ErrorCode | Awaitable[TxnOffsetCommitResponse | ErrorCode]:
         """TxnOffsetCommit of partitions that exist, of a transaction that was verified: `guard` is the proof.
 
@@ -284,11 +302,9 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         """
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
-        partition = self.partition_for(request.group_id)
-        most_bytes = self._most_bytes(partition)
         return self._runtime.run(
-            partition,
-            lambda shard, now: shard.commits.commit_in_transaction(request, guard, now, most_bytes),
+            self.partition_for(request.group_id),
+            lambda shard, _now: shard.commits.commit_in_transaction(request, guard, commit),
             lambda code, _message: code,
         )
 

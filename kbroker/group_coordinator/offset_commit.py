@@ -1,87 +1,66 @@
 """OffsetCommit and TxnOffsetCommit: who may commit, and what is written.
 
 Owns the checks of generations and member epochs, for groups of both protocols. Changes nothing: the records do, once
-they are replayed (offsets.py).
+they are replayed (offsets.py). What they are was built before, as there may be many (commit_building.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from kbroker.coordination.outcome import InTransaction, Outcome
 from kbroker.group_coordinator.classic.rebalance import schedule_session
+from kbroker.group_coordinator.commit_building import Commit
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.store import Groups
-from kbroker.group_coordinator.records.offsets import offset_commit
+from kbroker.group_coordinator.offsets import Offsets
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.group_records import OffsetCommitValue
-from kbroker.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
-from kbroker.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
+from kbroker.protocol.messages.offset_commit import OffsetCommitRequest
+from kbroker.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 GROUP_ID_NOT_FOUND_SINCE = 9
-NO_BOUND = 1 << 40
-_LEAST_BYTES = 41
-"""What a record of an offset takes at least beside the topic's name and the metadata, and the group's id."""
 
 
 class OffsetCommits:
     """Commits to the groups of a shard."""
 
-    def __init__(self, groups: Groups, topics: Topics, config: GroupConfig) -> None:
+    def __init__(self, groups: Groups, offsets: Offsets, topics: Topics, config: GroupConfig) -> None:
         self._groups = groups
+        self._offsets = offsets
         self._topics = topics
         self._config = config
 
-    def commit(self, request: OffsetCommitRequest, version: int, now_ms: int, most_bytes: int = NO_BOUND) -> Outcome:
-        """Handle an OffsetCommit of partitions that exist; raises ApiError for all of them.
-
-        A batch of more than `most_bytes` is not built, as it would not be taken.
-        """
+    def commit(self, request: OffsetCommitRequest, version: int, commit: Commit) -> Outcome:
+        """Handle an OffsetCommit of partitions that exist; raises ApiError for all of them."""
         out = Outcome()
         check = self._validate_commit(request, version, out)
-        left = most_bytes - _LEAST_BYTES * sum(len(topic.partitions) for topic in request.topics)
-        expire = -1 if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
-        topics = []
-        for topic in request.topics:
-            partitions = []
-            for asked in topic.partitions:
-                if left < 0:
-                    return _too_large(out)
-                code = self._refuses(asked)
-                if code is ErrorCode.NONE:
-                    if check is not None:
-                        check(topic.topic_id, asked.partition_index)
-                    left -= len(topic.name) + len(asked.committed_metadata or "")
-                    value = _value(asked, now_ms)
-                    value.expire_timestamp, value.topic_id = expire, topic.topic_id
-                    out.records.append(offset_commit(request.group_id, topic.name, asked.partition_index, value))
-                partitions.append(OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code))
-            topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
-        out.reply = OffsetCommitResponse(topics=topics)
+        if check is not None:
+            for _, topic_id, index in commit.places:
+                check(topic_id, index)
+        return self._write(commit, out)
+
+    def _write(self, commit: Commit, out: Outcome) -> Outcome:
+        """Let an outcome write a commit. One that is too large counts as an append that failed for it."""
+        if commit.too_large:
+            out.refused = ErrorCode.MESSAGE_TOO_LARGE
+            return out
+        out.records, out.reply = commit.records, commit.reply
+        if commit.encoded is not None:
+            out.encoded, out.apply = commit.encoded, partial(self._apply, commit)
         return out
 
-    def _refuses(self, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition) -> ErrorCode:
-        """Return the error of metadata that are too long; Java finds a string as long as it has UTF-16 units."""
-        metadata, limit = asked.committed_metadata or "", self._config.offset_metadata_max_bytes
-        if len(metadata) * 2 > limit and len(metadata) + sum(each > "\uffff" for each in metadata) > limit:
-            return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        return ErrorCode.NONE
+    def _apply(self, commit: Commit, offset: int, producer_id: int) -> None:
+        """Do what replaying the records of a long commit would."""
+        group_id, put = commit.group_id, self._offsets.put
+        if self._groups.get(group_id) is None:
+            self._groups.put(ClassicGroup(group_id, commit.now_ms))
+        for at, ((topic, _, index), value) in enumerate(zip(commit.places, commit.values, strict=True), offset):
+            put(at, producer_id, group_id, topic, index, value)
 
     def _validate_commit(
         self, request: OffsetCommitRequest, version: int, out: Outcome
@@ -99,30 +78,14 @@ class OffsetCommits:
         _validate_classic_commit(group, request, version, out)
         return None
 
-    def commit_in_transaction(
-        self, request: TxnOffsetCommitRequest, guard: object, now_ms: int, most_bytes: int = NO_BOUND
-    ) -> Outcome:
+    def commit_in_transaction(self, request: TxnOffsetCommitRequest, guard: object, commit: Commit) -> Outcome:
         """Handle a TxnOffsetCommit of partitions that exist; raises ApiError for all of them. See `commit`."""
         check = self._validate_in_transaction(request)
+        if check is not None:
+            for topic, _, index in commit.places:
+                check(topic, index)
         producer = InTransaction(request.producer_id, request.producer_epoch, guard)
-        out = Outcome(producer=producer if request.producer_id >= 0 else None)
-        left = most_bytes - _LEAST_BYTES * sum(len(topic.partitions) for topic in request.topics)
-        topics = []
-        for topic in request.topics:
-            partitions = []
-            for asked in topic.partitions:
-                if left < 0:
-                    return _too_large(out)
-                index, code = asked.partition_index, self._refuses(asked)
-                if code is ErrorCode.NONE:
-                    left -= len(topic.name) + len(asked.committed_metadata or "")
-                    if check is not None:
-                        check(topic.name, index)
-                    out.records.append(offset_commit(request.group_id, topic.name, index, _value(asked, now_ms)))
-                partitions.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
-            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
-        out.reply = TxnOffsetCommitResponse(topics=topics)
-        return out
+        return self._write(commit, Outcome(producer=producer if request.producer_id >= 0 else None))
 
     def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Callable[[str, int], None] | None:
         """Let a member of the current generation pass, and whoever names no member at all (before KIP-447).
@@ -150,13 +113,6 @@ class OffsetCommits:
                 check(topic_id, partition)
 
         return checked
-
-
-def _too_large(out: Outcome) -> Outcome:
-    """Let an outcome count as an append that was too large; what else it does stays."""
-    out.records.clear()
-    out.refused = ErrorCode.MESSAGE_TOO_LARGE
-    return out
 
 
 def _validate_classic_commit(
@@ -241,12 +197,3 @@ def _stale_as_illegal() -> Iterator[None]:
         if error.code is not ErrorCode.STALE_MEMBER_EPOCH:
             raise
         raise ApiError(ErrorCode.ILLEGAL_GENERATION) from error
-
-
-def _value(asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition, now_ms: int) -> OffsetCommitValue:
-    return OffsetCommitValue(
-        offset=asked.committed_offset,
-        leader_epoch=max(asked.committed_leader_epoch, -1),
-        metadata=asked.committed_metadata or "",
-        commit_timestamp=now_ms,
-    )

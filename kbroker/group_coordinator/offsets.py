@@ -10,7 +10,7 @@ a plain commit: the later record wins, whichever was ended last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from kbroker.coordination.outcome import CoordinatorRecord, Outcome
 from kbroker.divided import Divided
@@ -37,6 +37,7 @@ from kbroker.protocol.wire import ZERO_UUID
 
 Stored = tuple[int, OffsetCommitValue]
 Place = tuple[str, int]
+_NOT_DELETED = -1, ZERO_UUID
 
 
 class Offsets:
@@ -48,6 +49,8 @@ class Offsets:
         self._groups_by_topic: dict[str, dict[str, None]] = {}  # whom the end of a topic concerns
         self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # by producer id
         self._open: dict[str, dict[Place, set[int]]] = {}  # producer ids by group and place
+        self._newest = -1  # the last record that was applied
+        self._deleted: dict[str, tuple[int, bytes]] = {}  # topics: what of them is not shown, up to which record
 
     # -- replay
 
@@ -55,6 +58,8 @@ class Offsets:
         self, record_offset: int, producer_id: int, group: str, topic: str, partition: int, value: OffsetCommitValue
     ) -> None:
         """Apply a commit; one of a transaction stays invisible until the transaction ends."""
+        if record_offset > self._newest:
+            self._newest = record_offset
         if producer_id >= 0:
             self._pending.setdefault(producer_id, {})[group, topic, partition] = (record_offset, value)
             self._open.setdefault(group, {}).setdefault((topic, partition), set()).add(producer_id)
@@ -117,18 +122,22 @@ class Offsets:
         stored = self._stored.get(request.group_id, {}) if group is not None else {}
         unstable = self._open.get(request.group_id, {}) if require_stable else {}
         if request.topics is None:
-            wanted = [OffsetFetchRequestTopics(name, ZERO_UUID, list(held)) for name, held in stored.items()]
+            wanted = [
+                OffsetFetchRequestTopics(name, ZERO_UUID, self._shown(name, held)) for name, held in stored.items()
+            ]
+            wanted = [topic for topic in wanted if topic.partition_indexes]
         else:
             wanted = request.topics
         topics = []
         for topic in wanted:
             name, topic_id, held = topic.name, topic.topic_id, stored.get(topic.name, {})
+            newest, gone_id = self._deleted.get(name, _NOT_DELETED)
             partitions = []
             for index in topic.partition_indexes:
                 entry = held.get(index)
                 if unstable and (name, index) in unstable:
                     partitions.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-                elif entry is None or _differ(entry[1].topic_id, topic_id):
+                elif entry is None or _differ(entry[1].topic_id, topic_id) or _is_of(entry, newest, gone_id):
                     partitions.append(_no_offset(index, ErrorCode.NONE))
                 else:
                     value = entry[1]
@@ -144,6 +153,13 @@ class Offsets:
             topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=partitions))
             yield
         return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
+
+    def _shown(self, name: str, held: Mapping[int, Stored]) -> list[int]:
+        """Return the partitions of a topic that have an offset."""
+        if name not in self._deleted:
+            return list(held)
+        newest, gone_id = self._deleted[name]
+        return [index for index, entry in held.items() if not _is_of(entry, newest, gone_id)]
 
     # -- delete
 
@@ -183,23 +199,45 @@ class Offsets:
         ]
         return records
 
-    def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> list[CoordinatorRecord]:
-        """Return the tombstones of the offsets in deleted topics (name to id), unless they are of a namesake."""
-        records = []
+    def of_deleted_topics(self, deleted: Mapping[str, bytes]) -> Iterator[CoordinatorRecord | None]:
+        """Hide the offsets in deleted topics (name to id), unless they are of a namesake; return their tombstones.
+
+        They are found as they are taken, None standing for one of a transaction that is looked at and kept. What has
+        been committed since belongs to a new topic of that name.
+        """
+        newest = self._newest
         for name, topic_id in deleted.items():
-            for group_id in self._groups_by_topic.get(name, ()):
-                records += [
-                    offset_tombstone(group_id, name, index)
-                    for index, (_, value) in self._stored[group_id][name].items()
-                    if value.topic_id in (ZERO_UUID, topic_id)
-                ]
-        for pending in self._pending.values():
-            records += [
-                offset_tombstone(group_id, name, index)
-                for (group_id, name, index), (_, value) in pending.items()
-                if name in deleted and value.topic_id in (ZERO_UUID, deleted[name])
-            ]
-        return records
+            self._deleted[name] = (newest, topic_id)
+        return self._tombstones(deleted, newest)
+
+    def _tombstones(self, deleted: Mapping[str, bytes], newest: int) -> Iterator[CoordinatorRecord | None]:
+        # Those of transactions first: one that ends meanwhile moves to where is looked afterwards.
+        for producer_id in list(self._pending):
+            for place in list(self._pending.get(producer_id, ())):
+                entry = self._pending.get(producer_id, {}).get(place)
+                group_id, name, index = place
+                gone = entry is not None and name in deleted and _is_of(entry, newest, deleted[name])
+                yield offset_tombstone(group_id, name, index) if gone and self._is_settled(place, newest) else None
+        for name, topic_id in deleted.items():
+            for group_id in list(self._groups_by_topic.get(name, ())):
+                for index in list(self._stored.get(group_id, {}).get(name, ())):
+                    entry = self._stored.get(group_id, {}).get(name, {}).get(index)
+                    if entry is not None and _is_of(entry, newest, topic_id):
+                        place = group_id, name, index
+                        yield offset_tombstone(group_id, name, index) if self._is_settled(place, newest) else None
+            if self._deleted.get(name) == (newest, topic_id):
+                del self._deleted[name]
+
+    def _is_settled(self, place: tuple[str, str, int], newest: int) -> bool:
+        """Tell whether no transaction has since written where a tombstone would take its offset along."""
+        group_id, name, index = place
+        open_here = self._open.get(group_id, {}).get((name, index), ())
+        return all(self._pending[producer_id][place][0] <= newest for producer_id in open_here)
+
+
+def _is_of(entry: Stored, newest: int, topic_id: bytes) -> bool:
+    """Tell whether an offset was committed up to the record `newest`, and into a topic of this id or no known one."""
+    return entry[0] <= newest and entry[1].topic_id in (ZERO_UUID, topic_id)
 
 
 def _no_offset(index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:

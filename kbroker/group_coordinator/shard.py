@@ -24,6 +24,7 @@ from kbroker.group_coordinator.consumer.regexes import Regexes
 from kbroker.group_coordinator.consumer.removal import Removal
 from kbroker.group_coordinator.consumer.sessions import REASONS, Sessions
 from kbroker.group_coordinator.consumer.target import Targets
+from kbroker.group_coordinator.deleted_topics import DeletedTopics
 from kbroker.group_coordinator.groups.classic_group import DEAD, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.store import Groups
@@ -60,7 +61,8 @@ class GroupShard:
         settings = settings or Settings(config, topics)
         self.groups = groups = Groups()
         self.offsets = Offsets(groups)
-        self.commits = OffsetCommits(groups, topics, config)
+        self._deleted_topics = DeletedTopics(self.offsets)
+        self.commits = OffsetCommits(groups, self.offsets, topics, config)
         self._expiration = Expiration(groups, self.offsets, config, seconds)
         self._rebalances = rebalances = Rebalances(config)
         self._joins = JoinGroups(groups, config, rebalances)
@@ -154,6 +156,8 @@ class GroupShard:
                 if (group := self.groups.classic(group_id)) is not None:
                     end = self._rebalances.on_join_timer if phase == "join" else self._rebalances.on_sync_timer
                     end(group, out, now_ms)
+            case ("deleted",):
+                return self._deleted_topics.run()
             case ("expire",):
                 return self._expiration.run(now_ms)
             case ("regex", str(group_id)):
@@ -241,4 +245,4 @@ class GroupShard:
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> Outcome:
         """Forget the offsets in deleted topics (name to id)."""
-        return Outcome(records=self.offsets.on_topics_deleted(deleted), atomic=False)
+        return self._deleted_topics.begin(deleted)

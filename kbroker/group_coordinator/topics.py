@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from kbroker.cluster_state import ClusterState, TopicState
+from kbroker.divided import Divided
 
 
 class Topics:
@@ -75,14 +76,27 @@ class Topics:
             digest.update(self._topic_hash(self.state.topics[name]).to_bytes(8, "big"))
         return int.from_bytes(digest.digest(), "big", signed=True)
 
+    def prepared(self, names: Iterable[str]) -> Divided[None]:
+        """Look at topics in pieces, so that `hash_of` is short then."""
+        for name in names:
+            topic = self.state.topics.get(name)
+            if topic is not None:
+                self._topic_hash(topic)
+            yield
+
     def _topic_hash(self, topic: TopicState) -> int:
         found = self._hashes.get(topic.name)
         if found is None:
             brokers = self.state.brokers
             digest = blake2b(topic.topic_id, digest_size=8)
             digest.update(repr((topic.name, len(topic.partitions))).encode())
+            racks_of: dict[tuple[int, ...], bytes] = {}  # most partitions have the same replicas as others
             for partition in topic.partitions:
-                racks = sorted({broker.rack for r in partition.replicas if (broker := brokers.get(r)) and broker.rack})
-                digest.update(repr(racks).encode())
+                replicas = partition.replicas
+                racks = racks_of.get(replicas)
+                if racks is None:
+                    named = sorted({broker.rack for r in replicas if (broker := brokers.get(r)) and broker.rack})
+                    racks = racks_of[replicas] = repr(named).encode()
+                digest.update(racks)
             found = self._hashes[topic.name] = int.from_bytes(digest.digest(), "big")
         return found

@@ -35,6 +35,7 @@ def alter_configs(
 ) -> Divided[AlterConfigsResponse | Awaitable[AlterConfigsResponse]]:
     """Change each resource by itself."""
     done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
+    yield from ctx.services.replicas.hosted()  # what changes in many partitions has then changed
     responses = yield from each(done, lambda outcome: _answer(*outcome))
     return ctx.services.controller.when_stored(AlterConfigsResponse(responses=responses))
 

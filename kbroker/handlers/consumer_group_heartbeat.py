@@ -16,7 +16,7 @@ from kbroker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 
-FEW_TOPICS = 1_000
+FEW_TOPICS = 100
 
 
 @handles(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, "0-1")

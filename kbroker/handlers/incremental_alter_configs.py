@@ -49,6 +49,7 @@ def incremental_alter_configs(
 ) -> Divided[IncrementalAlterConfigsResponse | Awaitable[IncrementalAlterConfigsResponse]]:
     """Change each resource by itself."""
     done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
+    yield from ctx.services.replicas.hosted()  # what changes in many partitions has then changed
     responses = yield from each(done, lambda outcome: _answer(*outcome))
     return ctx.services.controller.when_stored(IncrementalAlterConfigsResponse(responses=responses))
 

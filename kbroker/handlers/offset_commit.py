@@ -8,14 +8,15 @@ v10 names topics by id (UNKNOWN_TOPIC_ID).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from kbroker.cluster_state import ClusterState
+from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.then import later
 from kbroker.divided import Divided
 from kbroker.group_coordinator.coordinator import commit_error
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -23,6 +24,7 @@ from kbroker.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from kbroker.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestTopic
 
 TOPIC_IDS_SINCE = 10
 
@@ -36,11 +38,20 @@ def offset_commit(
     ctx: RequestContext, request: OffsetCommitRequest
 ) -> Divided[OffsetCommitResponse | Awaitable[Divided[OffsetCommitResponse]]]:
     """Store a group's positions."""
-    by_id = ctx.version >= TOPIC_IDS_SINCE
-    refused = yield from _refuse_unknown(ctx, request, by_id)
-    if not request.topics:
-        return OffsetCommitResponse(topics=list(refused.values()))
-    answer = ctx.services.groups.commit_offsets(request, version=ctx.version)
+    by_id, groups, controller = ctx.version >= TOPIC_IDS_SINCE, ctx.services.groups, ctx.services.controller
+    refused: _Refused = {}
+    while True:
+        state = controller.state
+        yield from _refuse_unknown(state, request, by_id, refused)
+        if not request.topics:
+            return OffsetCommitResponse(topics=list(refused.values()))
+        try:
+            commit = yield from groups.build_commit(request)
+        except ApiError as err:
+            return (yield from _merged(request, answerable(err.code), refused, by_id))
+        if commit.too_large or are_still_there(request.topics, state, controller.state):
+            break
+    answer = groups.commit_offsets(request, commit, version=ctx.version)
     if isinstance(answer, Awaitable):
         return later(answer, lambda decided: _merged(request, decided, refused, by_id))
     return (yield from _merged(request, answer, refused, by_id))
@@ -50,10 +61,20 @@ _Decided = OffsetCommitResponse | ErrorCode
 _Refused = dict[str | bytes, OffsetCommitResponseTopic]
 
 
-def _refuse_unknown(ctx: RequestContext, request: OffsetCommitRequest, by_id: bool) -> Divided[_Refused]:
-    """Take what does not exist out of a request; return its answers."""
-    state = ctx.services.controller.state
-    refused: _Refused = {}
+def are_still_there(
+    asked: Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic], before: ClusterState, now: ClusterState
+) -> bool:
+    """Tell whether no topic has been deleted that was there before: of such a one no offset is to be kept."""
+    if now.topics is before.topics:
+        return True
+    return all(
+        (topic := now.topics.get(each.name)) is not None and topic.topic_id == before.topics[each.name].topic_id
+        for each in asked
+    )
+
+
+def _refuse_unknown(state: ClusterState, request: OffsetCommitRequest, by_id: bool, refused: _Refused) -> Divided[None]:
+    """Take what does not exist out of a request, and put its answers into `refused`."""
     known = []
     for topic in request.topics:
         code = _resolve(state, topic, by_id)
@@ -77,7 +98,6 @@ def _refuse_unknown(ctx: RequestContext, request: OffsetCommitRequest, by_id: bo
             known.append(topic)
         yield
     request.topics = known
-    return refused
 
 
 def _merged(

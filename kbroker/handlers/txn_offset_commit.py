@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from kbroker.cluster_state import OFFSETS_TOPIC
+from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.then import later
 from kbroker.divided import Divided
 from kbroker.group_coordinator.coordinator import txn_commit_error
+from kbroker.handlers.offset_commit import are_still_there
 from kbroker.handlers.registry import Later, RequestContext, handles
 from kbroker.handlers.transaction_verification import Client, Question, Verdicts, verify
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -45,16 +46,25 @@ def txn_offset_commit(
     ctx: RequestContext, request: TxnOffsetCommitRequest
 ) -> Divided[TxnOffsetCommitResponse | Later[TxnOffsetCommitResponse]]:
     """Store positions within a transaction."""
-    refused = yield from _refuse_unknown(ctx, request)
     version, groups, services = ctx.version, ctx.services.groups, ctx.services
+    refused: _Refused = {}
 
     def finish(decided: _Decided) -> Divided[TxnOffsetCommitResponse]:
         return _finished(request, decided, refused, version)
 
-    if not request.topics:
-        return (yield from finish(TxnOffsetCommitResponse()))
-    if not request.group_id:
-        return (yield from finish(ErrorCode.INVALID_GROUP_ID))
+    while True:
+        state = services.controller.state
+        yield from _refuse_unknown(state, request, refused)
+        if not request.topics:
+            return (yield from finish(TxnOffsetCommitResponse()))
+        if not request.group_id:
+            return (yield from finish(ErrorCode.INVALID_GROUP_ID))
+        try:
+            built = yield from groups.build_commit_in_transaction(request)
+        except ApiError as err:
+            return (yield from finish(answerable(err.code)))
+        if built.too_large or are_still_there(request.topics, state, services.controller.state):
+            break
     index = groups.partition_for(request.group_id)
     try:
         partition = services.replicas.leader(OFFSETS_TOPIC, index)
@@ -66,7 +76,7 @@ def txn_offset_commit(
 
     def commit(found: Verdicts) -> _Decided | Awaitable[_Decided]:
         code, guard = found[OFFSETS_TOPIC, index]
-        return answerable(code) if code else groups.commit_offsets_in_transaction(request, guard)
+        return answerable(code) if code else groups.commit_offsets_in_transaction(request, guard, built)
 
     if isinstance(verdicts, dict):
         answer = commit(verdicts)
@@ -90,11 +100,9 @@ def _client(version: int) -> Client:
 _Refused = dict[str, TxnOffsetCommitResponseTopic]
 
 
-def _refuse_unknown(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Divided[_Refused]:
-    """Take what does not exist out of a request; return its answers."""
-    state = ctx.services.controller.state
+def _refuse_unknown(state: ClusterState, request: TxnOffsetCommitRequest, refused: _Refused) -> Divided[None]:
+    """Take what does not exist out of a request, and put its answers into `refused`."""
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    refused: _Refused = {}
     kept = []
     for topic in request.topics:
         existing, unknown = [], []
@@ -112,7 +120,6 @@ def _refuse_unknown(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Div
             kept.append(topic)
         yield
     request.topics = kept
-    return refused
 
 
 def _finished(

@@ -217,12 +217,52 @@ def build_batch(
         encoded = _encode_record(timestamp - base_timestamp, delta, key, value, headers)
         put_number(body, len(encoded))
         body += encoded
-    payload = compress(codec, body, level)
+    return enclose(
+        compress(codec, body, level),
+        len(records),
+        base_timestamp,
+        max_timestamp,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        control=control,
+        timestamp_type=timestamp_type,
+    )
+
+
+def put_record(body: bytearray, delta: int, key: bytes | None, value: bytes | None) -> None:
+    """Append record number `delta` to the records of a batch that are all as old as the batch."""
+    encoded = _encode_record(0, delta, key, value, ())
+    put_number(body, len(encoded))
+    body += encoded
+
+
+def enclose(
+    payload: bytes | bytearray | memoryview,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    codec: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    timestamp_type: int = 0,
+) -> bytes:
+    """Build a batch of `count` records that are encoded, and compressed if there is a codec."""
     attributes = codec | timestamp_type << 3
     attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
     size = HEADER_SIZE + len(payload)
-    header = [base_offset, size - LOG_OVERHEAD, leader_epoch, MAGIC, 0, attributes, max(len(records) - 1, 0)]
-    header += [base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, len(records)]
+    header = [base_offset, size - LOG_OVERHEAD, leader_epoch, MAGIC, 0, attributes, max(count - 1, 0)]
+    header += [base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count]
     batch = bytearray(size)
     HEADER.pack_into(batch, 0, *header)
     batch[HEADER_SIZE:] = payload

@@ -124,8 +124,8 @@ def _judge(marker: Marker, answers: Answers) -> Progress:
     return Progress(frozenset(done), frozenset(fenced), failed)
 
 
-SLICE_SECONDS = 0.005
-PIECE = 50
+SLICE_SECONDS = 0.002
+PIECE = 20
 """How many partitions get their markers between two looks at the clock."""
 
 

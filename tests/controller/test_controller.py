@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kbroker.cluster_state import BrokerEndpoint
+from kbroker.cluster_state import BrokerEndpoint, TopicState
+from kbroker.controller import controller as module
 from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.decide import topic_name_fault
 from kbroker.controller.embedded import EmbeddedStore
@@ -186,3 +187,22 @@ def test_configs_of_groups_that_were_stored_as_they_are_named_are_still_read(dir
     controller.set_configs("groups", name, {})
     controller._store.close()
     assert controller_in(directory).state.group_configs == {}
+
+
+def test_a_topic_is_copied_once_however_many_of_its_partitions_are_lost(directory, monkeypatch):
+    controller = controller_in(directory)
+    controller.put_topics([controller.plan_topic("a", 50, 1), controller.plan_topic("b", 1, 1)])
+    copied = []
+    plain = module.replace
+
+    def counted(value, **changes):
+        copied.append(type(value))
+        return plain(value, **changes)
+
+    monkeypatch.setattr(module, "replace", counted)
+    controller.lose_replicas(1, [*(("a", index) for index in range(40)), ("a", 3), ("b", 0), ("c", 0), ("a", 50)])
+    assert copied.count(TopicState) == 2
+    led = [partition.leader for partition in controller.state.topics["a"].partitions]
+    assert led == [-1] * 40 + [1] * 10
+    assert controller.state.topics["b"].partitions[0].leader == -1
+    assert controller.state.topics["a"].partitions[3].offline == (1, 1), "named twice"

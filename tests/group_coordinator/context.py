@@ -8,6 +8,7 @@ from typing import Any, Self
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.divided import whole
+from kbroker.group_coordinator.commit_building import NO_BOUND, build_commit
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
 from kbroker.group_coordinator.groups.classic_group import ClassicGroup
@@ -184,7 +185,13 @@ class Context(Still[GroupShard]):
                 )
             ],
         )
-        answer = self.ask(lambda shard, now: shard.commits.commit(request, version, now))
+        answer = self.ask(
+            lambda shard, now: shard.commits.commit(
+                request,
+                version,
+                whole(build_commit(request, now, self.config.offset_metadata_max_bytes, NO_BOUND)),
+            )
+        )
         return answer if isinstance(answer, ErrorCode) else ErrorCode(answer.topics[0].partitions[0].error_code)
 
     def fetch(

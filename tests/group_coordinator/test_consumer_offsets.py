@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.divided import whole
+from kbroker.group_coordinator.commit_building import NO_BOUND, build_commit_in_transaction
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.offset_delete import (
@@ -64,7 +65,8 @@ def commit_in_transaction(c: ConsumerContext, member_id: str, epoch: int, partit
         topics=[TxnOffsetCommitRequestTopic(topic, [asked])],
     )
     try:
-        outcome = c.shard.commits.commit_in_transaction(request, None, c.now)
+        commit = whole(build_commit_in_transaction(request, c.now, c.config.offset_metadata_max_bytes, NO_BOUND))
+        outcome = c.shard.commits.commit_in_transaction(request, None, commit)
     except ApiError as error:
         return error.code
     return E(outcome.reply.topics[0].partitions[0].error_code)

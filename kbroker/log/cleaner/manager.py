@@ -168,9 +168,10 @@ class Cleaner:
 
     def _dirtiest(self, now_ms: int) -> Divided[Cleanable | None]:
         best = None
-        for key, log in list(self._logs.items()):
+        for key in list(self._logs):  # the keys alone: pairs of tens of thousands would take some milliseconds
             yield
-            if self._logs.get(key) is not log:
+            log = self._logs.get(key)
+            if log is None:
                 continue
             if not log.config.compact or len(log.segments) < 2 or log.failed or key in self.uncleanable:
                 continue

@@ -140,11 +140,12 @@ class Checkpointer:
     def _lines(self, offset_of_log: OffsetOf) -> Divided[list[str]]:
         """Return the entries of a checkpoint; of a log that changes meanwhile, what it was before or after."""
         lines = []
-        for count, (key, log) in enumerate(list(self._logs.items())):
+        for count, key in enumerate(list(self._logs)):
             if count % _ENTRIES_AT_ONCE == 0:
                 yield
-            offset = offset_of_log(log)
-            if offset is not None and self._logs.get(key) is log:
+            log = self._logs.get(key)
+            offset = None if log is None else offset_of_log(log)
+            if offset is not None:
                 lines.append(checkpoints.offset_line(key, offset))
         return lines
 

@@ -1,0 +1,151 @@
+"""What a commit of offsets would write, and its answer: built before it is decided, in pieces.
+
+Owns the records of a commit and the bound on their bytes. Never asks who may commit: offset_commit.py decides that at
+one go, so that a commit holds for all of its partitions or none.
+"""
+
+from __future__ import annotations
+
+from kbroker.coordination.batches import EncodedRecords
+from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.divided import Divided
+from kbroker.group_coordinator.records.offsets import OFFSET_COMMIT, offset_commit, read_offset_value
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.group_records import OffsetCommitValue
+from kbroker.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kbroker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+NO_BOUND = 1 << 40
+FEW_RECORDS = 100
+"""So many take about a millisecond from here to their place in memory; more are encoded ahead."""
+_LEAST_BYTES = 41
+"""What a record of an offset takes at least beside the topic's name and the metadata, and the group's id."""
+
+
+class Commit:
+    """The records of a commit: in `records` while they are few, else in `encoded`. None where they are `too_large`."""
+
+    __slots__ = (
+        "_left",
+        "_limit",
+        "encoded",
+        "group_id",
+        "now_ms",
+        "places",
+        "records",
+        "reply",
+        "too_large",
+        "values",
+    )
+
+    def __init__(self, group_id: str, now_ms: int, most_bytes: int, metadata_limit: int) -> None:
+        self.group_id = group_id
+        self.now_ms = now_ms
+        self.reply: OffsetCommitResponse | TxnOffsetCommitResponse | None = None
+        self.places: list[tuple[str, bytes, int]] = []  # topic, its id, partition
+        self.records: list[CoordinatorRecord] = []
+        self.encoded: EncodedRecords | None = None
+        self.values: list[OffsetCommitValue] = []  # of the encoded ones, as they are read again
+        self._left = most_bytes
+        self._limit = metadata_limit
+        self.too_large = most_bytes <= 0
+
+    def refuses(self, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition) -> ErrorCode:
+        """Return the error of metadata that are too long; Java finds a string as long as it has UTF-16 units."""
+        metadata = asked.committed_metadata or ""
+        if len(metadata) * 2 > self._limit and len(metadata) + sum(each > "\uffff" for each in metadata) > self._limit:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    def fits(self, topic: str, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition) -> bool:
+        """Count a partition's bytes; once they are too many, nothing is written at all."""
+        self._left -= _LEAST_BYTES + len(topic) + len(asked.committed_metadata or "")
+        if self._left < 0:
+            self.too_large = True
+            self.places, self.records, self.encoded, self.values = [], [], None, []
+        return not self.too_large
+
+    def add(self, topic: str, topic_id: bytes, index: int, value: OffsetCommitValue) -> None:
+        """Write a position."""
+        self.places.append((topic, topic_id, index))
+        record = offset_commit(self.group_id, topic, index, value)
+        if self.encoded is None and len(self.records) < FEW_RECORDS:
+            self.records.append(record)
+            return
+        if self.encoded is None:
+            self.encoded = EncodedRecords()
+            for each in self.records:
+                self._encode(self.encoded, each)
+            self.records = []
+        self._encode(self.encoded, record)
+
+    def _encode(self, encoded: EncodedRecords, record: CoordinatorRecord) -> None:
+        encoded.add(record)
+        self.values.append(read_offset_value(OFFSET_COMMIT, record.value or b""))
+
+
+def build_commit(request: OffsetCommitRequest, now_ms: int, metadata_limit: int, most_bytes: int) -> Divided[Commit]:
+    """Build what an OffsetCommit of partitions that exist writes; raises ApiError where that has no bytes.
+
+    A batch of more than `most_bytes` is not built, as it would not be taken.
+    """
+    commit = Commit(request.group_id, now_ms, most_bytes, metadata_limit)
+    expire = -1 if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for asked in topic.partitions:
+            code = commit.refuses(asked)
+            if code is ErrorCode.NONE:
+                if not commit.fits(topic.name, asked):
+                    return commit
+                value = _value(asked, now_ms)
+                value.expire_timestamp, value.topic_id = expire, topic.topic_id
+                commit.add(topic.name, topic.topic_id, asked.partition_index, value)
+            partitions.append(OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code))
+            yield
+        topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+    commit.reply = OffsetCommitResponse(topics=topics)
+    return commit
+
+
+def build_commit_in_transaction(
+    request: TxnOffsetCommitRequest, now_ms: int, metadata_limit: int, most_bytes: int
+) -> Divided[Commit]:
+    """Build what a TxnOffsetCommit of partitions that exist writes, as `build_commit` does."""
+    commit = Commit(request.group_id, now_ms, most_bytes, metadata_limit)
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for asked in topic.partitions:
+            index, code = asked.partition_index, commit.refuses(asked)
+            if code is ErrorCode.NONE:
+                if not commit.fits(topic.name, asked):
+                    return commit
+                commit.add(topic.name, b"", index, _value(asked, now_ms))
+            partitions.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
+            yield
+        topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+    commit.reply = TxnOffsetCommitResponse(topics=topics)
+    return commit
+
+
+def _value(asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition, now_ms: int) -> OffsetCommitValue:
+    return OffsetCommitValue(
+        offset=asked.committed_offset,
+        leader_epoch=max(asked.committed_leader_epoch, -1),
+        metadata=asked.committed_metadata or "",
+        commit_timestamp=now_ms,
+    )
