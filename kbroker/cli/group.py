@@ -72,7 +72,7 @@ def _listed(admin: Any, states: Iterable[str] = ()) -> dict[str, dict[str, Any]]
 # -- describe -----------------------------------------------------------------------------------------------------
 
 
-@command.command("describe")
+@command.command("describe", short_help="Describe groups, their members and offsets.")
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
 @json_option
 @client_options
@@ -386,7 +386,7 @@ def _alter(admin: Any, name: str, new: Mapping[TopicPartition, int]) -> None:
 # -- delete -------------------------------------------------------------------------------------------------------
 
 
-@command.command("delete")
+@command.command("delete", short_help="Delete groups that have no members.")
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
 @client_options
 def delete(names: tuple[str, ...], connection: Connection) -> None:

@@ -52,7 +52,7 @@ def _finding(finding: Finding) -> dict[str, object]:
     return {"file": finding.path, "position": finding.position, "kind": kind, "what": finding.what}
 
 
-@command.command("check")
+@command.command("check", short_help="Check every file, and change nothing.")
 @click.argument("directory", type=_DIRECTORY)
 @json_option
 def check(directory: str, as_json: bool) -> None:
@@ -90,7 +90,7 @@ def _count(number: int, one: str, several: str = "") -> str:
     return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
-@command.command("dump")
+@command.command("dump", short_help="Print files as kafka-dump-log does.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True), metavar="FILE|DIRECTORY...")
 @click.option("--deep-iteration", is_flag=True, help="Also each record of a .log file.")
 @click.option("--print-data-log", is_flag=True, help="Also the records' keys and values.")
@@ -111,7 +111,7 @@ def dump(paths: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> 
             click.echo(line)
 
 
-@command.command("repair")
+@command.command("repair", short_help="Cut and index logs as after a crash.")
 @click.argument("directory", type=_DIRECTORY)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
@@ -170,7 +170,7 @@ def _configs(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
     return found
 
 
-@command.command("adopt")
+@command.command("adopt", short_help="Take over topics of Apache Kafka.")
 @click.argument("directory", type=_DIRECTORY)
 @click.option("-c", "--config", "configs", multiple=True, metavar="TOPIC:KEY=VALUE", help="Set a config of a topic.")
 @json_option

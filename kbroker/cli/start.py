@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import json
 import logging
@@ -213,8 +214,15 @@ def _write_ready_file(node: BrokerNode, path: str) -> None:
     }
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content) + "\n")
-    temporary.replace(target)
+    try:
+        temporary.write_text(json.dumps(content) + "\n")
+        temporary.replace(target)
+    except OSError as error:
+        raise _no_ready_file(path, error) from error
+
+
+def _no_ready_file(path: str, error: OSError) -> click.ClickException:
+    return click.ClickException(f"ready file {path}: {error.strerror}")
 
 
 def _remove_stale_ready_file(path: str) -> None:
@@ -230,7 +238,10 @@ def _remove_stale_ready_file(path: str) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise click.ClickException(f"ready file {path}: {error.strerror}") from error
+        raise _no_ready_file(path, error) from error
+    # Only now, and not when the broker serves already: who waits for the file would wait for nothing.
+    if not Path(path).absolute().parent.is_dir():
+        raise _no_ready_file(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
 
 
 def _runs(pid: int) -> bool:

@@ -106,7 +106,7 @@ def list_topics(internal: bool, as_json: bool, connection: Connection) -> None:
         print_table(["name", "partitions", "replicas"], [[t["name"], t["partitions"], t["replicas"]] for t in found])
 
 
-@command.command("describe")
+@command.command("describe", short_help="Describe topics and their partitions.")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @json_option
 @client_options

@@ -1,8 +1,8 @@
 """The one runtime of replicated state machines: groups now, transactions by the same means.
 
 Owns what happens around a decision: which partition's shard decides, having its records appended and replayed
-(shard_log.py), waiting for the high watermark, answering; timers; loading and unloading. Never decides anything
-itself, and is the only place of the runtime that knows asyncio.
+(shard_log.py), waiting for the high watermark, answering; timers; loading (load_queue.py says when) and unloading.
+Never decides anything itself. Nothing else that belongs to the runtime knows asyncio, but for the queue of loads.
 
 A shard is pure: it takes a request and the time, does no I/O, and returns an `Outcome`. The order is
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from functools import partial
@@ -28,6 +27,7 @@ from typing import Any, Generic, TypeVar
 from kbroker.clock import Clock
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.interfaces import Shard, Writer
+from kbroker.coordination.load_queue import LoadQueue
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
 from kbroker.coordination.shard_log import ReplayError, ShardLog
 from kbroker.coordination.timers import Timers
@@ -36,7 +36,6 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
 
-LOAD_SLICE_SECONDS = 0.002
 RELOAD_MS, RELOAD_MAX_MS = 1_000, 60_000
 """When a load that failed is tried again: after a second, then twice as long each time, up to a minute."""
 _RELOAD = "load again"
@@ -92,9 +91,7 @@ class Runtime(Generic[S]):
         self._write_timeout_ms = write_timeout_ms
         self._partitions: dict[int, _Partition[S]] = {}
         self._timers = Timers(clock, self._on_timer, name)
-        self._loads: deque[tuple[int, _Partition[S], Iterator[None]]] = deque()
-        self._loader: asyncio.Task[None] | None = None
-        self._burst_start = 0.0
+        self._loads = LoadQueue(name)
         self._closed = False
 
     # -- leadership
@@ -111,15 +108,7 @@ class Runtime(Generic[S]):
 
     def _begin_load(self, partition: int, state: _Partition[S]) -> None:
         self._partitions[partition] = state
-        steps = self._load(partition, state)
-        now = time.perf_counter()
-        if now - self._burst_start > 5 * LOAD_SLICE_SECONDS:
-            self._burst_start = now
-        if not self._loads and self._slice(partition, state, steps, self._burst_start + LOAD_SLICE_SECONDS):
-            return
-        self._loads.append((partition, state, steps))
-        if self._loader is None:
-            self._loader = asyncio.get_running_loop().create_task(self._run_loads(), name=f"load {self._name}")
+        self._loads.begin(self._load(partition, state), lambda: self._partitions.get(partition) is state)
 
     def resign(self, partition: int) -> None:
         """Stop coordinating a partition: everything that waits is told to look elsewhere."""
@@ -149,8 +138,7 @@ class Runtime(Generic[S]):
 
     def close(self) -> None:
         self._closed = True
-        if self._loader is not None:
-            self._loader.cancel()
+        self._loads.close()
         self.resign_all()
         self._timers.close()
 
@@ -201,25 +189,15 @@ class Runtime(Generic[S]):
     # -- loading
 
     def _load(self, partition: int, state: _Partition[S]) -> Iterator[None]:
-        """Replay the log, then serve; yields every few records."""
-        yield from self._log.replay(partition, state.shard)
-        state.active = True
-        self._settle(partition, state.shard.on_loaded(self._clock.now_ms()))
-        if state.active:
-            state.attempts = 0
-
-    def _slice(self, partition: int, state: _Partition[S], steps: Iterator[None], until: float) -> bool:
-        """Advance a load until `until`; return whether it is over, for good or bad."""
+        """Replay the log, then serve; yields every few records. One that fails is begun anew later."""
         try:
-            while time.perf_counter() < until:
-                try:
-                    next(steps)
-                except StopIteration:
-                    return True
+            yield from self._log.replay(partition, state.shard)
+            state.active = True
+            self._settle(partition, state.shard.on_loaded(self._clock.now_ms()))
+            if state.active:
+                state.attempts = 0
         except Exception as err:  # noqa: BLE001 - told of below
             self._load_later(partition, state, err, f"cannot be loaded (attempt {state.attempts + 1})")
-            return True
-        return False
 
     def _load_later(self, partition: int, state: _Partition[S], error: BaseException, what: str) -> None:
         """Load a failed partition anew, at growing intervals: its reason may go, as that of a full table of files."""
@@ -235,18 +213,6 @@ class Runtime(Generic[S]):
         if state.failed:
             again = _Partition(self._make_shard(partition), state.epoch, state.attempts + 1)
             self._begin_load(partition, again)
-
-    async def _run_loads(self) -> None:
-        """Load what is queued, one partition after the other, a slice at a time."""
-        try:
-            while self._loads:
-                partition, state, steps = self._loads[0]
-                wanted = self._partitions.get(partition) is state
-                if not wanted or self._slice(partition, state, steps, time.perf_counter() + LOAD_SLICE_SECONDS):
-                    self._loads.popleft()
-                await asyncio.sleep(0)
-        finally:
-            self._loader = None
 
     # -- decisions
 

@@ -140,3 +140,10 @@ def test_what_start_prints_works():
 def test_help_of_every_verb(cli):
     for verb in (["start"], ["topic"], ["produce"], ["consume"], ["group"], ["group", "reset"], ["topic", "create"]):
         assert cli.ok(*verb, "--help").text.startswith("Usage: kbroker " + " ".join(verb))
+
+
+@pytest.mark.parametrize("verb", ["topic", "group", "log", "pipeline"])
+def test_no_line_of_a_list_of_verbs_is_cut_off(cli, verb):
+    listed = cli.ok(verb, "--help").text.partition("Commands:")[2]
+    assert listed
+    assert "..." not in listed

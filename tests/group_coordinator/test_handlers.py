@@ -11,7 +11,6 @@ import pytest
 
 from kbroker.cluster_state import OFFSETS_TOPIC, BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller.features import BOOTSTRAP
-from kbroker.coordination import runtime
 from kbroker.coordination.then import then
 from kbroker.divided import whole
 from kbroker.group_coordinator.config import GroupConfig
@@ -74,7 +73,7 @@ PARTITION = PartitionState((1,), (1,), 1, 0)
 @pytest.fixture(autouse=True)
 def loads_are_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no loop here to go on with a load that a busy machine did not finish in its slice."""
-    monkeypatch.setattr(runtime, "LOAD_SLICE_SECONDS", 60.0)
+    monkeypatch.setattr("kbroker.coordination.load_queue.LOAD_SLICE_SECONDS", 60.0)
 
 
 def whole_or(answer: Any) -> Any:
@@ -383,7 +382,7 @@ def test_groups_that_are_elsewhere() -> None:
 def test_groups_that_are_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         node = Node(lead=False)
-        monkeypatch.setattr("kbroker.coordination.runtime.LOAD_SLICE_SECONDS", -1.0)
+        monkeypatch.setattr("kbroker.coordination.load_queue.LOAD_SLICE_SECONDS", -1.0)
         for partition in range(4):
             node.groups.on_leadership(partition, 0)
         loading = E.COORDINATOR_LOAD_IN_PROGRESS

@@ -17,7 +17,7 @@ from kbroker.pipeline.spark.session import SparkOptions, open_session
 from kbroker.pipeline.storage.files import refuse_pattern
 
 
-@click.command("archive")
+@click.command("archive", short_help="Archive records, each offset once.")
 @click.option("--topics", metavar="A,B", help="The topics.")
 @click.option("--pattern", metavar="RE", help="All topics whose whole name matches, also those to come.")
 @click.option("--to", required=True, metavar="PATH", help="The archive's folder.")
@@ -65,7 +65,7 @@ def archive(
     click.echo(f"archived {job.records:,} records to {to}", err=True)
 
 
-@click.command("verify")
+@click.command("verify", short_help="Compare an archive with its topics.")
 @click.option("--topics", metavar="A,B", help="Only these topics; all without.")
 @click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
 @json_option
@@ -85,7 +85,7 @@ def verify(topics: str | None, root: str, as_json: bool, connection: Connection,
     click.echo("nothing is wrong", err=True)
 
 
-@click.command("optimize")
+@click.command("optimize", short_help="Put an archive's small files together.")
 @click.option("--at", "root", required=True, metavar="PATH", help="The archive's folder.")
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="Size of files to aim at.")
 @spark_options

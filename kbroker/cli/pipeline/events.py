@@ -48,7 +48,7 @@ class _Run:
     of_the_past: bool = True
 
 
-@click.command("events")
+@click.command("events", short_help="Send website events to a topic.")
 @click.option("--topic", required=True, metavar="T", help="Where to; it is created if it does not exist.")
 @click.option("--partitions", type=click.IntRange(1), help="Of a topic that is created; the broker's default without.")
 @click.option("--rate", type=float, default=10.0, show_default=True, help="Records a second, in the mean.")

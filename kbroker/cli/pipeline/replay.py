@@ -16,7 +16,7 @@ from kbroker.pipeline.replay.replay import Replay, ReplayOptions
 from kbroker.pipeline.spark.session import SparkOptions, open_session
 
 
-@click.command("replay")
+@click.command("replay", short_help="Send archived records to a topic.")
 @click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
 @click.option("--to-topic", required=True, metavar="T", help="Where to; it is created if it does not exist.")
 @click.option("--topics", metavar="A,B", help="Only these archived topics; all without.")

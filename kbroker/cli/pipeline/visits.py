@@ -73,7 +73,7 @@ def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
     return with_rules
 
 
-@click.command("visits")
+@click.command("visits", short_help="Count visits by organisation and day.")
 @click.option("--topic", required=True, metavar="T", help="Where the events are.")
 @click.option("--lookup", required=True, metavar="FILE", help="CSV, JSON or Parquet: visitor, organisation.")
 @click.option("--to", required=True, metavar="PATH", help="The folder of the table, a file for each day.")
@@ -133,7 +133,7 @@ def visits(
     click.echo(f"counted {job.records:,} records; {counts.get('records', 0):,} so far, of which {facts}", err=True)
 
 
-@click.command("recount")
+@click.command("recount", short_help="Count visits anew, from an archive.")
 @click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
 @click.option("--topic", required=True, metavar="T", help="The archived topic of the events.")
 @click.option("--lookup", required=True, metavar="FILE", help="CSV, JSON or Parquet: visitor, organisation.")

@@ -1,9 +1,9 @@
 """All partitions of one log directory.
 
-Owns the directory: its lock, its identity, its checkpoints, which partitions are in it, and their compaction. Never
-answers a request and has no clock and no timer: `tick` is called from outside and does what is due.
+Owns the directory: its lock, its identity, the mark of a clean stop, which partitions are in it, and what is due for
+them. Never answers a request and has no clock and no timer: `tick` is called from outside and does what is due.
 
-    .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint (checkpoints.py)
+    .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint (checkpointer.py)
     <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
 
 A partition's directory that belongs to no topic of the cluster is left as it is, and never opened. Where a new topic
@@ -18,15 +18,14 @@ import os
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from functools import partial
 
 from kbroker.divided import Divided, whole
 from kbroker.failpoints import passed
 from kbroker.log import checkpoints
-from kbroker.log.checkpoints import CheckpointFile, Offsets
 from kbroker.log.cleaner.manager import Cleaner
 from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.directories.checkpointer import Checkpointer
 from kbroker.log.directories.chores import Chores
 from kbroker.log.directories.departures import AT_ONCE, Departures
 from kbroker.log.directories.dir_lock import lock_directory
@@ -50,7 +49,6 @@ from kbroker.log.open_files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError
 
-_ENTRIES_AT_ONCE = 256
 _REMOVED_AT_ONCE = 4096
 
 logger = logging.getLogger(__name__)
@@ -111,16 +109,7 @@ class LogDirectory:
             (flush_check_interval_ms, self._flush_due),
             (producer_id_check_interval_ms, self._expire_producers),
         )
-        self._writers = [
-            (recovery_point_interval_ms, self._checkpoint_file(checkpoints.RECOVERY_POINTS), _recovery_point),
-            (log_start_interval_ms, self._checkpoint_file(checkpoints.LOG_STARTS), _log_start),
-            (high_watermark_interval_ms, self._checkpoint_file(checkpoints.HIGH_WATERMARKS), _high_watermark),
-        ]
-        self._written_ms = [0] * len(self._writers)
         self._later: deque[Divided[None]] = deque()
-        self._stale: dict[Key, object] = {}  # deleted partitions that a checkpoint on the disk may still name
-        self._stale_cleaned = False  # whether that of the cleaner may
-        self._forgetting: deque[tuple[dict[Key, object], list[Future[None]]]] = deque()
         self._remover = Remover()
         self._departures = Departures(self.directory, self._remover, self.report)
         self.files = OpenFiles() if files is None else files
@@ -128,6 +117,17 @@ class LogDirectory:
         pool = cleaner_pool or WorkerPool()
         self._own_pool = pool if cleaner_pool is None else None
         self.cleaner = Cleaner(self.directory, self.logs, pool, lambda: self._flusher.pool)
+        self._checkpointer = Checkpointer(
+            self.directory,
+            self.logs,
+            self._flusher,
+            self.cleaner,
+            self.report,
+            in_use=lambda: not self.failure,
+            recovery_point_interval_ms=recovery_point_interval_ms,
+            log_start_interval_ms=log_start_interval_ms,
+            high_watermark_interval_ms=high_watermark_interval_ms,
+        )
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class LogDirectory:
         except BaseException:
             self.close(clean=False)
             raise
-        self._written_ms = [now_ms] * len(self._writers)
+        self._checkpointer.start(now_ms)
         self._jobs.start(now_ms)
         self._loaded = True
 
@@ -178,9 +178,7 @@ class LogDirectory:
             self._lock_fd = -1
 
     def _load_logs(self, configs: Callable[[str], LogConfig], now_ms: int, belongs: Belongs) -> None:
-        recovery_points = checkpoints.read_offsets(self._path(checkpoints.RECOVERY_POINTS))
-        log_starts = checkpoints.read_offsets(self._path(checkpoints.LOG_STARTS))
-        high_watermarks = checkpoints.read_offsets(self._path(checkpoints.HIGH_WATERMARKS))
+        stored = self._checkpointer.read()
         cleaned = checkpoints.read_offsets(self._path(checkpoints.CLEANER_OFFSETS))
         any_may_be = not checkpoints.is_whole(self._path(checkpoints.CLEANER_OFFSETS), cleaned)
         found = entries_of(self.directory)
@@ -189,7 +187,7 @@ class LogDirectory:
         self.futures += found.futures
         unread = 0
         if not self.was_clean:
-            unread = bytes_to_recover((path, recovery_points.get(key, 0)) for key, path in found.partitions)
+            unread = bytes_to_recover((path, stored.recovery_points.get(key, 0)) for key, path in found.partitions)
         known = [(key, path) for key, path in found.partitions if self._is_known(belongs, key, path)]
         progress = self.recovery
         progress.begin(unread, len(known))
@@ -201,9 +199,9 @@ class LogDirectory:
                 config,
                 now_ms=now_ms,
                 clean=self.was_clean,
-                recovery_point=recovery_points.get(key, 0),
-                log_start_offset=log_starts.get(key, 0),
-                high_watermark=high_watermarks.get(key, 0),
+                recovery_point=stored.recovery_points.get(key, 0),
+                log_start_offset=stored.log_starts.get(key, 0),
+                high_watermark=stored.high_watermarks.get(key, 0),
                 compacted=any_may_be or key in cleaned,
                 progress=progress.add,
                 on_disk_error=self.report,
@@ -219,7 +217,7 @@ class LogDirectory:
             self.logs[key] = log
         progress.end()
         self.cleaner.load()
-        if not self.logs.keys() >= {*recovery_points, *log_starts, *high_watermarks}:
+        if not self.logs.keys() >= stored.keys:
             self.checkpoint()  # an entry of a partition that is gone would count for a new one of its name
 
     def _is_known(self, belongs: Belongs, key: Key, path: str) -> bool:
@@ -313,8 +311,7 @@ class LogDirectory:
         log = self.logs.get((topic, partition))
         if log is None:
             self._departures.finish((topic, partition))
-            if (topic, partition) in self._stale:
-                self._forget_deleted()
+            self._checkpointer.forget((topic, partition))
             path = f"{self.directory}/{topic}-{partition}"
             if topic_id is not None and holds_other(path, topic_id):
                 aside = self._new_path(topic, partition, STRAY_SUFFIX)
@@ -352,9 +349,9 @@ class LogDirectory:
         for key in keys:
             log = self.logs.pop(key, None)
             if log is not None:
-                self._stale_cleaned |= self.cleaner.forget(key)
+                was_cleaned = self.cleaner.forget(key)
                 self._departures.add(key, log, time_ms)
-                self._stale[key] = object()  # another one if it is created and deleted once more
+                self._checkpointer.deleted(key, was_cleaned=was_cleaned)
         failure = self._departures.finish_some(AT_ONCE)
         self._later.append(self._depart())
         if failure is not None:
@@ -363,32 +360,7 @@ class LogDirectory:
     def _depart(self) -> Divided[None]:
         """Take away what of deleted partitions is left, and then what the checkpoints say of them."""
         yield from self._departures.finish_all()
-        gone = dict(self._stale)
-        written = [self._flusher.pool.submit(sync_directory, self.directory)]
-        for _, file, offset_of_log in self._writers:
-            number = file.begin()
-            lines = yield from self._lines(offset_of_log)
-            written.append(file.write_by(self._flusher.pool, lines, number))
-        if self._stale_cleaned:
-            self._stale_cleaned = False
-            written.append(self.cleaner.save_by_thread())
-        self._forgetting.append((gone, written))
-
-    def _settle_forgotten(self) -> None:
-        while self._forgetting and all(future.done() for future in self._forgetting[0][1]):
-            gone, written = self._forgetting.popleft()
-            for key, departure in gone.items():
-                if self._stale.get(key) is departure:
-                    del self._stale[key]
-            for future in written:
-                future.result()
-
-    def _forget_deleted(self) -> None:
-        """Let no checkpoint say anything of partitions that were deleted: one of the same name is about to be."""
-        self.checkpoint()
-        self.cleaner.save()
-        self._stale_cleaned = False
-        self._stale.clear()
+        yield from self._checkpointer.forget_deleted()
 
     def future_path(self, topic: str, partition: int) -> str:
         """Return a new name for the directory of a partition that is being moved here."""
@@ -465,43 +437,16 @@ class LogDirectory:
         yield from self.cleaner.due(now_ms)
         if self._own_pool is not None:
             self._own_pool.tick(now_ms)
-        yield from self._write_due(now_ms)
+        yield from self._checkpointer.write_due(now_ms)
 
     def _do_later(self) -> Divided[None]:
         try:
-            self._settle_forgotten()
+            self._checkpointer.settle_forgotten()
             while self._later and not self.failure:
                 yield from self._later.popleft()
         except OSError as error:
             logger.error("%s: %s", self.directory, error)
             self.report(error)
-
-    def _write_due(self, now_ms: int) -> Divided[None]:
-        for index, (interval, file, offset_of_log) in enumerate(self._writers):
-            if now_ms - self._written_ms[index] < interval or file.is_busy:
-                continue
-            self._written_ms[index] = now_ms
-            number = file.begin()
-            lines = yield from self._lines(offset_of_log)
-            if self.failure:
-                return  # a moment ago: there are no logs any more, and nothing must be written of none
-            try:
-                file.write_by(self._flusher.pool, lines, number)
-            except OSError as error:
-                logger.error("%s: %s", file.path, error)
-                self.report(error)
-
-    def _lines(self, offset_of_log: Callable[[PartitionLog], int | None]) -> Divided[list[str]]:
-        """Return the entries of a checkpoint; of a log that changes meanwhile, what it was before or after."""
-        lines = []
-        for count, key in enumerate(list(self.logs)):
-            if count % _ENTRIES_AT_ONCE == 0:
-                yield
-            log = self.logs.get(key)
-            offset = None if log is None else offset_of_log(log)
-            if offset is not None:
-                lines.append(checkpoints.offset_line(key, offset))
-        return lines
 
     def _remove_doomed(self, log: PartitionLog, now_ms: int) -> None:
         paths = log.take_doomed(now_ms, _REMOVED_AT_ONCE)
@@ -525,28 +470,8 @@ class LogDirectory:
 
     def checkpoint(self) -> None:
         """Write all checkpoints now; raises OSError."""
-        for _, file, offset_of_log in self._writers:
-            file.write(self._offsets(offset_of_log))
+        self._checkpointer.write_all()
 
     def save_log_starts(self) -> None:
         """Let what clients were told of deleted records survive a crash; raises OSError."""
-        self._writers[1][1].write(self._offsets(_log_start), sync=False)
-
-    def _checkpoint_file(self, name: str) -> CheckpointFile:
-        return CheckpointFile(self._path(name))
-
-    def _offsets(self, offset_of_log: Callable[[PartitionLog], int | None]) -> Offsets:
-        return {key: offset for key, log in self.logs.items() if (offset := offset_of_log(log)) is not None}
-
-
-def _recovery_point(log: PartitionLog) -> int:
-    return log.recovery_point
-
-
-def _log_start(log: PartitionLog) -> int | None:
-    # A start that is a segment's base is found again from the files, so only the others are worth a line.
-    return log.log_start_offset if log.log_start_offset > log.segments.bases[0] else None
-
-
-def _high_watermark(log: PartitionLog) -> int:
-    return log.high_watermark
+        self._checkpointer.write_log_starts()

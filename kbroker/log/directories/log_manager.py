@@ -9,6 +9,7 @@ A directory that cannot be opened, or that fails later, goes offline with its pa
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import uuid
@@ -34,9 +35,11 @@ _MAX_WISHES = 10_000
 """Partitions that are not there yet, and whose directory is remembered: a client may name as many as it likes."""
 
 
-def unusable(directory: str, error: OSError) -> OSError:
+def unusable(directory: str, error: OSError) -> LogDirError:
     """Return an error for people: which directory was meant, and what the system said."""
-    return OSError(f"log directory {directory} cannot be used: {error.strerror or error}")
+    # What mkdir says of a file that has the directory's name, "File exists", would tell nobody what is wrong.
+    said = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror or error
+    return LogDirError(f"log directory {directory} cannot be used: {said}")
 
 
 class LogManager:
@@ -85,7 +88,7 @@ class LogManager:
         return any(manager.failure for manager in self.managers)
 
     def open(self) -> None:
-        """Lock every directory. Raises LogDirError where one is not ours, OSError for the metadata directory."""
+        """Lock every directory. Raises LogDirError where one is not ours, or the metadata directory cannot be used."""
         opened: list[LogDirectory] = []
         try:
             for manager in sorted(self.managers, key=lambda manager: manager is not self.metadata):

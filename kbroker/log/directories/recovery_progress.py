@@ -52,6 +52,13 @@ class RecoveryProgress:
         self._started = self._said = self._clock()
         self.total, self.logs = total, logs
         self.done = 0
+        if total:
+            logger.info(
+                "%s was not closed cleanly: up to %d bytes in %d partition(s) are read and checked",
+                self._directory,
+                total,
+                logs,
+            )
 
     def stop(self) -> None:
         """Let the recovery end after the segments that it is reading; safe from any thread."""

@@ -94,8 +94,8 @@ def test_a_dirty_log_is_cleaned_and_that_is_remembered(world: World) -> None:
     assert seen(log) == expected
     assert log.size < size / 3
     end = log.segments.active.base_offset
-    text = (world.directory / "cleaner-offset-checkpoint").read_text()
-    assert text == f"0\n1\nt 0 {end}\n"
+    file = world.directory / "cleaner-offset-checkpoint"
+    world.until(lambda: file.read_text() == f"0\n1\nt 0 {end}\n")  # a thread writes it
     world.until(lambda: not world.pool.pids)  # an idle worker ends
     world.stop()
     world.start()

@@ -27,11 +27,21 @@ def test_percent_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_a_short_recovery_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_recovery_says_only_that_it_is_one(caplog: pytest.LogCaptureFixture) -> None:
     progress = RecoveryProgress("data", clock=lambda: 0.0)
-    progress.begin(100, 1)
     with caplog.at_level(logging.INFO):
-        progress.add(100)
+        progress.begin(2_500_000, 7)
+        progress.add(2_500_000)
+        progress.end()
+    assert [record.getMessage() for record in caplog.records] == [
+        "data was not closed cleanly: up to 2500000 bytes in 7 partition(s) are read and checked"
+    ]
+
+
+def test_a_start_after_a_clean_stop_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        progress = RecoveryProgress("data", clock=lambda: 0.0)
+        progress.begin(0, 7)
         progress.end()
     assert caplog.records == []
 

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.divided import Divided, whole
 from kbroker.log import checkpoints
-from kbroker.log.directories import log_directory
+from kbroker.log.directories import checkpointer, log_directory
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
@@ -54,7 +54,7 @@ def old_and_new(logs: LogDirectory, name: str, *, steps: int) -> bool:
 def test_a_new_topic_has_nothing_of_a_deleted_one_of_its_name_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_directory, "_ENTRIES_AT_ONCE", 1)
+    monkeypatch.setattr(checkpointer, "_ENTRIES_AT_ONCE", 1)
     steps = 0
     while True:
         directory = tmp_path / str(steps)
@@ -113,7 +113,7 @@ def test_what_was_deleted_twice_is_forgotten_twice(tmp_path: Path) -> None:
     logs.checkpoint()
     logs.delete_all([key], NOW)
     logs._flusher.pool.submit(int).result()  # what came before has been written
-    logs._settle_forgotten()
+    logs._checkpointer.settle_forgotten()
     logs.get_or_create(*key, uuid.UUID(int=3), CONFIG, NOW)
     assert checkpoints.read_offsets(str(tmp_path / checkpoints.LOG_STARTS)) == {}
     killed(logs)

@@ -1,0 +1,63 @@
+"""Loads of partitions, one after the other, a slice at a time.
+
+Owns which are under way, the task that goes on with them, and how much of them is done at once: where nothing is
+queued a short load is over when `begin` returns, and many that begin together share one slice. Never knows what a load
+does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+LOAD_SLICE_SECONDS = 0.002
+
+
+class LoadQueue:
+    """The loads of one coordinator; a load is an iterator that does a little with each step and raises nothing."""
+
+    __slots__ = ("_burst_start", "_loads", "_name", "_task")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loads: deque[tuple[Iterator[None], Callable[[], bool]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._burst_start = 0.0
+
+    def begin(self, steps: Iterator[None], is_wanted: Callable[[], bool]) -> None:
+        """Begin a load, and go on with it in the loop where it takes longer; it is left off once nobody wants it."""
+        now = time.perf_counter()
+        if now - self._burst_start > 5 * LOAD_SLICE_SECONDS:
+            self._burst_start = now
+        if not self._loads and _slice(steps, self._burst_start + LOAD_SLICE_SECONDS):
+            return
+        self._loads.append((steps, is_wanted))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"load {self._name}")
+
+    def close(self) -> None:
+        """Go on with nothing."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while self._loads:
+                steps, is_wanted = self._loads[0]
+                if not is_wanted() or _slice(steps, time.perf_counter() + LOAD_SLICE_SECONDS):
+                    self._loads.popleft()
+                await asyncio.sleep(0)
+        finally:
+            self._task = None
+
+
+def _slice(steps: Iterator[None], until: float) -> bool:
+    """Advance a load until `until`; return whether it is over."""
+    while time.perf_counter() < until:
+        try:
+            next(steps)
+        except StopIteration:
+            return True
+    return False

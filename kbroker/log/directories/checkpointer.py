@@ -1,0 +1,204 @@
+"""The checkpoints of a log directory: the recovery points, log starts and high watermarks of its logs, on the disk.
+
+Owns when each is written and of which logs, and the names of deleted partitions that a file may still hold. Never
+changes a log, and knows no format (checkpoints.py does). What is written once in a while is collected in pieces, for
+there may be thousands of logs, and put on the disk by the flusher's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple, Protocol
+
+from kbroker.divided import Divided
+from kbroker.log import checkpoints
+from kbroker.log.checkpoints import CheckpointFile, Offsets
+from kbroker.log.directories.flusher import Flusher
+from kbroker.log.directories.partition_dirs import Key
+from kbroker.log.files import sync_directory
+from kbroker.log.partition_log import PartitionLog
+
+_ENTRIES_AT_ONCE = 256
+
+logger = logging.getLogger(__name__)
+
+OffsetOf = Callable[[PartitionLog], "int | None"]
+
+
+class CleanedOffsets(Protocol):
+    """What writes how far each log is compacted."""
+
+    def save(self) -> None:
+        """Write it now; raises OSError."""
+
+    def save_by_thread(self) -> Future[None]:
+        """Have it written."""
+
+
+class Checkpointed(NamedTuple):
+    """What the checkpoints say of each partition."""
+
+    recovery_points: Offsets
+    log_starts: Offsets
+    high_watermarks: Offsets
+
+    @property
+    def keys(self) -> set[Key]:
+        """Every partition that any of them names."""
+        return {*self.recovery_points, *self.log_starts, *self.high_watermarks}
+
+
+class Checkpointer:
+    """Writes the checkpoints of the logs in `logs`; intervals in ms.
+
+    `cleaned` is the fourth checkpoint, the cleaner's, which may name a deleted partition as well. `report` hears of a
+    write that failed; while `in_use` is false nothing is written.
+    """
+
+    __slots__ = (
+        "_cleaned",
+        "_directory",
+        "_flusher",
+        "_forgetting",
+        "_in_use",
+        "_logs",
+        "_report",
+        "_stale",
+        "_stale_cleaned",
+        "_writers",
+        "_written_ms",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        logs: dict[Key, PartitionLog],
+        flusher: Flusher,
+        cleaned: CleanedOffsets,
+        report: Callable[[OSError], None],
+        *,
+        in_use: Callable[[], bool],
+        recovery_point_interval_ms: int,
+        log_start_interval_ms: int,
+        high_watermark_interval_ms: int,
+    ) -> None:
+        self._directory = directory
+        self._logs = logs
+        self._flusher = flusher
+        self._cleaned = cleaned
+        self._report = report
+        self._in_use = in_use
+        self._writers: list[tuple[int, CheckpointFile, OffsetOf]] = [
+            (recovery_point_interval_ms, self._file(checkpoints.RECOVERY_POINTS), _recovery_point),
+            (log_start_interval_ms, self._file(checkpoints.LOG_STARTS), _log_start),
+            (high_watermark_interval_ms, self._file(checkpoints.HIGH_WATERMARKS), _high_watermark),
+        ]
+        self._written_ms = [0] * len(self._writers)
+        self._stale: dict[Key, object] = {}  # deleted partitions that a checkpoint on the disk may still name
+        self._stale_cleaned = False  # whether that of the cleaner may
+        self._forgetting: deque[tuple[dict[Key, object], list[Future[None]]]] = deque()
+
+    def _file(self, name: str) -> CheckpointFile:
+        return CheckpointFile(f"{self._directory}/{name}")
+
+    def read(self) -> Checkpointed:
+        """Return what is on the disk."""
+        return Checkpointed(*(checkpoints.read_offsets(file.path) for _, file, _ in self._writers))
+
+    def start(self, now_ms: int) -> None:
+        """Count the intervals from now on."""
+        self._written_ms = [now_ms] * len(self._writers)
+
+    def write_all(self) -> None:
+        """Write all checkpoints now; raises OSError."""
+        for _, file, offset_of_log in self._writers:
+            file.write(self._offsets(offset_of_log))
+
+    def write_log_starts(self) -> None:
+        """Write where logs start, so that it holds over a crash; raises OSError."""
+        self._writers[1][1].write(self._offsets(_log_start), sync=False)
+
+    def write_due(self, now_ms: int) -> Divided[None]:
+        """Have those written that are due."""
+        for index, (interval, file, offset_of_log) in enumerate(self._writers):
+            if now_ms - self._written_ms[index] < interval or file.is_busy:
+                continue
+            self._written_ms[index] = now_ms
+            number = file.begin()
+            lines = yield from self._lines(offset_of_log)
+            if not self._in_use():
+                return  # since a moment ago: there are no logs any more, and nothing must be written of none
+            try:
+                file.write_by(self._flusher.pool, lines, number)
+            except OSError as error:
+                logger.error("%s: %s", file.path, error)
+                self._report(error)
+
+    def _lines(self, offset_of_log: OffsetOf) -> Divided[list[str]]:
+        """Return the entries of a checkpoint; of a log that changes meanwhile, what it was before or after."""
+        lines = []
+        for count, key in enumerate(list(self._logs)):
+            if count % _ENTRIES_AT_ONCE == 0:
+                yield
+            log = self._logs.get(key)
+            offset = None if log is None else offset_of_log(log)
+            if offset is not None:
+                lines.append(checkpoints.offset_line(key, offset))
+        return lines
+
+    def _offsets(self, offset_of_log: OffsetOf) -> Offsets:
+        return {key: offset for key, log in self._logs.items() if (offset := offset_of_log(log)) is not None}
+
+    # -- deleted partitions -----------------------------------------------------------------------------------
+
+    def deleted(self, key: Key, *, was_cleaned: bool) -> None:
+        """Hear of a partition that is in `logs` no more, and whether the cleaner had kept anything of it."""
+        self._stale[key] = object()  # another one if it is created and deleted once more
+        self._stale_cleaned |= was_cleaned
+
+    def forget(self, key: Key) -> None:
+        """Let no checkpoint say anything of a partition that was deleted: one of the same name is about to be."""
+        if key in self._stale:
+            self.write_all()
+            self._cleaned.save()
+            self._stale_cleaned = False
+            self._stale.clear()
+
+    def forget_deleted(self) -> Divided[None]:
+        """Have everything written anew, without the deleted partitions, once their renames are on the disk."""
+        gone = dict(self._stale)
+        written = [self._flusher.pool.submit(sync_directory, self._directory)]
+        for _, file, offset_of_log in self._writers:
+            number = file.begin()
+            lines = yield from self._lines(offset_of_log)
+            written.append(file.write_by(self._flusher.pool, lines, number))
+        if self._stale_cleaned:
+            self._stale_cleaned = False
+            written.append(self._cleaned.save_by_thread())
+        self._forgetting.append((gone, written))
+
+    def settle_forgotten(self) -> None:
+        """Take over what a thread has written since; raises the OSError of what it could not."""
+        while self._forgetting and all(future.done() for future in self._forgetting[0][1]):
+            gone, written = self._forgetting.popleft()
+            for key, departure in gone.items():
+                if self._stale.get(key) is departure:
+                    del self._stale[key]
+            for future in written:
+                future.result()
+
+
+def _recovery_point(log: PartitionLog) -> int:
+    return log.recovery_point
+
+
+def _log_start(log: PartitionLog) -> int | None:
+    # A start that is a segment's base is found again from the files, so only the others are worth a line.
+    return log.log_start_offset if log.log_start_offset > log.segments.bases[0] else None
+
+
+def _high_watermark(log: PartitionLog) -> int:
+    return log.high_watermark

@@ -1,0 +1,66 @@
+"""A generated function under construction: its lines, its constants, and what compiles them.
+
+Owns what decoders and encoders have in common: names, indentation, which fields a version has. Never knows what the
+lines do. The source is registered with `linecache`, so tracebacks show it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any, cast
+
+from kbroker.protocol.schema import FieldSpec
+
+
+@cache
+def codec(letters: str) -> struct.Struct:
+    """Return the big-endian `struct` of these letters."""
+    return struct.Struct(">" + letters)
+
+
+class FunctionSource:
+    """Lines of a function under construction, its constants, and fresh variable names."""
+
+    def __init__(self, cls: Any, version: int, form: str, role: str, params: str) -> None:
+        self.cls = cls
+        self.version = version
+        self.divided = form == "divided"
+        self.short = form == "short"
+        self.flexible: bool = version in cls.FLEXIBLE
+        self.name = f"{role}_{cls.__name__}_v{version}{'_' + form if form else ''}"
+        self.lines = [f"def {self.name}({params}):"]
+        self.depth = 1
+        self.names: dict[str, Any] = {"structs": codec}
+        self.counter = 0
+
+    def fresh(self, prefix: str = "v") -> str:
+        self.counter += 1
+        return f"{prefix}{self.counter}"
+
+    def const(self, value: Any, prefix: str = "k") -> str:
+        name = self.fresh(prefix)
+        self.names[name] = value
+        return name
+
+    def add(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    def compile(self) -> Callable[..., Any]:
+        filename = f"<kbroker schema {self.name}>"
+        source = "\n".join(self.lines) + "\n"
+        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+        exec(compile(source, filename, "exec"), self.names)  # made of declared names only
+        return cast("Callable[..., Any]", self.names[self.name])
+
+    def live(self, cls: Any) -> tuple[list[FieldSpec], list[FieldSpec]]:
+        """Return the fields of this version: those in order, and the tagged ones by tag."""
+        present = [s for s in cls.SPECS if self.version in s.versions]
+        tagged = [s for s in present if s.tag is not None and self.version in s.tagged]
+        plain = [s for s in present if s not in tagged]
+        return plain, sorted(tagged, key=lambda s: cast("int", s.tag))
+
+    def is_flexible(self, spec: FieldSpec) -> bool:
+        return self.flexible if spec.flexible is None else self.version in spec.flexible

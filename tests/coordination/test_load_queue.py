@@ -1,0 +1,62 @@
+"""The queue of loads: what is done at once, what in slices, and what not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.coordination import load_queue
+from kbroker.coordination.load_queue import LoadQueue
+
+
+def steps(done: list[str], name: str, count: int) -> Iterator[None]:
+    for _ in range(count):
+        done.append(name)
+        yield
+
+
+async def settled(queue: LoadQueue) -> None:
+    for _ in range(100):
+        if queue._task is None:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the loads do not end")
+
+
+def test_a_short_load_needs_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_queue, "LOAD_SLICE_SECONDS", 60.0)
+    done: list[str] = []
+    LoadQueue("test").begin(steps(done, "a", 3), lambda: True)
+    assert done == ["a", "a", "a"]
+
+
+def test_what_takes_longer_goes_on_in_order_and_what_nobody_wants_is_left_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> list[str]:
+        done: list[str] = []
+        queue = LoadQueue("test")
+        monkeypatch.setattr(load_queue, "LOAD_SLICE_SECONDS", -1.0)
+        for name in "abc":
+            queue.begin(steps(done, name, 2), lambda name=name: name != "b")
+        assert done == []
+        monkeypatch.setattr(load_queue, "LOAD_SLICE_SECONDS", 60.0)
+        await settled(queue)
+        return done
+
+    assert asyncio.run(scenario()) == ["a", "a", "c", "c"]
+
+
+def test_nothing_goes_on_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> list[str]:
+        done: list[str] = []
+        queue = LoadQueue("test")
+        monkeypatch.setattr(load_queue, "LOAD_SLICE_SECONDS", -1.0)
+        queue.begin(steps(done, "a", 2), lambda: True)
+        monkeypatch.setattr(load_queue, "LOAD_SLICE_SECONDS", 60.0)
+        queue.close()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return done
+
+    assert asyncio.run(scenario()) == []
