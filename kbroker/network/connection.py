@@ -24,7 +24,7 @@ from kbroker.network.frames import FIRST_GROWTH, BadFrame, FrameBuffer
 from kbroker.network.loop_watch import HELD_LONG, LoopWatch
 from kbroker.network.memory import Memory
 from kbroker.network.outbox import BY_FILE_BYTES, GATHERED_BYTES, TINY_BYTES, Outbox, is_range
-from kbroker.network.turns import LONG, SLICE, TURN, Turns, now
+from kbroker.network.turns import LONG, NOTED, SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
 
 log = logging.getLogger(__name__)
@@ -208,7 +208,9 @@ class Connection:
         self._receive(started + SLICE)
         took = now() - started
         self._long = took > LONG
-        turns.used(took)
+        turns.spent += took
+        if turns.spent > NOTED:
+            turns.note()
 
     def _receive(self, deadline: float) -> None:
         """Receive once; run what requests there are until `deadline`."""

@@ -25,7 +25,7 @@ SLICE = 0.0005
 """Seconds for one connection at a time."""
 LONG = 0.000_15
 """Seconds at a time from which on a connection needs much: some 10 small requests, or a batch of 100 kB."""
-_NOTED = 0.001
+NOTED = 0.001
 """Seconds that may be used before a turn's end is asked for: what is less does not matter."""
 
 now = time.perf_counter
@@ -103,20 +103,21 @@ class Turns:
     def used(self, seconds: float) -> None:
         """Count what was used outside the queues."""
         self.spent += seconds
-        if self.spent > _NOTED:
-            self._schedule()
+        if self.spent > NOTED:
+            self.note()
 
     def put(self, runner: Runner) -> None:
         """Let `runner` go on when its turn comes. It must not be waiting already."""
         self._long.append(runner)
-        self._schedule()
+        self.note()
 
     def put_short(self, runner: Runner) -> None:
         """As `put`, before those that need much."""
         self._short.append(runner)
-        self._schedule()
+        self.note()
 
-    def _schedule(self) -> None:
+    def note(self) -> None:
+        """See that this turn comes to an end: more than NOTED is used, or somebody waits."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -130,7 +131,7 @@ class Turns:
         finally:  # whatever happens, there is a next turn
             self.spent = TURN if self._short else 0.0  # who comes now comes after those
             if self._short or self._long:
-                self._schedule()
+                self.note()
 
     def _serve(self, queue: deque[Runner], at: float, end: float) -> float:
         """Let those that wait now go on, one at least, until `end`; return the time."""

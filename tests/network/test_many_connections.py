@@ -76,7 +76,7 @@ def test_every_request_is_answered_in_its_place(monkeypatch, seed):
     rng = random.Random(seed)
     short = rng.choice([0.000_005, 0.000_05, 0.000_5])
     for module in (turns_module, connection_module, outbox_module):
-        for name, value in {"SLICE": short / 4, "TURN": short, "LONG": short / 8, "_NOTED": short / 2}.items():
+        for name, value in {"SLICE": short / 4, "TURN": short, "LONG": short / 8, "NOTED": short / 2}.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
 
