@@ -42,6 +42,7 @@ async def broker(directory: str, **defaults: str) -> AsyncIterator[tuple[BrokerN
     node = await BrokerNode.start(BrokerConfig(config | {k.replace("_", "."): v for k, v in defaults.items()}))
     try:
         node.controller.auto_create("t")
+        whole(node.replicas.hosted())
         context = RequestContext(node.services, "/127.0.0.1", "PLAINTEXT", ("", 0))
         context.version = 9
         yield node, context
