@@ -3,13 +3,13 @@
 Owns the ways in, the full-sized bombs, and what a quiet client beside them and the broker's memory have to say. The
 batches themselves are made by tests/log/bombs.py. Never judges: test_bombs.py does, in short.
 
-    python -m tests.fair.bombs [PART OF A ROW'S NAME]
+    python -m tests.fair.bombs [--kafka] [PART OF A ROW'S NAME]
 """
 
 from __future__ import annotations
 
+import argparse
 import struct
-import sys
 import tempfile
 import threading
 import time
@@ -21,7 +21,8 @@ from typing import Any, Final, Self
 
 import psutil
 
-from compat_tests.harness.brokers import KBroker
+from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
+from compat_tests.harness.parts import fetch
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.compression import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
@@ -103,7 +104,7 @@ def stamped(batch: bytes, base: int, largest: int | None = None) -> bytes:
 class Quiet(threading.Thread):
     """A client that asks next to nothing, again and again, and notes how long it waits; and the broker's memory."""
 
-    def __init__(self, broker: KBroker) -> None:
+    def __init__(self, broker: BrokerProcess) -> None:
         super().__init__(daemon=True)
         self._client = WireClient(broker.bootstrap, "quiet")
         self._process = psutil.Process(broker.pid)
@@ -141,12 +142,13 @@ class Patient(WireClient):
         return super().receive(timeout)
 
 
-def create_topics(broker: KBroker) -> None:
-    """Create a topic for each way."""
-    topics = [
-        CreatableTopic(topic_name(way), _PARTITIONS, 1, [], [CreatableTopicConfig(*pair) for pair in configs.items()])
-        for way, configs in WAYS.items()
-    ]
+def create_topics(broker: BrokerProcess) -> None:
+    """Create a topic for each way; a config that Apache Kafka does not have is left out there."""
+    ours = isinstance(broker, KBroker)
+    topics = []
+    for way, configs in WAYS.items():
+        pairs = [CreatableTopicConfig(*pair) for pair in configs.items() if ours or pair[0] != "record.validation"]
+        topics.append(CreatableTopic(topic_name(way), _PARTITIONS, 1, [], pairs))
     with WireClient(broker.bootstrap) as connection:
         answer = connection.ask(CreateTopicsRequest(topics=topics, timeout_ms=30_000), 5)
         assert [topic.error_code for topic in answer.topics] == [0] * len(topics), answer
@@ -156,7 +158,7 @@ def topic_name(way: str) -> str:
     return way.replace(" ", "-")
 
 
-def send(broker: KBroker, way: str, batch: bytes, partition: int = 0) -> int:
+def send(broker: BrokerProcess, way: str, batch: bytes, partition: int = 0) -> int:
     """Let the broker open a batch; returns the error code of the answer."""
     topic = topic_name(way)
     with Patient(broker.bootstrap, "bomber") as connection:
@@ -179,7 +181,7 @@ def for_way(way: str, shape: Shape) -> bytes:
     return stamped(batch, _NOW - 3_600_000, _NOW) if way == "search by time" else batch
 
 
-def together(broker: KBroker, way: str, batch: bytes, count: int, partition: int = 0) -> list[int]:
+def together(broker: BrokerProcess, way: str, batch: bytes, count: int, partition: int = 0) -> list[int]:
     """Send a batch on so many connections at once; returns the answers' codes."""
     codes: list[int] = []
     threads = [threading.Thread(target=lambda: codes.append(send(broker, way, batch, partition))) for _ in range(count)]
@@ -190,25 +192,34 @@ def together(broker: KBroker, way: str, batch: bytes, count: int, partition: int
     return codes
 
 
-def main(wanted: str = "") -> None:
+def started(directory: Path, kafka: bool) -> BrokerProcess:
+    """Return a broker that is started when it is entered."""
+    return ApacheKafka(fetch("kafka"), directory, {}) if kafka else KBroker(directory, {})
+
+
+def main() -> None:
     """Print a line for each row: bytes sent, the answer, seconds, the quiet client's longest wait, the broker's own
     lines that its loop was held for longer than 50 ms, and the growth.
     """
     rows = [(f"{way}: {shape.name}", way, shape, 1) for shape in shapes() for way in WAYS]
     for way in ("timestamps ahead", "to gzip"):
         rows += [(f"{way}, 50 at once: {s.name}", way, s, 50) for s in shapes() if s.name in _TOGETHER]
-    with tempfile.TemporaryDirectory() as directory, KBroker(Path(directory), {}) as broker:
+    parser = argparse.ArgumentParser(prog="python -m tests.fair.bombs", description=__doc__)
+    parser.add_argument("--kafka", action="store_true", help="beside Apache Kafka instead")
+    parser.add_argument("wanted", nargs="?", default="", help="part of a row's name")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory, started(Path(directory), args.kafka) as broker:
         create_topics(broker)
         worst, most = 0.0, 0
         for number, (name, way, shape, count) in enumerate(rows):
-            if wanted not in name:
+            if args.wanted not in name:
                 continue
             batch = for_way(way, shape)
             held = broker.log_file.read_text().count(_HELD)
-            started = time.perf_counter()
+            begun = time.perf_counter()
             with Quiet(broker) as quiet:
                 codes = set(together(broker, way, batch, count, number % _PARTITIONS))
-            seconds = time.perf_counter() - started
+            seconds = time.perf_counter() - begun
             worst, most = max(worst, quiet.longest), max(most, quiet.grown)
             told = f"{len(batch):9,} B  codes {codes}  {seconds:7.2f} s"
             held = broker.log_file.read_text().count(_HELD) - held
@@ -218,4 +229,4 @@ def main(wanted: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
