@@ -62,7 +62,7 @@ class DelayedFetch:
 def fetch(ctx: RequestContext, request: FetchRequest) -> Reply[FetchResponse]:
     """Read now, or wait."""
     left = FEW - len(request.topics) - len(request.forgotten_topics_data)
-    session = ctx.services.fetch_sessions.get(request.session_id)
+    session = ctx.services.fetch_sessions.get(request.session_id) if request.session_id else None
     if session is not None:
         left -= len(session.partitions)
     for topic in request.topics if left >= 0 else ():

@@ -373,33 +373,34 @@ class Connection:
     def go_on(self, deadline: float) -> None:
         """Go on with what waited for its turn. Raises nothing: others are behind it."""
         try:
-            self._go_on(deadline)
+            if self._work is not None:
+                self._work_on(deadline)
+            elif self.state is _TOLD:
+                self._read_in_turn(deadline)
+                return
+            elif self.state is _QUEUED:
+                self.state = _SERVING
+            if self.state is _SERVING:
+                self._resume(deadline)
         except Exception:
             log.exception("closing the connection from %s", self.peer)
             self.abort()
 
-    def _go_on(self, deadline: float) -> None:
-        if self.state is _TOLD:
-            self.state = _SERVING
-            started = now()
-            self._receive(deadline)
-            self._long = now() - started > LONG
-            return
-        if self._work is not None:
-            self._work_on(deadline)
-        elif self.state is _QUEUED:
-            self.state = _SERVING
-        if self.state is _SERVING:
-            self._resume(deadline)
+    def _read_in_turn(self, deadline: float) -> None:
+        self.state = _SERVING
+        started = now()
+        self._receive(deadline)
+        self._long = now() - started > LONG
 
     def _resume(self, deadline: float) -> None:
         """Go on with what arrived while a request was being worked on."""
-        data = self._frames.take()
-        if data is not None:
+        if self._frames.kept is not None:
+            data = self._frames.take()
+            assert data is not None
             self._consume(data, deadline, shared=False)
         elif self._held:
             self._account()
-        if self.state is _SERVING:
+        if self.state is _SERVING and not self._reading:
             self._read_on()
 
     def _work_on(self, deadline: float) -> None:
@@ -432,26 +433,28 @@ class Connection:
             log.exception("closing the connection from %s", self.peer)
             self.abort()
             return
-        self._leave_lane(work)
+        if work.lane is not None:
+            self._leave_lane(work)
         self._park(waits)
 
     def _wait_for_turn(self, work: Work) -> None:
         if self.state is not _ENDING:
             self.state = _QUEUED
         self._account()
-        lane = self._turns.lane(work.breadth)
+        lane = work.lane = self._turns.lane(work.breadth)
         if lane is None or lane.enter(self):
             self._turns.put(self)
 
     def _leave_lane(self, work: Work) -> None:
-        lane = self._turns.lane(work.breadth)
+        lane, work.lane = work.lane, None
         if lane is not None:
             lane.leave(self)
 
     def _worked(self, answer: tuple[bytearray, Spill] | None, took: float) -> None:
         work, self._work = self._work, None
         assert work is not None
-        self._leave_lane(work)
+        if work.lane is not None:
+            self._leave_lane(work)
         if took > HELD_LONG:
             self._owner.watch.work(work.name, work.size, self._context, took)
         if self.state is not _ENDING:
@@ -467,15 +470,11 @@ class Connection:
             self.close()
         elif self._outbox.waiting:
             self.state = _SENDING
-        self._progress()
-
-    def _progress(self) -> None:
-        """A request has come to its end: the time for which memory may be held begins anew."""
         if self._held:
             self._memory.starts_anew(self)
 
     def _park(self, waits: Awaitable[Any]) -> None:
-        future = asyncio.ensure_future(waits)
+        future = waits if isinstance(waits, asyncio.Future) else asyncio.ensure_future(waits)
         self._parked = future
         if self.state is not _ENDING:
             self.state = _WAITING
@@ -521,7 +520,11 @@ class Connection:
             self._outbox.send(out)
         else:
             self._spill = []
-            self._outbox.send_pieces(_pieces(out, spill))
+            pieces = _pieces(out, spill)
+            if len(pieces) == 1 and pieces[0].__class__ is bytearray:
+                self._outbox.send(pieces[0])
+            else:
+                self._outbox.send_pieces(pieces)
         if self._outbox.waiting:
             if self.state is _SERVING:
                 self.state = _SENDING
@@ -536,7 +539,8 @@ class Connection:
         if self.state is _ENDING:
             self.close()
         elif self.state is _SENDING:
-            self._progress()
+            if self._held:
+                self._memory.starts_anew(self)
             self.state = _SERVING
             started = now()
             self.go_on(started + SLICE)
@@ -551,6 +555,10 @@ class Connection:
 
 def _pieces(out: bytearray, spill: Spill) -> list[Any]:
     """Return an answer in order: its bytes, joined with what is small (and little), and ranges of files."""
+    if len(spill) == 1 and len(spill[0][1]) < TINY_BYTES:
+        at, piece = spill[0]
+        out[at:at] = _bytes_of(piece)
+        return [out]
     pieces: list[Any] = []
     position = 0
     room = GATHERED_BYTES
@@ -565,12 +573,16 @@ def _pieces(out: bytearray, spill: Spill) -> list[Any]:
                 gathered = bytearray()
             pieces.append(piece)
         else:
-            data = piece.view() if hasattr(piece, "view") else piece
-            if len(data) != size:
-                raise OSError("a segment is shorter than the range of it")
-            gathered += data
+            gathered += _bytes_of(piece)
             room -= size
     gathered += memoryview(out)[position:]
     if gathered:
         pieces.append(gathered)
     return pieces
+
+
+def _bytes_of(piece: Any) -> Any:
+    data = piece.view() if hasattr(piece, "view") else piece
+    if len(data) != len(piece):
+        raise OSError("a segment is shorter than the range of it")
+    return data

@@ -21,7 +21,7 @@ from typing import Any, cast
 from kbroker.divided import Divided
 from kbroker.handlers.express_produce import Forms
 from kbroker.handlers.registry import APIS, Api, CloseConnection, Handler, RequestContext
-from kbroker.network.turns import Breadth
+from kbroker.network.turns import Breadth, Lane
 from kbroker.protocol.compiler import (
     DividedDecoder,
     DividedEncoder,
@@ -116,11 +116,13 @@ class Work:
     framed answer, or None if there is none. `size` is the frame's in bytes, until it is decoded.
     """
 
-    __slots__ = ("breadth", "keeps_frame", "keeps_waiting", "name", "size", "steps")
+    __slots__ = ("_entry", "breadth", "keeps_frame", "keeps_waiting", "lane", "size", "steps")
 
     def __init__(self, entry: Entry, size: int) -> None:
-        self.name = f"{entry.api.name} v{entry.version}"
+        self._entry = entry
         self.size = size
+        self.lane: Lane | None = None
+        """Where it waits among others of its breadth."""
         produces = entry.api.key == PRODUCE_KEY
         self.keeps_frame = produces
         """Whether what it works with lies in the frame itself, between its steps."""
@@ -128,6 +130,10 @@ class Work:
         """Whether it does so also while it waits for something; what is no generator copies the frame's part first."""
         self.breadth = Breadth.NARROW if produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
         self.steps: Steps
+
+    @property
+    def name(self) -> str:
+        return f"{self._entry.api.name} v{self._entry.version}"
 
 
 class Dispatcher:

@@ -62,7 +62,7 @@ class Outbox:
         self._told = False
         self._sock = sock
         self._fd = sock.fileno()
-        self._pieces: deque[Piece] = deque()
+        self._pieces: deque[Piece] | tuple[()] = ()  # a deque takes 0.6 kB also while it is empty
         self._offset = 0
         """How much of the first piece has left."""
         self._done = done
@@ -92,15 +92,19 @@ class Outbox:
         except BlockingIOError:
             sent = 0
         if sent < len(data):
-            self._pieces.append(data)
+            self._pieces = deque((data,))
             self._offset = sent
             self._loop.add_writer(self._fd, self._writable)
 
     def send_pieces(self, pieces: list[Piece]) -> None:
         """Send bytes and ranges of files in order. Raises OSError when the client is gone."""
-        waited = bool(self._pieces)
-        self._pieces.extend(pieces)
-        if not waited and not self._push():
+        if self._pieces:
+            self._pieces.extend(pieces)
+            return
+        waiting = self._pieces = deque(pieces)
+        if self._push(waiting):
+            self._pieces = ()
+        else:
             self._loop.add_writer(self._fd, self._writable)
 
     def close(self) -> None:
@@ -108,7 +112,7 @@ class Outbox:
         self._done = _nobody
         if self._pieces:
             self._loop.remove_writer(self._fd)
-            self._pieces.clear()
+            self._pieces = ()
 
     def _writable(self) -> None:
         turns = self._turns
@@ -130,18 +134,18 @@ class Outbox:
     def _send_on(self) -> None:
         error = None
         try:
-            if not self._push():
+            if self._pieces and not self._push(self._pieces):
                 return
         except OSError as err:
             error = err
         self._loop.remove_writer(self._fd)
-        self._pieces.clear()
+        self._pieces = ()
         self._offset = 0
         self._done(error)
 
-    def _push(self) -> bool:
+    def _push(self, pieces: deque[Piece]) -> bool:
         """Send until all is sent (True), or the socket is full or others are to be served (False)."""
-        pieces, budget = self._pieces, _AT_ONCE
+        budget = _AT_ONCE
         while pieces and budget > 0:
             piece = pieces[0]
             size, offset = len(piece), self._offset

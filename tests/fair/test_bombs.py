@@ -17,6 +17,8 @@ from tests.fair.bombs import WAYS, Quiet, Shape, create_topics, for_way, send, s
 from tests.figures import figure
 from tests.log import bombs
 
+pytestmark = pytest.mark.long
+
 HANGS_SECONDS = 5.0
 GROWTH_BYTES = 100 << 20
 SHAPES = {shape.name: shape for shape in shapes()}

@@ -7,6 +7,8 @@ import pytest
 from compat_tests.harness.brokers import KBroker
 from tests.fair import crowds
 
+pytestmark = pytest.mark.long
+
 SECONDS = 1.5
 LONGEST_MS = 2_000
 GROWTH_MB = 250

@@ -150,6 +150,7 @@ def steps(bomb: Bomb) -> Iterator[object]:
     return record_slices(batch, parse_header(batch), 100 << 20)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: bomb.name)
 def test_a_bomb_takes_small_steps_and_little_memory(bomb: Bomb) -> None:
     """What is told within a step is bounded, and so is what is kept."""

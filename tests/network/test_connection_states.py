@@ -23,6 +23,7 @@ class Long:
     size = 0
     keeps_frame = keeps_waiting = False
     breadth = Breadth.WIDE
+    lane = None
 
     def __init__(self, steps):
         self.steps = steps
