@@ -25,6 +25,7 @@ from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
 from compat_tests.harness.parts import fetch
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.compression import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -38,6 +39,8 @@ PRODUCE_VERSION, LIST_OFFSETS_VERSION = 9, 7
 _NOW: Final = int(time.time() * 1000)
 _AHEAD: Final = _NOW + 10 * 24 * 3_600_000
 _DEADLINE_SECONDS = 600
+_LED_SECONDS = 30
+"""How long it may take until a new partition has its leader, in Apache Kafka."""
 _MB: Final = 1 << 20
 _HELD: Final = "the event loop was held for"
 
@@ -163,8 +166,12 @@ def send(broker: BrokerProcess, way: str, batch: bytes, partition: int = 0) -> i
     topic = topic_name(way)
     with Patient(broker.bootstrap, "bomber") as connection:
         data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
-        answer = connection.ask(ProduceRequest(acks=1, timeout_ms=5000, topic_data=[data]), PRODUCE_VERSION)
-        code: int = answer.responses[0].partition_responses[0].error_code
+        request = ProduceRequest(acks=1, timeout_ms=5000, topic_data=[data])
+        code: int = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        deadline = time.monotonic() + _LED_SECONDS
+        while code == ErrorCode.NOT_LEADER_OR_FOLLOWER and time.monotonic() < deadline:
+            answer = connection.ask(request, PRODUCE_VERSION)
+            code = answer.responses[0].partition_responses[0].error_code
         if way == "search by time" and not code:
             wanted = ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=_NOW - 1000)])
             found: Any = connection.ask(ListOffsetsRequest(topics=[wanted]), LIST_OFFSETS_VERSION)
