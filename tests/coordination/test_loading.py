@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordination import load_queue
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, Outcome
 from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import build_batch
 
 from .world import FakeWriter, World, failed
+
+
+@pytest.fixture
+def in_slices(monkeypatch: pytest.MonkeyPatch, loads_end_at_once: None) -> None:
+    monkeypatch.setattr(load_queue, "LOAD_SLICE_SECONDS", 0.002)
 
 
 def test_loading_replays_what_was_written() -> None:
@@ -28,6 +34,7 @@ def test_loading_replays_what_was_written() -> None:
     assert again.events == [("end", 7, True), "loaded"]
 
 
+@pytest.mark.usefixtures("in_slices")
 def test_a_large_load_does_not_hold_the_loop() -> None:
     async def scenario() -> None:
         writer = FakeWriter()
@@ -40,7 +47,7 @@ def test_a_large_load_does_not_hold_the_loop() -> None:
         loading = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
         assert world.write(b"a") == world.read() == loading
         assert dict(world.runtime.shards()) == {0: None, 1: None}
-        # 80,000 records take some 300 ms, a slice 10 ms. On a machine ten times as fast there are still some turns.
+        # 80,000 records take some 300 ms, a slice 2 ms. On a machine ten times as fast there are still some turns.
         assert await world.loaded() >= 4
         assert len(world.runtime.shard(0).seen) == 80_000
         world.runtime.close()
@@ -48,6 +55,7 @@ def test_a_large_load_does_not_hold_the_loop() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("in_slices")
 def test_leadership_that_goes_while_loading() -> None:
     async def scenario() -> None:
         writer = FakeWriter()

@@ -1,0 +1,12 @@
+"""Short loads end at once here, also on a machine that is busy; tests of the slices say how long these are."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.coordination import load_queue
+
+
+@pytest.fixture(autouse=True)
+def loads_end_at_once(monkeypatch):
+    monkeypatch.setattr(load_queue, "LOAD_SLICE_SECONDS", 60.0)
