@@ -7,6 +7,7 @@ batches. Never appends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction
 from kbroker.protocol.control_records import build_marker
@@ -20,16 +21,15 @@ def record_batch(
 ) -> bytes:
     """Return a batch of records, which belong to a producer's transaction if there is one."""
     rows = [(now_ms, key, value, ()) for key, value in records]
+    return build_batch(rows, leader_epoch=leader_epoch, **_fields_of(producer))
+
+
+def _fields_of(producer: InTransaction | None) -> dict[str, Any]:
+    """Return what a producer's transaction puts into the header of a batch."""
     if producer is None:
-        return build_batch(rows, leader_epoch=leader_epoch)
-    return build_batch(
-        rows,
-        leader_epoch=leader_epoch,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        base_sequence=0,
-        transactional=True,
-    )
+        return {}
+    ids = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    return {**ids, "base_sequence": 0, "transactional": True}
 
 
 class EncodedRecords:
@@ -48,19 +48,8 @@ class EncodedRecords:
 
     def batch(self, leader_epoch: int, producer: InTransaction | None, now_ms: int) -> bytes:
         """Return the batch, as `record_batch` does."""
-        if producer is None:
-            return enclose(self._body, self._count, now_ms, now_ms, leader_epoch=leader_epoch)
-        return enclose(
-            self._body,
-            self._count,
-            now_ms,
-            now_ms,
-            leader_epoch=leader_epoch,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            base_sequence=0,
-            transactional=True,
-        )
+        fields = _fields_of(producer)
+        return enclose(self._body, self._count, now_ms, now_ms, leader_epoch=leader_epoch, **fields)
 
 
 def marker_batch(marker: EndOfTransaction, now_ms: int) -> bytes:
