@@ -33,7 +33,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def kafka_libs() -> Path:
     """Directory with the jars of Apache Kafka 4.3.0, its server, tools and clients."""
+    return _libs("kafka")
+
+
+@pytest.fixture(scope="session")
+def kafka39_libs() -> Path:
+    """Directory with the jars of Apache Kafka 3.9.1, which runs on ZooKeeper, and of ZooKeeper."""
+    return _libs("kafka39")
+
+
+def _libs(part: str) -> Path:
     try:
-        return fetch("kafka")
+        return fetch(part)
     except PartsMissing as error:
         pytest.fail(str(error))
