@@ -1,0 +1,257 @@
+"""A tree of znodes in this process, for clusters that live in one: tests, the simulator, and `Cluster` in Python.
+
+Owns an ensemble's nodes and its sessions, and does what ZooKeeper does with them: versions, multi, ephemerals that go
+with their session, sequence numbers, watches that go off once. Who owns a session may let it expire, and cut it off.
+Never looks at a clock, and never answers in the same turn of the loop: an answer comes when ZooKeeper's could.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from kbroker.controller.tree.znode import (
+    ANY_VERSION,
+    Change,
+    Changed,
+    Create,
+    Delete,
+    Done,
+    Reason,
+    Refused,
+    Session,
+    SessionExpired,
+    SetData,
+    Stat,
+    Unreachable,
+    Znode,
+)
+
+Watches = dict[str, dict[Changed, None]]
+
+
+@dataclass(slots=True)
+class _Node:
+    data: bytes
+    stat: Stat
+    children: set[str] = field(default_factory=set)
+    ever: int = 0
+    """Children that were ever made: the next sequence number."""
+
+
+class MemoryEnsemble:
+    """What all sessions see."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Node] = {"": _Node(b"", Stat(0, 0))}
+        self._transactions = count(1)
+        self._sessions: dict[int, MemoryTree] = {}
+        self._numbers = count(1)
+
+    def connect(self) -> MemoryTree:
+        """Begin a session."""
+        return MemoryTree(self)
+
+    def begin(self, tree: MemoryTree) -> int:
+        """Begin a session for a tree; return its number."""
+        number = next(self._numbers)
+        self._sessions[number] = tree
+        return number
+
+    def end(self, session: int) -> None:
+        """End a session, and what it made as ephemeral."""
+        self._sessions.pop(session, None)
+        for path in [path for path, node in self._nodes.items() if node.stat.owner == session]:
+            self._remove(path)
+
+    def look(self, path: str) -> tuple[Znode, list[str]] | None:
+        """Return what stands at `path`, and the sorted names below it."""
+        node = self._get(path)
+        return None if node is None else (Znode(node.data, node.stat), sorted(node.children))
+
+    def _get(self, path: str) -> _Node | None:
+        return self._nodes.get("" if path == "/" else path)
+
+    def commit(self, session: int, changes: Sequence[Change]) -> list[Done]:
+        """Make all changes or none, and set off the watches on what they change. Raises Refused."""
+        before: dict[str, _Node | None] = {}
+        number = next(self._transactions)
+        touched: list[tuple[str, bool]] = []
+        done: list[Done] = []
+        try:
+            for index, change in enumerate(changes):
+                done.append(self._do(index, change, session, number, before, touched))
+        except Refused:
+            for path, node in before.items():
+                if node is None:
+                    self._nodes.pop(path, None)
+                else:
+                    self._nodes[path] = node
+            raise
+        for path, children in touched:
+            self._tell(path, children)
+        return done
+
+    def _do(
+        self,
+        index: int,
+        change: Change,
+        session: int,
+        number: int,
+        before: dict[str, _Node | None],
+        touched: list[tuple[str, bool]],
+    ) -> Done:
+        path = change.path
+        parent = path.rpartition("/")[0]
+        if isinstance(change, Create):
+            above = self._nodes.get(parent)
+            if above is None:
+                raise Refused(index, path, Reason.NO_NODE)
+            if change.sequential:
+                path = f"{path}{above.ever:010d}"
+            if path in self._nodes:
+                raise Refused(index, change.path, Reason.NODE_EXISTS)
+            if above.stat.owner:
+                raise Refused(index, change.path, Reason.NO_CHILDREN_FOR_EPHEMERALS)
+            self._keep(before, path, parent)
+            self._nodes[path] = _Node(change.data, Stat(number, 0, session if change.ephemeral else 0))
+            self._nodes[parent].children.add(path.rpartition("/")[2])
+            self._nodes[parent].ever += 1
+            touched += [(path, False), (parent, True)]
+            return Done(path)
+        node = self._get(path)
+        if node is None:
+            raise Refused(index, path, Reason.NO_NODE)
+        if change.version not in (ANY_VERSION, node.stat.version):
+            raise Refused(index, path, Reason.BAD_VERSION)
+        if isinstance(change, SetData):
+            self._keep(before, path)
+            node = self._nodes[path]
+            node.data, node.stat = change.data, replace(node.stat, version=node.stat.version + 1)
+            touched.append((path, False))
+            return Done(path, node.stat)
+        if isinstance(change, Delete):
+            if node.children:
+                raise Refused(index, path, Reason.NOT_EMPTY)
+            self._keep(before, path, parent)
+            del self._nodes[path]
+            self._nodes[parent].children.discard(path.rpartition("/")[2])
+            touched += [(path, False), (path, True), (parent, True)]
+        return Done(path)
+
+    def _keep(self, before: dict[str, _Node | None], *paths: str) -> None:
+        """Remember what stood at `paths` before the batch, and put a copy in its place."""
+        for path in paths:
+            if path not in before:
+                node = before[path] = self._nodes.get(path)
+                if node is not None:
+                    self._nodes[path] = replace(node, children=set(node.children))
+
+    def _remove(self, path: str) -> None:
+        parent, _, name = path.rpartition("/")
+        del self._nodes[path]
+        self._nodes[parent].children.discard(name)
+        for each, children in ((path, False), (path, True), (parent, True)):
+            self._tell(each, children)
+
+    def _tell(self, path: str, children: bool) -> None:
+        for tree in list(self._sessions.values()):
+            tree.tell(path, children)
+
+
+class MemoryTree:
+    """A MetadataTree over an ensemble in this process."""
+
+    def __init__(self, ensemble: MemoryEnsemble) -> None:
+        self._ensemble = ensemble
+        self._listeners: list[Callable[[Session], None]] = []
+        self._data_watches: Watches = {}
+        self._child_watches: Watches = {}
+        self._reachable = True
+        self._closed = False
+        self.session_id = ensemble.begin(self)
+
+    async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
+        await self._way()
+        if changed is not None:
+            self._data_watches.setdefault(path, {})[changed] = None
+        found = self._ensemble.look(path)
+        return found and found[0]
+
+    async def children(self, path: str, changed: Changed | None = None) -> list[str]:
+        await self._way()
+        found = self._ensemble.look(path)
+        if found is None:
+            raise Refused(0, path, Reason.NO_NODE)
+        if changed is not None:
+            self._child_watches.setdefault(path, {})[changed] = None
+        return found[1]
+
+    async def commit(self, changes: Sequence[Change]) -> list[Done]:
+        await self._way()
+        return self._ensemble.commit(self.session_id, changes)
+
+    def listen(self, listener: Callable[[Session], None]) -> None:
+        self._listeners.append(listener)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._ensemble.end(self.session_id)
+            self._drop_watches()
+
+    async def _way(self) -> None:
+        """Take the way to the ensemble: those who set out in turn arrive in turn, and none in the turn it set out."""
+        session, loop = self.session_id, asyncio.get_running_loop()
+        arrival: asyncio.Future[None] = loop.create_future()
+        loop.call_soon(_arrive, arrival)
+        await arrival
+        if self._closed or session != self.session_id:
+            raise SessionExpired("the session is gone")
+        if not self._reachable:
+            raise Unreachable("the metadata ensemble is not reachable")
+
+    def expire(self) -> None:
+        """End the session as ZooKeeper does that of somebody whom it does not hear; another one begins."""
+        self._ensemble.end(self.session_id)
+        self._drop_watches()
+        self._hear(Session.EXPIRED)
+        self.session_id = self._ensemble.begin(self)
+        if self._reachable:
+            self._hear(Session.LIVE)
+
+    def cut(self) -> None:
+        """Reach nothing from now on; the session lives on."""
+        self._reachable = False
+        self._drop_watches()
+        self._hear(Session.UNREACHABLE)
+
+    def heal(self) -> None:
+        """Reach the ensemble again."""
+        self._reachable = True
+        self._hear(Session.LIVE)
+
+    def _hear(self, what: Session) -> None:
+        for listener in self._listeners:
+            listener(what)
+
+    def tell(self, path: str, children: bool) -> None:
+        """Set off the watches on a node's data or children."""
+        watches = self._child_watches if children else self._data_watches
+        for changed in watches.pop(path or "/", {}):
+            asyncio.get_running_loop().call_soon(changed)
+
+    def _drop_watches(self) -> None:
+        """Nobody can know any more when these go off: they go off now."""
+        watches = [*self._data_watches.values(), *self._child_watches.values()]
+        self._data_watches, self._child_watches = {}, {}
+        for each in watches:
+            for changed in each:
+                changed()
+
+
+def _arrive(arrival: asyncio.Future[None]) -> None:
+    if not arrival.done():
+        arrival.set_result(None)

@@ -1,0 +1,232 @@
+"""What a tree of znodes promises, asked of both keepers, and both held to each other over random changes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from kbroker.controller.tree.znode import (
+    ANY_VERSION,
+    Change,
+    Check,
+    Create,
+    Delete,
+    MetadataTree,
+    Reason,
+    Refused,
+    Session,
+    SessionExpired,
+    SetData,
+    Unreachable,
+)
+
+from .keepers import PATIENCE_S, Keeper, Memory, ZooKeeper
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 2 * PATIENCE_S))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 - what it waits for comes from kazoo's threads
+            await asyncio.sleep(0.01)
+
+
+async def refused(change: Awaitable[Any]) -> tuple[int, str, Reason]:
+    with pytest.raises(Refused) as caught:
+        await change
+    return caught.value.index, caught.value.path, caught.value.reason
+
+
+def test_a_node_is_made_read_written_and_removed(keeper: Keeper) -> None:
+    async def scenario() -> None:
+        async with keeper.session() as tree:
+            assert await tree.get("/a") is None
+            assert [each.path for each in await tree.commit([Create("/a", b"1"), Create("/a/b")])] == ["/a", "/a/b"]
+            node = await tree.get("/a")
+            assert node is not None
+            assert (node.data, node.stat.version, node.stat.owner) == (b"1", 0, 0)
+            [written] = await tree.commit([SetData("/a", b"2", 0)])
+            assert written.stat is not None
+            assert (written.stat.version, written.stat.created) == (1, node.stat.created)
+            assert await tree.children("/a") == ["b"]
+            assert await refused(tree.commit([Delete("/a")])) == (0, "/a", Reason.NOT_EMPTY)
+            await tree.commit([Delete("/a/b"), Delete("/a", 1)])
+            assert await tree.get("/a") is None
+            assert await refused(tree.children("/a")) == (0, "/a", Reason.NO_NODE)
+
+    run(scenario())
+
+
+def test_a_batch_is_done_whole_or_not_at_all(keeper: Keeper) -> None:
+    async def scenario() -> None:
+        async with keeper.session() as tree:
+            await tree.commit([Create("/epoch", b"1"), Create("/a", b"x")])
+            batch: list[Change] = [SetData("/a", b"y"), Create("/b"), Delete("/a"), Check("/epoch", 7), Create("/c")]
+            assert await refused(tree.commit(batch)) == (3, "/epoch", Reason.BAD_VERSION)
+            node = await tree.get("/a")
+            assert node is not None
+            assert (node.data, node.stat.version) == (b"x", 0)
+            assert await tree.children("/") == ["a", "epoch"]
+            await tree.commit([Check("/epoch", 0), SetData("/a", b"y", 0)])
+            assert await refused(tree.commit([Create("/d"), Create("/d")])) == (1, "/d", Reason.NODE_EXISTS)
+
+    run(scenario())
+
+
+def test_watches_go_off_once_and_for_what_they_are_set_on(keeper: Keeper) -> None:
+    async def scenario() -> None:
+        async with keeper.session() as tree, keeper.session() as other:
+            heard: list[str] = []
+            await tree.commit([Create("/a")])
+            await tree.get("/a", lambda: heard.append("data"))
+            await tree.get("/absent", lambda: heard.append("made"))
+            await tree.children("/a", lambda: heard.append("children"))
+            await other.commit([Create("/a/b")])
+            await until(lambda: heard == ["children"])
+            await other.commit([Create("/a/c"), SetData("/a", b"1"), SetData("/a", b"2")])
+            await until(lambda: heard == ["children", "data"])
+            await other.commit([Create("/absent")])
+            await until(lambda: heard == ["children", "data", "made"])
+            await tree.get("/absent", lambda: heard.append("gone"))
+            await other.commit([Delete("/absent")])
+            await until(lambda: heard[3:] == ["gone"])
+
+    run(scenario())
+
+
+def test_ephemerals_go_with_their_session(keeper: Keeper) -> None:
+    async def scenario() -> None:
+        async with keeper.session() as tree:
+            gone = asyncio.Event()
+            async with keeper.session() as other:
+                await other.commit([Create("/live"), Create("/live/1", b"", ephemeral=True)])
+                node = await tree.get("/live/1", gone.set)
+                assert node is not None
+                assert node.stat.owner == other.session_id
+                below = other.commit([Create("/live/1/x")])
+                assert await refused(below) == (0, "/live/1/x", Reason.NO_CHILDREN_FOR_EPHEMERALS)
+            await asyncio.wait_for(gone.wait(), PATIENCE_S)
+            assert await tree.get("/live/1") is None
+            assert await tree.children("/live") == []
+
+    run(scenario())
+
+
+def test_an_expired_session_is_told_of_and_followed_by_a_new_one(keeper: Keeper) -> None:
+    async def scenario() -> None:
+        async with keeper.session() as tree:
+            heard: list[Session] = []
+            tree.listen(heard.append)
+            look_again = asyncio.Event()
+            await tree.commit([Create("/live"), Create("/live/1", b"", ephemeral=True)])
+            await tree.children("/live", look_again.set)
+            first = tree.session_id
+            await keeper.expire(tree)  # type: ignore[arg-type]
+            await asyncio.wait_for(look_again.wait(), PATIENCE_S)
+            await until(lambda: Session.EXPIRED in heard and heard[-1] is Session.LIVE)
+            assert tree.session_id != first
+            assert await tree.get("/live/1") is None
+            await tree.commit([Create("/live/1", b"", ephemeral=True)])
+
+    run(scenario())
+
+
+def test_sequence_numbers_count_what_was_made(keeper: Keeper) -> None:
+    async def scenario() -> None:
+        async with keeper.session() as tree:
+            await tree.commit([Create("/q")])
+            [first] = await tree.commit([Create("/q/n_", b"", sequential=True)])
+            await tree.commit([Delete(first.path)])
+            both = await tree.commit([Create("/q/n_", b"", sequential=True), Create("/q/m_", b"", sequential=True)])
+            assert [first.path, *(each.path for each in both)] == [
+                "/q/n_0000000000",
+                "/q/n_0000000001",
+                "/q/m_0000000002",
+            ]
+
+    run(scenario())
+
+
+def test_what_is_asked_when_all_is_over_says_so(keeper: Keeper) -> None:
+    async def scenario() -> None:
+        async with keeper.session() as tree:
+            await tree.close()
+            with pytest.raises(SessionExpired):
+                await tree.get("/a")
+
+    run(scenario())
+
+
+def test_a_tree_that_is_cut_off_looks_again_when_it_is_back() -> None:
+    async def scenario() -> None:
+        keeper = Memory()
+        async with keeper.session() as tree, keeper.session() as other:
+            heard: list[Session] = []
+            tree.listen(heard.append)
+            look_again = asyncio.Event()
+            await tree.commit([Create("/mine", b"", ephemeral=True)])
+            await tree.children("/", look_again.set)
+            tree.cut()
+            assert look_again.is_set()
+            with pytest.raises(Unreachable):
+                await tree.get("/mine")
+            assert await other.get("/mine") is not None
+            tree.heal()
+            assert await tree.children("/") == ["mine"]
+            assert heard == [Session.UNREACHABLE, Session.LIVE]
+
+    run(scenario())
+
+
+NAMES = ("/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/z")
+
+
+def some_change(source: random.Random) -> Change:
+    path, data = source.choice(NAMES), bytes([source.randrange(256)])
+    version = source.choice((ANY_VERSION, ANY_VERSION, 0, 1))
+    kind = source.randrange(8)
+    if kind < 4:
+        return Create(path, data, ephemeral=source.random() < 0.2, sequential=source.random() < 0.2)
+    if kind < 6:
+        return SetData(path, data, version)
+    return Delete(path, version) if kind == 6 else Check(path, max(version, 0))
+
+
+async def outcome(tree: MetadataTree, batch: list[Change]) -> Any:
+    try:
+        return [(each.path, each.stat and each.stat.version) for each in await tree.commit(batch)]
+    except Refused as error:
+        return (error.index, error.path, error.reason)
+
+
+async def whole(tree: MetadataTree, path: str = "") -> dict[str, tuple[bytes, int, bool]]:
+    """Return all nodes below `path`: data, version, whether they are ephemeral."""
+    found = {}
+    for name in await tree.children(path or "/"):
+        node = await tree.get(f"{path}/{name}")
+        assert node is not None
+        found[f"{path}/{name}"] = (node.data, node.stat.version, node.stat.owner == tree.session_id)
+        found |= await whole(tree, f"{path}/{name}")
+    return found
+
+
+@pytest.mark.java
+def test_both_keepers_do_the_same(zookeeper_address: str) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    source = random.Random(seed)
+
+    async def scenario() -> None:
+        async with Memory().session() as memory, ZooKeeper(zookeeper_address).session() as real:
+            for _ in range(400):
+                batch = [some_change(source) for _ in range(source.choice((1, 1, 2, 5)))]
+                assert await outcome(memory, batch) == await outcome(real, batch), (seed, batch)
+            assert await whole(memory) == await whole(real), seed
+
+    run(scenario())
