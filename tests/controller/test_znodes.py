@@ -137,12 +137,13 @@ def written_by_kafka(kafka39_libs: Path, tmp_path_factory: pytest.TempPathFactor
     ):
         with WireClient(broker.bootstrap) as client:
             topic = CreatableTopic("t", 2, 1, configs=[CreatableTopicConfig("retention.ms", "1000")])
-            created = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=20_000), 7)
-            assert [each.error_code for each in created.topics] == [0]
+            deadline = time.monotonic() + 30
+            # Refused until its controller has heard of its broker, which may be after it says that it has started.
+            while client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=20_000), 7).topics[0].error_code:
+                assert time.monotonic() < deadline
             resource = AlterConfigsResource(4, "", [AlterableConfig("min.insync.replicas", 0, "1")])
             altered = client.ask(IncrementalAlterConfigsRequest([resource]), 1)
             assert [each.error_code for each in altered.responses] == [0]
-            deadline = time.monotonic() + 30
             while client.ask(InitProducerIdRequest(None, 1000), 4).error_code:  # none until a block has come
                 assert time.monotonic() < deadline
         with zookeeper.tree() as tree:
