@@ -1,0 +1,1 @@
+"""The two sides of a replicated partition, as state machines without I/O."""

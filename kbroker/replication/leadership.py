@@ -1,0 +1,265 @@
+"""The leader's side of a partition: which followers are in sync, and how far the high watermark may go.
+
+Owns what is known of the followers' progress, the in-sync replicas as the controller has them, and the one change of
+them that may be under way. Pure: offsets and times come in, proposals to the controller and offsets go out; it never
+reads a log, a clock or a socket. (Apache Kafka: Partition, Replica; KIP-497 for the change under way.)
+
+A proposed set counts before it is granted wherever that makes the leader more careful: whoever is to come in holds the
+high watermark back at once, whoever is to go out does so until the controller has agreed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.protocol.errors import ErrorCode
+
+NEVER: Final = -(1 << 62)
+"""A time in ms before all others."""
+
+_NOT_DONE: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+"""The controller says that it has not changed anything: what was agreed before still holds."""
+_AWAIT_THE_CONTROLLER: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    }
+)
+"""What this leader believes is out of date, and the controller is about to tell it so."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """What a leader knows of a follower: offsets are -1 until it has fetched, times are in ms of the leader's clock."""
+
+    end_offset: int = -1
+    log_start_offset: int = -1
+    leader_end_offset: int = -1
+    """The leader's log end offset at the last fetch."""
+    fetched_ms: int = NEVER
+    caught_up_ms: int = NEVER
+    """When it last had all that the leader had at that time."""
+
+    def is_caught_up(self, end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
+        """Tell whether it has all, or had all not longer than `max_lag_ms` ago."""
+        return self.end_offset == end_offset or now_ms - self.caught_up_ms <= max_lag_ms
+
+    def fetch(self, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> None:
+        """Note a fetch from `offset`, which says that it has all before; the leader's log ends at `end_offset`."""
+        if offset >= end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif offset >= self.leader_end_offset:
+            # All that there was when it last asked: a steady stream of small batches must not let it fall behind.
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        self.end_offset = offset
+        self.log_start_offset = log_start_offset
+        self.leader_end_offset = max(self.leader_end_offset, end_offset)
+        self.fetched_ms = now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A partition as the controller has it: `partition_epoch` grows with each change of it."""
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Another set of in-sync replicas, to be granted if the partition is still at these epochs."""
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: frozenset[int]
+
+
+class Leadership:
+    """One partition that this broker leads, or has led.
+
+    `replicas` are those assigned, this broker among them; `isr` is what the controller granted last.
+    """
+
+    __slots__ = (
+        "_followers",
+        "_node_id",
+        "epoch_start",
+        "isr",
+        "leader_epoch",
+        "partition_epoch",
+        "proposed",
+        "replicas",
+    )
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+        self._followers: dict[int, Follower] = {}
+        self.leader_epoch = -1
+        self.epoch_start = -1
+        """Where this broker's latest leader epoch begins."""
+        self.partition_epoch = -1
+        self.replicas: tuple[int, ...] = ()
+        self.isr: frozenset[int] = frozenset()
+        self.proposed: Proposal | None = None
+
+    @property
+    def followers(self) -> Iterable[tuple[int, Follower]]:
+        """The other replicas, and what is known of them."""
+        return self._followers.items()
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """All whom the controller may count as in sync by now."""
+        return self.isr if self.proposed is None else self.isr | self.proposed.isr
+
+    def lead(self, told: Granted, replicas: tuple[int, ...], end_offset: int, now_ms: int, *, anew: bool) -> bool:
+        """Do as the controller says; return whether a new leader epoch begins, at `end_offset`.
+
+        `anew` tells that another broker has led, or none, since this one did: what is known of followers is out of
+        date. False too for what is older than what is known already, which changes nothing.
+        """
+        if told.partition_epoch < self.partition_epoch:
+            return False
+        begins = told.leader_epoch > self.leader_epoch
+        known, self._followers = self._followers, {}
+        for each in replicas:
+            if each != self._node_id:
+                self._followers[each] = known.get(each) or Follower()
+        self.replicas = replicas
+        self.isr = told.isr
+        self.proposed = None
+        if begins:
+            for each, follower in self._followers.items():
+                self._followers[each] = _at_the_start(follower, end_offset, now_ms, each in told.isr, anew=anew)
+            self.leader_epoch = told.leader_epoch
+            self.epoch_start = end_offset
+        self.partition_epoch = told.partition_epoch
+        return begins
+
+    def follow(self, told: Granted, replicas: tuple[int, ...]) -> bool:
+        """Lead no longer; return whether the leader epoch is a new one. What is older than known changes nothing."""
+        if told.partition_epoch < self.partition_epoch:
+            return False
+        begins = told.leader_epoch > self.leader_epoch
+        self._followers.clear()
+        self.replicas = replicas
+        self.isr = frozenset()
+        self.proposed = None
+        self.leader_epoch = told.leader_epoch
+        self.epoch_start = -1
+        self.partition_epoch = told.partition_epoch
+        return begins
+
+    def fetched(self, replica: int, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> bool | None:
+        """Note a follower's fetch; return whether its end moved, None for who has no replica of this partition."""
+        follower = self._followers.get(replica)
+        if follower is None:
+            return None
+        before = follower.end_offset
+        follower.fetch(offset, log_start_offset, end_offset, now_ms)
+        return follower.end_offset != before
+
+    # --- in-sync replicas
+
+    def to_let_in(self, replica: int, high_watermark: int, live: Container[int]) -> Proposal | None:
+        """Propose a follower that has caught up with the high watermark, and with this leader epoch.
+
+        Whoever has not reached the epoch's start may lack what is committed above the high watermark known here.
+        """
+        follower = self._followers.get(replica)
+        if self.proposed is not None or follower is None or replica in self.isr or replica not in live:
+            return None
+        if follower.end_offset < max(high_watermark, self.epoch_start):
+            return None
+        return self._propose(self.isr | {replica})
+
+    def to_let_out(self, end_offset: int, now_ms: int, max_lag_ms: int) -> Proposal | None:
+        """Propose the in-sync replicas without those that have not had all for longer than `max_lag_ms`."""
+        if self.proposed is not None:
+            return None
+        late = {
+            each
+            for each in self.isr
+            if each != self._node_id and not self._is_caught_up(each, end_offset, now_ms, max_lag_ms)
+        }
+        return self._propose(self.isr - late) if late else None
+
+    def granted(self, proposal: Proposal, told: Granted) -> bool:
+        """Take what the controller made of a proposal; return whether it counts: not if something newer came first."""
+        if proposal is not self.proposed:
+            return False
+        if told.leader_epoch != self.leader_epoch or told.partition_epoch < self.partition_epoch:
+            return False
+        self.isr, self.partition_epoch, self.proposed = told.isr, told.partition_epoch, None
+        return True
+
+    def refused(self, proposal: Proposal, error: ErrorCode) -> bool:
+        """Hear that a proposal was refused; return whether to send it again.
+
+        Whatever leaves it open whether it was granted keeps it under way, so that the leader stays careful.
+        """
+        if proposal is not self.proposed:
+            return False
+        if error in _NOT_DONE:
+            self.proposed = None
+            return False
+        return error not in _AWAIT_THE_CONTROLLER
+
+    def _propose(self, isr: frozenset[int]) -> Proposal:
+        self.proposed = Proposal(self.leader_epoch, self.partition_epoch, isr)
+        return self.proposed
+
+    def _is_caught_up(self, replica: int, end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
+        follower = self._followers.get(replica)
+        return follower is not None and follower.is_caught_up(end_offset, now_ms, max_lag_ms)
+
+    # --- watermarks
+
+    def enough(self, min_isr: int) -> bool:
+        """Tell whether acks=all may be promised: min.insync.replicas are in sync, or all where there are fewer."""
+        return len(self.isr) >= min(min_isr, len(self.replicas))
+
+    def high_watermark(
+        self, end_offset: int, now_ms: int, max_lag_ms: int, min_isr: int, live: Container[int]
+    ) -> int | None:
+        """Return how far the high watermark may go; None: it stays where it is, as too few are in sync.
+
+        It waits for all who may be in sync, and for who is about to be: otherwise one that is close behind would never
+        get in.
+        """
+        if not self.enough(min_isr):
+            return None
+        lowest, maximal = end_offset, self.maximal_isr
+        for replica, follower in self._followers.items():
+            if follower.end_offset < lowest and (
+                replica in maximal or (replica in live and follower.is_caught_up(end_offset, now_ms, max_lag_ms))
+            ):
+                lowest = follower.end_offset
+        return lowest
+
+    def verdict(self, required_offset: int, high_watermark: int, min_isr: int) -> ErrorCode | None:
+        """Return the answer to acks=all for what ends at `required_offset`; None while it waits."""
+        if high_watermark < required_offset:
+            return None
+        enough = len(self.maximal_isr) >= min(min_isr, len(self.replicas))
+        return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+    def low_watermark(self, log_start_offset: int, live: Container[int]) -> int:
+        """Return before which offset all live replicas have deleted their records (DeleteRecords waits for it)."""
+        starts = (each.log_start_offset for replica, each in self._followers.items() if replica in live)
+        return min([log_start_offset, *starts])
+
+
+def _at_the_start(known: Follower, end_offset: int, now_ms: int, in_sync: bool, *, anew: bool) -> Follower:
+    """Return what is known of a follower when a leader epoch begins: whoever is in sync gets its time from now."""
+    caught_up = now_ms if in_sync else NEVER
+    if anew:
+        return Follower(caught_up_ms=caught_up)
+    return Follower(known.end_offset, known.log_start_offset, end_offset, caught_up, caught_up)
