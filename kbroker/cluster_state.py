@@ -99,6 +99,22 @@ class ClusterState:
             names[topic.topic_id] = topic.name
         return replace(self, version=self.version + 1, topics=by_name, topic_names=names)
 
+    def with_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> ClusterState:
+        """Return the state with other configs of a topic that exists, of a broker or of a group; empty: it has none.
+
+        `kind` is "topics", "brokers" or "groups".
+        """
+        if kind == "topics":
+            return self.with_topic(replace(self.topics[name], configs=dict(configs)))
+        held = dict(self.broker_configs if kind == "brokers" else self.group_configs)
+        held.pop(name, None)
+        if configs:
+            held[name] = dict(configs)
+        version = self.version + 1
+        if kind == "brokers":
+            return replace(self, version=version, broker_configs=held)
+        return replace(self, version=version, group_configs=held)
+
     def without_topic(self, name: str) -> ClusterState:
         """Return the state without the topic `name`, which must exist."""
         return self.without_topics((name,))

@@ -10,15 +10,18 @@ Between two yields nothing else runs; across one, everything may have changed, s
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
+from time import perf_counter
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 Divided = Generator[None, None, _T]
 """Work in slices, with its result."""
+_SLICE_SECONDS = 0.001
 
 
 def whole(work: Generator[Any, Any, _T]) -> _T:
@@ -29,6 +32,21 @@ def whole(work: Generator[Any, Any, _T]) -> _T:
         except StopIteration as end:
             result: _T = end.value
             return result
+
+
+async def in_slices(work: Generator[None, None, _T]) -> _T:
+    """Run work to its end in slices of a millisecond, between which the loop is free."""
+    try:
+        while True:
+            until = perf_counter() + _SLICE_SECONDS
+            while perf_counter() < until:
+                next(work)
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+    finally:
+        work.close()
 
 
 def each(items: Iterable[_U], make: Callable[[_U], _T]) -> Divided[list[_T]]:

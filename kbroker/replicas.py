@@ -173,6 +173,7 @@ class Replicas:
         self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._hosting: tuple[TopicState, Divided[None]] | None = None  # the first of those put off, and the way on
+        self._when_hosted: list[Callable[[], object]] = []
         self._unsynced = False
         self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
@@ -266,13 +267,21 @@ class Replicas:
             self._defer(self._catch_up)
         else:
             self._sync()
+            self._tell_hosted()
 
-    def hosted(self) -> Divided[None]:
-        """Host what was put off, so that whoever created it finds it; what the disk does not take stays away."""
-        while self._later:
-            self._host_next()
-            yield
-        self._sync()
+    def _tell_hosted(self) -> None:
+        calls, self._when_hosted = self._when_hosted, []
+        for call in calls:
+            call()
+
+    @property
+    def has_hosted_all(self) -> bool:
+        """Whether nothing is put off."""
+        return not self._later
+
+    def when_hosted(self, call: Callable[[], object]) -> None:
+        """Call once all that was put off is hosted, so that who created it finds it, or was not taken by the disk."""
+        self._when_hosted.append(call)
 
     def _host_next(self) -> None:
         """Host one more partition of what was put off."""
@@ -306,6 +315,7 @@ class Replicas:
         """Stop leading, and host nothing more; whoever waits is told."""
         self._later.clear()
         self._refused.clear()
+        self._tell_hosted()
         for partition in self._partitions.values():
             partition.leading = False
             partition.poke()

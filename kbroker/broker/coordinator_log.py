@@ -59,7 +59,7 @@ class CoordinatorLog:
 
     def ensure_topic(self) -> None:
         """Create the topic if it does not exist."""
-        if self._topic not in self._controller.state.topics:
+        if self._topic not in self._controller.decided.topics:
             self._controller.auto_create(self._topic)
 
 

@@ -169,6 +169,7 @@ class BrokerNode:
             node = cls(config, clock, logs, cleaner_pool, store, controller)
             parts.push_async_callback(node.server.close)
             parts.callback(node.replicas.close)
+            parts.callback(controller.close)
             parts.callback(node.groups.close)
             parts.callback(node.transactions.close)
             store.sync_by_thread(asyncio.get_running_loop(), node._journal_failed)
@@ -202,6 +203,10 @@ class BrokerNode:
 
         self.logs.wake = advance_moves
         self._follower.begin()
+        settled = self.controller.published()
+        if settled is not None:
+            # Leadership that went or came back with a directory: clients are told of it from the first.
+            await settled
         used = (each for replica in self.replicas for each in replica.log.producers.entries if each < CREDIBLE_IDS)
         self.producer_ids.avoid(max(used, default=-1))
         await self._listen(bound)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from kbroker.clock import Clock
-from kbroker.divided import Divided
+from kbroker.divided import Divided, in_slices
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
@@ -22,21 +21,6 @@ log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.5
 _CLEANING_TICK_SECONDS = 0.05
-_SLICE_SECONDS = 0.001
-
-
-async def in_slices(work: Divided[None]) -> None:
-    """Run work to its end, in slices between which the loop is free."""
-    try:
-        while True:
-            until = time.perf_counter() + _SLICE_SECONDS
-            while time.perf_counter() < until:
-                next(work)
-            await asyncio.sleep(0)
-    except StopIteration:
-        return
-    finally:
-        work.close()
 
 
 class PeriodicWork:

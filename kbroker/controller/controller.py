@@ -1,8 +1,8 @@
-"""Keeps the cluster's state: decides (decide.py), stores (a MetadataStore), publishes.
+"""Keeps the cluster's state: decides (decide.py), stores (a MetadataStore), publishes, and then answers.
 
-Owns the current `ClusterState` and its listeners. A change is written before it is applied, so what a client was told
-survives a crash; who asked for it is told when it will survive a loss of power, too (`when_stored`). Never touches
-logs: who must act on a change subscribes to it.
+Owns the current `ClusterState` and its listeners. A change is published once it is stored, so that nobody has seen what
+a crash or a loss of power takes back; until then only the next decision knows of it (`decided`). Never touches logs:
+who must act on a change subscribes to it.
 
 Stored, on Apache Kafka 3.9's paths:
 
@@ -15,10 +15,12 @@ Stored, on Apache Kafka 3.9's paths:
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller import decide
@@ -31,8 +33,9 @@ from kbroker.protocol.wire import new_uuid, parse_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 
-A = TypeVar("A")
 Listener = Callable[[ClusterState, ClusterState], None]
+Step = Callable[[ClusterState], ClusterState]
+"""A change, of whatever state comes before it."""
 TOPICS = "/brokers/topics"
 CONFIG = "/config"
 FEATURES = "/feature"
@@ -61,6 +64,13 @@ class Controller:
         self._defaults = defaults
         self._listeners: list[Listener] = []
         self.state = _load(store, cluster_id)
+        """What is stored and known to all."""
+        self.decided = self.state
+        """What is decided, some of which may not be stored yet: for who decides, and for nobody else."""
+        self._unpublished: deque[Step] = deque()
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._decisions = self._published = 0
+        self._error: OSError | None = None
         self._colliding = decide.CollidingNames(self.state.topics)
 
     def begin_cluster(self, min_insync_replicas: int) -> None:
@@ -68,13 +78,18 @@ class Controller:
         if not self._store.children(""):
             self.set_configs("brokers", "", {"min.insync.replicas": str(min_insync_replicas)})
 
-    def when_stored(self, answer: A) -> A | Awaitable[A]:
-        """Return an answer that tells of a change, or what becomes it once all changes so far will last.
+    def published(self) -> Awaitable[None] | None:
+        """Return what is done once all that was decided so far is stored and published, None if it is.
 
         Whoever asked for a change is not told before. Raises OSError, then or now.
         """
-        stored = self._store.stored()
-        return answer if stored is None else _after(stored, answer)
+        if self._error is not None:
+            raise self._error
+        if self._decisions == self._published:
+            return None
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._decisions, future))
+        return future
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""
@@ -82,13 +97,12 @@ class Controller:
 
     def register_broker(self, endpoint: BrokerEndpoint) -> None:
         """Make a live broker known."""
-        self._publish(
-            replace(
-                self.state,
-                version=self.state.version + 1,
-                brokers={**self.state.brokers, endpoint.node_id: endpoint},
-            )
-        )
+
+        def step(state: ClusterState) -> ClusterState:
+            brokers = {**state.brokers, endpoint.node_id: endpoint}
+            return replace(state, version=state.version + 1, brokers=brokers)
+
+        self._decide([], step)
 
     # --- topics
 
@@ -110,7 +124,7 @@ class Controller:
 
     def check_new_name(self, name: str, beside: Container[str] = ()) -> None:
         """Raise ApiError when no topic of this name can be created; names may collide with those in `beside`."""
-        if name in self.state.topics:
+        if name in self.decided.topics:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         decide.check_topic_name(name)
         other = self._colliding.other(name, beside)
@@ -139,11 +153,11 @@ class Controller:
                     raise ApiError(ErrorCode.INVALID_REQUEST, text)
             if sorted(assignments) != list(range(len(assignments))):
                 for replicas in assignments.values():
-                    decide.check_assignment(self.state, replicas, None)
+                    decide.check_assignment(self.decided, replicas, None)
                 raise ApiError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
                 )
-            return decide.manual(self.state, [assignments[i] for i in sorted(assignments)], None)
+            return decide.manual(self.decided, [assignments[i] for i in sorted(assignments)], None)
         if replication_factor < -1 or replication_factor == 0:
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -155,7 +169,7 @@ class Controller:
             )
         count = self._defaults.num_partitions if num_partitions == -1 else num_partitions
         factor = self._defaults.replication_factor if replication_factor == -1 else replication_factor
-        return decide.place(self.state, 0, count, factor)
+        return decide.place(self.decided, 0, count, factor)
 
     def plan_growth(
         self,
@@ -168,7 +182,7 @@ class Controller:
 
         At most `most` partitions are added.
         """
-        topic = self.state.topics.get(name)
+        topic = self.decided.topics.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         current = len(topic.partitions)
@@ -184,7 +198,7 @@ class Controller:
             raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         factor = len(topic.partitions[0].replicas)
         if assignments is None:
-            added = decide.place(self.state, current, additional, factor)
+            added = decide.place(self.decided, current, additional, factor)
         elif len(assignments) != additional:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -192,23 +206,23 @@ class Controller:
                 "were specified.",
             )
         else:
-            added = decide.manual(self.state, assignments, factor)
+            added = decide.manual(self.decided, assignments, factor)
         return replace(topic, partitions=topic.partitions + added)
 
     def put_topics(self, topics: Sequence[TopicState]) -> None:
         """Store new or grown topics, then publish them."""
         if not topics:
             return
-        old = self.state.topics
+        topics = tuple(topics)
+        old = self.decided.topics
         changes: list[Change] = []
         for topic in topics:
             known = old.get(topic.name)
             changes += _topic_changes(topic, len(known.partitions) if known else 0)
-        self._store.write(changes)
+        self._decide(changes, lambda state: state.with_topics(topics))
         for topic in topics:
             self._colliding.add(topic.name)
         _log_put(old, topics)
-        self._publish(self.state.with_topics(topics))
 
     def put_in_pieces(self, plans: Sequence[TopicState]) -> Divided[dict[str, ApiError]]:
         """Store and publish new topics that were planned a while ago, some at a time; return why some were not.
@@ -221,7 +235,7 @@ class Controller:
         partitions = 0
         for plan in plans:
             # No yield between this look and the write.
-            if plan.name in self.state.topics or self._colliding.other(plan.name, own) is not None:
+            if plan.name in self.decided.topics or self._colliding.other(plan.name, own) is not None:
                 try:
                     self.check_new_name(plan.name, own)
                 except ApiError as error:
@@ -244,24 +258,15 @@ class Controller:
         changes: list[Change] = []
         for name in gone:
             changes += [Delete(f"{TOPICS}/{name}"), Delete(f"{CONFIG}/topics/{name}")]
-        state = self.state.without_topics(gone)
-        self._store.write(changes)
+        self._decide(changes, lambda state: state.without_topics(gone))
         for name in gone:
             self._colliding.discard(name)
         log.info("%s deleted", _named(gone))
-        self._publish(state)
 
     def bump_leader_epochs(self) -> None:
         """Begin a new leader epoch everywhere: after a crash, what was not on disk may be gone from the logs."""
-        changes: list[Change] = []
-        topics = dict(self.state.topics)
-        for name, topic in topics.items():
-            grown = tuple(replace(p, leader_epoch=p.leader_epoch + 1) for p in topic.partitions)
-            topics[name] = replace(topic, partitions=grown)
-            changes += [_partition_change(name, i, p) for i, p in enumerate(grown)]
-        if changes:
-            self._store.write(changes)
-            self._publish(replace(self.state, version=self.state.version + 1, topics=topics))
+        keys = ((name, i) for name, topic in self.decided.topics.items() for i in range(len(topic.partitions)))
+        self._change_partitions(keys, lambda p: replace(p, leader_epoch=p.leader_epoch + 1))
 
     def lose_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
         """Take leadership from the replicas of a broker that its log directories lost; the ISR stays as it is."""
@@ -282,7 +287,7 @@ class Controller:
     def _change_partitions(
         self, keys: Iterable[tuple[str, int]], change: Callable[[PartitionState], PartitionState]
     ) -> None:
-        topics = dict(self.state.topics)
+        topics = self.decided.topics
         changes: list[Change] = []
         by_topic: dict[str, list[PartitionState]] = {}  # so that a topic's partitions are copied once
         for name, index in keys:
@@ -294,11 +299,9 @@ class Controller:
                 partitions = by_topic[name] = list(topic.partitions)
             partitions[index] = change(partitions[index])
             changes.append(_partition_change(name, index, partitions[index]))
-        for name, partitions in by_topic.items():
-            topics[name] = replace(topics[name], partitions=tuple(partitions))
         if changes:
-            self._store.write(changes)
-            self._publish(replace(self.state, version=self.state.version + 1, topics=topics))
+            changed = [replace(topics[name], partitions=tuple(partitions)) for name, partitions in by_topic.items()]
+            self._decide(changes, lambda state: state.with_topics(changed))
 
     # --- configs
 
@@ -309,36 +312,23 @@ class Controller:
         plain = f"{CONFIG}/{kind}/{name}"
         if plain != path and _name(name) == name and self._store.get(plain) is not None:
             changes.insert(0, Delete(plain))  # as it was stored before names were encoded
-        self._store.write(changes)
+        self._decide(changes, lambda state: state.with_configs(kind, name, configs))
         # Without the values: those of brokers may be secrets.
         log.info("configs set on %s %s: %s", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
-        state = self.state
-        if kind == "topics":
-            self._publish(state.with_topic(replace(state.topics[name], configs=dict(configs))))
-            return
-        held: dict[str, Mapping[str, str]] = dict(state.broker_configs if kind == "brokers" else state.group_configs)
-        held.pop(name, None)
-        if configs:
-            held[name] = dict(configs)
-        version = state.version + 1
-        if kind == "brokers":
-            self._publish(replace(state, version=version, broker_configs=held))
-        else:
-            self._publish(replace(state, version=version, group_configs=held))
 
     # --- features
 
     def update_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
         """Change finalized feature levels: all or none. Raises ApiError."""
-        levels = updated(self.state.features, updates, node_id)
+        levels = updated(self.decided.features, updates, node_id)
         if validate_only:
             return
-        self._store.write([Put(FEATURES, {"version": 2, "status": 1, "features": levels})])
+
+        def step(state: ClusterState) -> ClusterState:
+            return replace(state, version=state.version + 1, features=levels, features_epoch=state.features_epoch + 1)
+
+        self._decide([Put(FEATURES, {"version": 2, "status": 1, "features": levels})], step)
         log.info("feature levels are set: %s", ", ".join(f"{name}={level}" for name, level in sorted(levels.items())))
-        state = self.state
-        self._publish(
-            replace(state, version=state.version + 1, features=levels, features_epoch=state.features_epoch + 1)
-        )
 
     # --- producer ids
 
@@ -355,15 +345,56 @@ class Controller:
         if least > (int(node.value["next"]) if node else 0):
             self._store.write([Put(PRODUCER_IDS, {"next": least}, node.version if node else 0)])
 
-    def _publish(self, state: ClusterState) -> None:
-        old, self.state = self.state, state
+    # --- decide, store, publish
+
+    def _decide(self, changes: Sequence[Change], step: Step) -> None:
+        """Store changes, and publish what they come to once they are stored. Raises OSError with nothing decided."""
+        decided = step(self.decided)
+        if changes:
+            self._store.write(changes)
+        self.decided = decided
+        self._decisions += 1
+        self._unpublished.append(step)
+        stored = self._store.stored()
+        if stored is not None:
+            stored.add_done_callback(self._stored)
+        elif len(self._unpublished) == 1:
+            self._publish_next()
+        else:
+            # What was stored before is about to be published, and this comes behind it.
+            asyncio.get_running_loop().call_soon(self._publish_next)
+
+    def close(self) -> None:
+        """Publish nothing more: what is stored by the end is there at the next start. Who waits is cancelled."""
+        self._listeners.clear()
+        while self._waiting:
+            self._waiting.popleft()[1].cancel()
+
+    def _stored(self, stored: asyncio.Future[None]) -> None:
+        """Publish the next decision. What could not be stored is never published, nor is what came behind it."""
+        error = None if stored.cancelled() else stored.exception()
+        if error is None:
+            self._publish_next()
+            return
+        self._error = error if isinstance(error, OSError) else OSError(str(error))
+        while self._waiting:
+            future = self._waiting.popleft()[1]
+            if not future.done():
+                future.set_exception(self._error)
+
+    def _publish_next(self) -> None:
+        step = self._unpublished.popleft()
+        old, state = self.state, step(self.state)
+        if not self._unpublished:
+            self.decided = state  # the same value, of which one is enough
+        self.state = state
+        self._published += 1
         for listener in self._listeners:
             listener(old, state)
-
-
-async def _after(stored: Awaitable[None], answer: A) -> A:
-    await stored
-    return answer
+        while self._waiting and self._waiting[0][0] <= self._published:
+            future = self._waiting.popleft()[1]
+            if not future.done():
+                future.set_result(None)
 
 
 def _log_put(old: Mapping[str, TopicState], topics: Sequence[TopicState]) -> None:

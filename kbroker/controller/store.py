@@ -7,7 +7,8 @@ are JSON objects.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from asyncio import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,7 +58,7 @@ class MetadataStore(Protocol):
     def write(self, changes: Sequence[Change]) -> None:
         """Do all changes or none. Raises VersionConflict, OSError."""
 
-    def stored(self) -> Awaitable[None] | None:
+    def stored(self) -> Future[None] | None:
         """Return what is done once all that was written will last, None if it will; raises OSError, then or now."""
 
     def settle(self) -> None:

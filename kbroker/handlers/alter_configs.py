@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 
 from kbroker.divided import Divided, each
 from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
+from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -35,9 +36,8 @@ def alter_configs(
 ) -> Divided[AlterConfigsResponse | Awaitable[AlterConfigsResponse]]:
     """Change each resource by itself."""
     done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
-    yield from ctx.services.replicas.hosted()  # what changes in many partitions has then changed
     responses = yield from each(done, lambda outcome: _answer(*outcome))
-    return ctx.services.controller.when_stored(AlterConfigsResponse(responses=responses))
+    return in_effect(ctx, AlterConfigsResponse(responses=responses))
 
 
 def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> Divided[None]:

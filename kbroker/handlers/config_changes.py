@@ -75,7 +75,7 @@ def check_request(
 
 def current_configs(ctx: RequestContext, resource_type: int, name: str) -> Mapping[str, str]:
     """Return what is set on a resource; raises ApiError when there is no such resource."""
-    state = ctx.services.controller.state
+    state = ctx.services.controller.decided
     if resource_type == TOPIC:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")

@@ -8,6 +8,7 @@ from kbroker.cluster_state import TopicState
 from kbroker.controller.controller import PIECE_PARTITIONS, PIECE_TOPICS
 from kbroker.controller.decide import MAX_PARTITIONS_PER_REQUEST
 from kbroker.divided import Divided, each
+from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.create_partitions import (
@@ -56,7 +57,7 @@ def create_partitions(
             except ApiError as err:
                 results.append(_failed(topic.name, err.code, err.message))
             else:
-                left -= topic.count - len(controller.state.topics[topic.name].partitions)
+                left -= topic.count - len(controller.decided.topics[topic.name].partitions)
                 grown.append(plan)
                 results.append(CreatePartitionsTopicResult(name=topic.name))
         if stored - left >= PIECE_PARTITIONS or not number % PIECE_TOPICS:
@@ -64,8 +65,7 @@ def create_partitions(
             grown, stored = [], left
             yield
     _put(ctx, request, grown)
-    yield from ctx.services.replicas.hosted()
-    return ctx.services.controller.when_stored(CreatePartitionsResponse(results=results))
+    return in_effect(ctx, CreatePartitionsResponse(results=results))
 
 
 def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None:

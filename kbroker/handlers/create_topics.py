@@ -9,6 +9,7 @@ from kbroker.config.describe import describe_created_topic
 from kbroker.config.validation import validate_topic
 from kbroker.controller.decide import MAX_PARTITIONS_PER_REQUEST
 from kbroker.divided import Divided, each
+from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.create_topics import (
@@ -58,7 +59,6 @@ def create_topics(
     if not request.validate_only:
         refused = yield from ctx.services.controller.put_in_pieces(planned)
         results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
-        yield from ctx.services.replicas.hosted()
     for name, count in seen.items():
         if count > 1:
             results[name] = _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -66,7 +66,7 @@ def create_topics(
             text = f"Creation of internal topic {_METADATA_TOPIC} is prohibited."
             results[name] = _failed(name, ErrorCode.INVALID_REQUEST, text)
         yield
-    return ctx.services.controller.when_stored(CreateTopicsResponse(topics=list(results.values())))
+    return in_effect(ctx, CreateTopicsResponse(topics=list(results.values())))
 
 
 def _may_be(name: str, seen: Mapping[str, int]) -> bool:

@@ -10,6 +10,7 @@ from kbroker.cluster_state import ClusterState
 from kbroker.controller.controller import PIECE_TOPICS
 from kbroker.divided import Divided, each
 from kbroker.handlers.create_partitions import MAX_TOPICS
+from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
@@ -47,7 +48,7 @@ def delete_topics(
     for topic_id, name in doomed.items():
         results.append(_result(name, topic_id, 0, None))
         yield
-    return ctx.services.controller.when_stored(DeleteTopicsResponse(responses=results))
+    return in_effect(ctx, DeleteTopicsResponse(responses=results))
 
 
 def _delete(ctx: RequestContext, doomed: Mapping[bytes, str]) -> Divided[None]:
@@ -55,7 +56,7 @@ def _delete(ctx: RequestContext, doomed: Mapping[bytes, str]) -> Divided[None]:
     controller = ctx.services.controller
     left = iter(doomed)
     while piece := list(islice(left, PIECE_TOPICS)):
-        known = controller.state.topic_names
+        known = controller.decided.topic_names
         controller.delete_topics([known[topic_id] for topic_id in piece if topic_id in known])
         yield
 

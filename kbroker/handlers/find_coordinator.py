@@ -8,12 +8,16 @@ Gaps: share groups (2) have no coordinator here: COORDINATOR_NOT_AVAILABLE, as w
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from kbroker.divided import Divided, each
+from kbroker.divided import Divided, each, in_slices
+from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.wire import parse_uuid
+from kbroker.txn.coordinator import TransactionCoordinator
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 BATCHED_SINCE = 4
@@ -41,10 +45,32 @@ def _failed(request: FindCoordinatorRequest, code: int, message: str | None) -> 
 
 
 @handles(FindCoordinatorRequest, FindCoordinatorResponse, "0-6", _failed)
-def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> Divided[FindCoordinatorResponse]:
-    """Name the broker that coordinates each key."""
+def find_coordinator(
+    ctx: RequestContext, request: FindCoordinatorRequest
+) -> Divided[FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]]:
+    """Name the broker that coordinates each key, once there is a topic from which that can be told."""
     if request.key_type not in (GROUP, TRANSACTION, SHARE):
         return (yield from _failed(request, ErrorCode.INVALID_REQUEST, None))
+    some = request.coordinator_keys or ctx.version < BATCHED_SINCE
+    if some and request.key_type != SHARE and not _coordinator(ctx, request.key_type).ensure_topic():
+        created = ctx.services.controller.published()
+        if created is not None:
+            return _find_later(ctx, request, created)
+    return (yield from _find_all(ctx, request))
+
+
+async def _find_later(
+    ctx: RequestContext, request: FindCoordinatorRequest, created: Awaitable[None]
+) -> FindCoordinatorResponse:
+    await created
+    return await in_slices(_find_all(ctx, request))
+
+
+def _coordinator(ctx: RequestContext, key_type: int) -> GroupCoordinator | TransactionCoordinator:
+    return ctx.services.groups if key_type == GROUP else ctx.services.transactions
+
+
+def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> Divided[FindCoordinatorResponse]:
     if ctx.version >= BATCHED_SINCE:
         found = each(request.coordinator_keys, lambda key: _find(ctx, request.key_type, key))
         return FindCoordinatorResponse(coordinators=(yield from found))
@@ -66,11 +92,8 @@ def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
         return nobody
     services = ctx.services
     topic = OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
-    coordinator = services.groups if key_type == GROUP else services.transactions
-    if not coordinator.ensure_topic():
-        return nobody
     state = services.controller.state
-    partition = state.partition(topic, coordinator.partition_for(key))
+    partition = state.partition(topic, _coordinator(ctx, key_type).partition_for(key))
     broker = state.brokers.get(partition.leader) if partition is not None else None
     if broker is None:
         return nobody

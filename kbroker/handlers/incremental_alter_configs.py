@@ -15,6 +15,7 @@ from kbroker.config.table import TOPIC as TOPIC_KEYS
 from kbroker.divided import Divided, each
 from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, TOPIC
+from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.incremental_alter_configs import (
@@ -49,9 +50,8 @@ def incremental_alter_configs(
 ) -> Divided[IncrementalAlterConfigsResponse | Awaitable[IncrementalAlterConfigsResponse]]:
     """Change each resource by itself."""
     done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
-    yield from ctx.services.replicas.hosted()  # what changes in many partitions has then changed
     responses = yield from each(done, lambda outcome: _answer(*outcome))
-    return ctx.services.controller.when_stored(IncrementalAlterConfigsResponse(responses=responses))
+    return in_effect(ctx, IncrementalAlterConfigsResponse(responses=responses))
 
 
 def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> Divided[None]:

@@ -7,11 +7,12 @@ in Apache Kafka: the client asks again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.controller.decide import INTERNAL_TOPICS, MAX_PARTITIONS_PER_REQUEST, topic_name_fault
 from kbroker.divided import Divided, each, every
+from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.metadata import (
@@ -46,16 +47,17 @@ def _on_error(request: MetadataRequest, code: int, _message: str | None) -> Divi
 
 
 @handles(MetadataRequest, MetadataResponse, "0-13", _on_error)
-def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataResponse]:
-    """Describe the cluster as it is now."""
+def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataResponse | Awaitable[MetadataResponse]]:
+    """Describe the cluster as it is now; who asks again finds the topics that were created."""
     services = ctx.services
     state = services.controller.state
+    absent: list[str] = []
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if request.topics is None or (ctx.version == 0 and not request.topics):
         topics = yield from every(state.topics.values(), lambda topic: _describe(topic, operations))
     else:
-        topics = yield from _asked(ctx, request.topics, operations, request.allow_auto_topic_creation)
-    return MetadataResponse(
+        topics = yield from _asked(ctx, request.topics, operations, absent)
+    answer = MetadataResponse(
         brokers=[MetadataResponseBroker(b.node_id, b.host, b.port, b.rack) for b in state.reached_by(ctx.listener)],
         cluster_id=state.cluster_id,
         controller_id=services.node_id,
@@ -64,12 +66,16 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataR
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
+    if absent and request.allow_auto_topic_creation and services.config.get_bool("auto.create.topics.enable"):
+        yield from _create(ctx, absent)
+        return in_effect(ctx, answer)
+    return answer
 
 
 def _asked(
-    ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], operations: int, may_create: bool
+    ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], operations: int, absent: list[str]
 ) -> Divided[list[MetadataResponseTopic]]:
-    """Describe the topics asked for: by id if any id is given, else by name."""
+    """Describe the topics asked for: by id if any id is given, else by name; add to `absent` what could be created."""
     names: dict[str, None] = {}
     ids: dict[bytes, None] = {}
     check = ctx.version < _FIRST_ID_VERSION
@@ -84,7 +90,6 @@ def _asked(
     if ids:
         return (yield from _by_id(state, ids, operations))
     answers = []
-    absent = []
     for name in names:
         known = state.topics.get(name)
         if known is not None:
@@ -95,8 +100,6 @@ def _asked(
             answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID, operations))
             absent.append(name)
         yield
-    if absent and may_create and ctx.services.config.get_bool("auto.create.topics.enable"):
-        yield from _create(ctx, absent)
     return answers
 
 
@@ -141,7 +144,6 @@ def _create(ctx: RequestContext, names: Sequence[str]) -> Divided[None]:
         count = len(names) - len(plans)
         log.warning("auto topic creation failed for %d topic(s), the first of them %s", count, refused)
     yield from controller.put_in_pieces(plans)
-    yield from ctx.services.replicas.hosted()
 
 
 def _missing(code: ErrorCode, name: str | None, topic_id: bytes, operations: int) -> MetadataResponseTopic:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 
 from kbroker.controller.features import UPGRADE, FeatureUpdate
 from kbroker.divided import Divided
+from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.messages.update_features import (
     UpdatableFeatureResult,
@@ -37,4 +38,4 @@ def update_features(
     results: list[UpdatableFeatureResult] = []
     if ctx.version <= _LAST_WITH_RESULTS:
         results = [UpdatableFeatureResult(name, 0, "NONE") for name in by_name]
-    return services.controller.when_stored(UpdateFeaturesResponse(error_message=None, results=results))
+    return in_effect(ctx, UpdateFeaturesResponse(error_message=None, results=results))

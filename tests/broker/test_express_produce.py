@@ -20,6 +20,7 @@ from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import build_batch
+from tests.broker.in_effect import in_effect
 
 TOPICS = ("first", "second", "a-longer-name")
 NOW = 1_700_000_000_000
@@ -127,7 +128,10 @@ async def two_sides(tmp_path, story, **more):
             config = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / name), "num.partitions": "2"}
             config |= {key.replace("_", "."): value for key, value in more.items()}
             nodes.append(await BrokerNode.start(BrokerConfig(config), Clock()))
-        await story(Side(nodes[0], True), Side(nodes[1], False))
+        sides = Side(nodes[0], True), Side(nodes[1], False)
+        for node in nodes:
+            await in_effect(node)
+        await story(*sides)
     finally:
         for node in nodes:
             await node.stop()
@@ -176,7 +180,7 @@ def test_a_partition_that_is_not_the_one_it_was_is_looked_up(tmp_path):
         for side in (express, reference):
             side.node.controller.delete_topics(["first"])
             side.node.controller.auto_create("first")
-        await asyncio.sleep(0)
+            await in_effect(side.node)
         assert express.ask(frame) == reference.ask(frame)
         assert express.logs() == reference.logs()
 

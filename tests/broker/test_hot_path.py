@@ -19,6 +19,7 @@ from kbroker.network.dispatch import Dispatcher
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.headers import RequestHeader
+from tests.broker.in_effect import in_effect
 
 PRODUCE_CALLS = 30
 IDEMPOTENT_PRODUCE_CALLS = 37
@@ -43,6 +44,7 @@ async def calls_per_request(directory, frames):
     node = await BrokerNode.start(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": directory}))
     try:
         node.controller.auto_create("hot")
+        await in_effect(node)
         context = RequestContext(node.services, "/127.0.0.1", "PLAINTEXT", ("", 0))
         dispatcher = Dispatcher()
         count = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+import time
 import uuid
 from pathlib import Path
 
@@ -71,6 +72,17 @@ def move(client, where, partition, topic=TOPIC):
 def produce(client, partition, count=1):
     answer = client.ask(produce_request(TOPIC, batch(count), partition=partition), 9)
     return answer.responses[0].partition_responses[0]
+
+
+def without_leader(client, partition):
+    """Return a topic's partitions once one of them is known to have no leader, which is stored first."""
+    deadline = time.monotonic() + 20
+    while True:
+        partitions = client.ask(MetadataRequest(topics=None), 12).topics[0].partitions
+        by_index = {p.partition_index: p for p in partitions}
+        if by_index[partition].error_code == ErrorCode.LEADER_NOT_AVAILABLE:
+            return by_index
+        assert time.monotonic() < deadline
 
 
 def read(client, partition):
@@ -215,9 +227,7 @@ def test_a_failing_directory_goes_offline_and_the_other_serves(dirs, monkeypatch
         assert produce(client, kept).error_code == 0
         assert read(client, lost) == ErrorCode.KAFKA_STORAGE_ERROR
         assert read(client, kept) == [0, 1]
-        partitions = client.ask(MetadataRequest(topics=None), 12).topics[0].partitions
-        by_index = {p.partition_index: p for p in partitions}
-        assert by_index[lost].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        by_index = without_leader(client, lost)
         assert (by_index[lost].leader_id, by_index[lost].offline_replicas) == (-1, [1])
         assert (by_index[kept].leader_id, by_index[kept].offline_replicas) == (1, [])
         assert described(client)[dirs[1]] == (ErrorCode.KAFKA_STORAGE_ERROR, {})

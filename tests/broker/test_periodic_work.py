@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
-from kbroker.broker import periodic_work
+from kbroker import divided
 from kbroker.broker.node import BrokerNode
-from kbroker.broker.periodic_work import in_slices
 from kbroker.config.server_config import BrokerConfig
-from kbroker.divided import Divided
+from kbroker.divided import Divided, in_slices
+from tests.broker.in_effect import in_effect
 from tests.log.builders import batch
 
 SEGMENTS = 400
@@ -21,7 +21,7 @@ SEGMENTS = 400
 def test_a_slice_ends_and_others_have_their_turn(monkeypatch):
     done = []
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(periodic_work, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(divided, "perf_counter", lambda: clock.now)
 
     def work() -> Divided[None]:
         for step in range(3):
@@ -48,6 +48,7 @@ def test_thousands_of_segments_are_deleted_a_few_at_a_time(tmp_path):
         node = await BrokerNode.start(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}))
         try:
             node.controller.put_topics([node.controller.plan_topic("t", 1, 1, None, {"segment.ms": "1"})])
+            await in_effect(node)
             log = node.replicas.leader("t", 0).log
             now = node.clock.now_ms()
             for index in range(SEGMENTS):

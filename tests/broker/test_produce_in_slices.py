@@ -24,6 +24,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import parse_header, read_records
 from kbroker.replicas import Partition
+from tests.broker.in_effect import in_effect
 from tests.log.bombs import numbered
 from tests.log.builders import batch
 
@@ -42,7 +43,7 @@ async def broker(directory: str, **defaults: str) -> AsyncIterator[tuple[BrokerN
     node = await BrokerNode.start(BrokerConfig(config | {k.replace("_", "."): v for k, v in defaults.items()}))
     try:
         node.controller.auto_create("t")
-        whole(node.replicas.hosted())
+        await in_effect(node)
         context = RequestContext(node.services, "/127.0.0.1", "PLAINTEXT", ("", 0))
         context.version = 9
         yield node, context

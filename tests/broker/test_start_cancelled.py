@@ -13,6 +13,7 @@ from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.recovery_progress import RecoveryStopped
+from tests.broker.in_effect import in_effect
 
 
 def test_cancelling_a_start_ends_its_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +55,7 @@ def test_cancelling_a_start_that_has_read_all_after_a_crash_does_not_pass_for_a_
         node = await BrokerNode.start(config)
         if "t" not in node.controller.state.topics:
             node.controller.auto_create("t")
+            await in_effect(node)
         known = node.controller.state.partition("t", 0)
         assert known is not None
         await node.stop()

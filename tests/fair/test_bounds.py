@@ -101,7 +101,7 @@ def test_a_topic_that_another_creates_meanwhile_is_refused(tmp_path: Path) -> No
             topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
             context.version = 7
             work: Any = APIS[CreateTopicsRequest.KEY].handler(context, CreateTopicsRequest(topics=topics))
-            while names[0] not in controller.state.topics:
+            while names[0] not in controller.decided.topics:
                 next(work)
             controller.auto_create(names[-1])
             controller.auto_create("new_" + names[-2].removeprefix("new."))

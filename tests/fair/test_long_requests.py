@@ -16,6 +16,7 @@ import pytest
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
 from kbroker.handlers.registry import APIS, RequestContext
+from tests.broker.in_effect import in_effect
 from tests.fair.gaps import Counter, run
 from tests.fair.long_requests import FILLS, GROUP, NO_LISTS, TOPIC, LongList, every_list
 from tests.fair.rows import apis_without_rows
@@ -53,6 +54,7 @@ async def world(directory: Path) -> AsyncIterator[tuple[RequestContext, bytes]]:
     try:
         for topic in (TOPIC, "__consumer_offsets", "__transaction_state"):
             node.controller.auto_create(topic)
+        await in_effect(node)
         context = RequestContext(node.services, "/127.0.0.1", "PLAINTEXT", ("", 0))
         yield context, node.controller.state.topics[TOPIC].topic_id
     finally:

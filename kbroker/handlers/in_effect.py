@@ -1,0 +1,38 @@
+"""When an answer that tells of a change may leave: once the change is stored, known to all, and made here.
+
+Owns that wait, for the APIs that change the cluster. Never changes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from typing import TypeVar
+
+from kbroker.handlers.registry import RequestContext
+
+A = TypeVar("A")
+
+
+def in_effect(ctx: RequestContext, answer: A) -> A | Awaitable[A]:
+    """Return an answer, or what becomes it once all that was decided so far is in effect; raises OSError."""
+    published = ctx.services.controller.published()
+    if published is None and ctx.services.replicas.has_hosted_all:
+        return answer
+    return _wait(ctx, published, answer)
+
+
+async def _wait(ctx: RequestContext, published: Awaitable[None] | None, answer: A) -> A:
+    if published is not None:
+        await published
+    if not ctx.services.replicas.has_hosted_all:
+        hosted = asyncio.get_running_loop().create_future()
+        ctx.services.replicas.when_hosted(partial(_done, hosted))
+        await hosted
+    return answer
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
