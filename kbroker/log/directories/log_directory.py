@@ -482,8 +482,7 @@ class LogDirectory:
     def _flush_due(self, log: PartitionLog, now_ms: int) -> Divided[None]:
         self._remove_doomed(log, now_ms)
         yield from log.delete_below_start(now_ms)
-        sealed_unflushed = log.recovery_point < log.segments.active.base_offset
-        if sealed_unflushed or now_ms - log.last_flush_ms >= log.config.flush_ms:
+        if log.wants_flush or now_ms - log.last_flush_ms >= log.config.flush_ms:
             self._flusher.submit(log)
 
     def _expire_producers(self, log: PartitionLog, now_ms: int) -> Divided[None]:
