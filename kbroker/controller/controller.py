@@ -415,14 +415,17 @@ def _deleted_path(topic_id: bytes) -> str:
 
 
 def _partition_change(topic: str, index: int, partition: PartitionState) -> Put:
-    value: dict[str, Any] = {
+    return Put(f"{TOPICS}/{topic}/partitions/{index}/state", _partition_value(partition))
+
+
+def _partition_value(partition: PartitionState) -> dict[str, Any]:
+    return {
         "version": 1,
         "controller_epoch": 1,
         "leader": partition.leader,
         "leader_epoch": partition.leader_epoch,
         "isr": list(partition.isr),
     }
-    return Put(f"{TOPICS}/{topic}/partitions/{index}/state", value)
 
 
 def _topic_changes(topic: TopicState, known: int) -> list[Change]:
@@ -433,7 +436,9 @@ def _topic_changes(topic: TopicState, known: int) -> list[Change]:
             {"version": 3, "topic_id": uuid_text(topic.topic_id), "partitions": replicas},
         )
     ]
-    changes += [_partition_change(topic.name, i, p) for i, p in enumerate(topic.partitions) if i >= known]
+    prefix = f"{TOPICS}/{topic.name}/partitions"
+    values = {id(p): _partition_value(p) for p in {id(p): p for p in topic.partitions[known:]}.values()}
+    changes += [Put(f"{prefix}/{i}/state", values[id(p)]) for i, p in enumerate(topic.partitions[known:], known)]
     if topic.configs and not known:
         changes.append(Put(f"{CONFIG}/topics/{topic.name}", {"version": 1, "config": dict(topic.configs)}))
     return changes

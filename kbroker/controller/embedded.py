@@ -26,8 +26,9 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from json.encoder import encode_basestring_ascii
 from time import perf_counter
 from typing import Any
 
@@ -45,6 +46,7 @@ NEXT = "__metadata.journal.next"
 SNAPSHOT = "__metadata.snapshot"
 _COMPACT_BYTES = 4 * 1024 * 1024
 _SLICE_SECONDS = 0.001
+_encode = partial(json.dumps, separators=(",", ":"), ensure_ascii=True)
 
 
 class CorruptMetadata(Exception):  # noqa: N818
@@ -105,7 +107,7 @@ class EmbeddedStore:
                 if (node.version if node else 0) != change.version:
                     raise VersionConflict(change.path)
         entries: list[list[Any]] = [
-            ["put", c.path, dict(c.value)] if isinstance(c, Put) else ["delete", c.path] for c in changes
+            ["put", c.path, c.value] if isinstance(c, Put) else ["delete", c.path] for c in changes
         ]
         synced = self._size if self._sync is None else self._sync.size_on_disk(self._size)
         position = self._size - self._base
@@ -354,8 +356,22 @@ def _never_synced(torn: int, lines: list[tuple[int, bytes]]) -> bool:
 
 
 def _line(entries: list[list[Any]]) -> bytes:
-    body = json.dumps(entries, separators=(",", ":"), ensure_ascii=True).encode()
+    body = f"[{','.join(_texts(entries))}]".encode()
     return b"%08x %s\n" % (crc32c.crc32c(body), body)
+
+
+def _texts(entries: list[list[Any]]) -> Iterator[str]:
+    """Yield the JSON of each entry. A value that many share, as the partitions of a topic do, is encoded once."""
+    known: dict[int, str] = {}
+    for entry in entries:
+        if entry[0] != "put":
+            yield _encode(entry)
+            continue
+        value = entry[2]
+        text = known.get(id(value))
+        if text is None:
+            text = known[id(value)] = _encode(value)
+        yield f'["put",{encode_basestring_ascii(entry[1])},{text}]'
 
 
 def parse_line(line: bytes) -> list[Any] | None:
