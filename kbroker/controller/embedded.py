@@ -32,12 +32,11 @@ from json.encoder import encode_basestring_ascii
 from time import perf_counter
 from typing import Any
 
-import crc32c
-
 from kbroker.controller.journal_sync import JournalSync
 from kbroker.controller.metadata_snapshot import Steps, sync_directory, write_snapshot
 from kbroker.controller.store import ANY_VERSION, Change, Node, Put, VersionConflict
 from kbroker.failpoints import passed
+from kbroker.protocol.checksum import crc32c
 
 log = logging.getLogger(__name__)
 
@@ -357,7 +356,7 @@ def _never_synced(torn: int, lines: list[tuple[int, bytes]]) -> bool:
 
 def _line(entries: list[list[Any]]) -> bytes:
     body = f"[{','.join(_texts(entries))}]".encode()
-    return b"%08x %s\n" % (crc32c.crc32c(body), body)
+    return b"%08x %s\n" % (crc32c(body), body)
 
 
 def _texts(entries: list[list[Any]]) -> Iterator[str]:
@@ -377,7 +376,7 @@ def _texts(entries: list[list[Any]]) -> Iterator[str]:
 def parse_line(line: bytes) -> list[Any] | None:
     """Return the entries of a line without its newline, None when it is not whole."""
     try:
-        if line[8:9] != b" " or int(line[:8], 16) != crc32c.crc32c(line[9:]):
+        if line[8:9] != b" " or int(line[:8], 16) != crc32c(line[9:]):
             return None
         entries: list[Any] = json.loads(line[9:])
     except ValueError:

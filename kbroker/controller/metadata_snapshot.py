@@ -14,9 +14,8 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from itertools import islice
 
-import crc32c
-
 from kbroker.controller.store import Node
+from kbroker.protocol.checksum import crc32c
 
 Steps = Generator["Callable[[], object] | None", None, None]
 """Work in pieces, which yields None where others may go first, and what is to be called on a thread: it waits for the
@@ -34,7 +33,7 @@ def write_snapshot(path: str, nodes: Mapping[str, Node]) -> Steps:
     try:
         crc, end = 0, len(_HEAD % 0)
         for piece in _pieces(nodes):
-            crc, end = crc32c.crc32c(piece, crc), end + _put(fd, piece, end)
+            crc, end = crc32c(piece, crc), end + _put(fd, piece, end)
             yield None
         _put(fd, b"\n", end)
         _put(fd, _HEAD % crc, 0)
