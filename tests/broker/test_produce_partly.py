@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from compat_tests.wire.client import WireClient
+from kbroker import Broker
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
 from kbroker.divided import whole
@@ -18,9 +21,12 @@ from kbroker.handlers.produce import produce
 from kbroker.handlers.produce_many import FEW
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log import record_validation
+from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.replicas import Partition
+from tests.broker.test_endings import create
 from tests.log.builders import batch
 
 NOW = int(time.time() * 1000)
@@ -206,3 +212,40 @@ def test_behind_a_transactional_batch_a_bad_one_concerns_its_partition(tmp_path:
             await ask(request([NO_MAGIC, TRANSACTIONAL], "x"))
 
     run(tmp_path, scenario)
+
+
+def test_answers_before_an_unforeseen_failure_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two requests in one go, the second of which fails in the express way: nobody knows whether it is appended."""
+
+    def frame(number: int) -> bytes:
+        asked = request([GOOD])
+        header = RequestHeader(request_api_key=0, request_api_version=9, correlation_id=number, client_id="c")
+        body = encode(header, 2) + encode(asked, 9)
+        return struct.pack(">i", len(body)) + body
+
+    def answered(sock: socket.socket) -> int:
+        (size,) = struct.unpack(">i", sock.recv(4, socket.MSG_WAITALL))
+        return int(struct.unpack_from(">i", sock.recv(size, socket.MSG_WAITALL))[0])
+
+    with Broker({"num.partitions": "1"}, data_dir=str(tmp_path)) as broker:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        with WireClient(broker.bootstrap_servers) as client:
+            create(client, "t")
+        with socket.create_connection((host, int(port)), timeout=20) as sock:
+            for number in range(3):
+                sock.sendall(frame(number))
+                assert answered(sock) == number
+            append, seen = Partition.append, 0
+
+            def failing(self: Partition, *args: Any, **kw: Any) -> Any:
+                nonlocal seen
+                seen += 1
+                if seen == 2:
+                    raise OSError(5, "nobody foresaw this")
+                return append(self, *args, **kw)
+
+            monkeypatch.setattr(Partition, "append", failing)
+            sock.sendall(frame(3) + frame(4))
+            assert answered(sock) == 3
+            assert sock.recv(1) == b""
+            assert seen == 2, "it is not tried again"
