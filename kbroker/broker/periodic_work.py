@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from kbroker.broker.deleted_topics import DeletedTopics
 from kbroker.clock import Clock
 from kbroker.divided import Divided, in_slices
 from kbroker.group_coordinator.coordinator import GroupCoordinator
@@ -34,6 +35,7 @@ class PeriodicWork:
         replicas: Replicas,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
+        deleted_topics: DeletedTopics,
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -41,6 +43,7 @@ class PeriodicWork:
         self._replicas = replicas
         self._groups = groups
         self._transactions = transactions
+        self._deleted_topics = deleted_topics
         self._bootstrap_servers = ""
         self._tick: asyncio.Task[None] | None = None
         self._cleaning_tick: asyncio.Task[None] | None = None
@@ -66,6 +69,7 @@ class PeriodicWork:
         try:
             await in_slices(self._logs.due(self._clock.now_ms()))
             self._cleaner_pool.tick(self._clock.now_ms())
+            self._deleted_topics.tick()
             self._replicas.tick()
             self._groups.tick()
             self._transactions.tick()

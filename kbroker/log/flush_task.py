@@ -27,6 +27,8 @@ class FlushTask:
     """Sealed files, oldest first."""
     directory: str | None
     end_offset: int
+    snapshots: list[int]
+    """Of the producers, by offset, which are among the files."""
     truncations: int
     """How often the log had been truncated when the task was made; one more makes it void."""
     error: OSError | None = None
