@@ -26,6 +26,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.replicas import Partition
+from tests.broker.in_effect import in_effect
 from tests.broker.test_endings import create
 from tests.log.builders import batch
 
@@ -64,7 +65,7 @@ def run(tmp_path: Path, scenario: Callable[[Callable[..., Any], Callable[[], lis
         node = await BrokerNode.start(BrokerConfig(config | {k.replace("_", "."): v for k, v in keys.items()}))
         try:
             node.controller.auto_create("t")
-            whole(node.replicas.hosted())
+            await in_effect(node)
             context = RequestContext(node.services, "/127.0.0.1", "PLAINTEXT", ("", 0))
             context.version = 11
 
