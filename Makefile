@@ -25,7 +25,7 @@ run: .venv-run/.stamp
 	.venv-run/bin/kbroker start --dev --listen 127.0.0.1:$(PORT) --data-dir ./data
 
 unit: .venv/.stamp
-	$(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long" $(PYTEST_ARGS)
+	KBROKER_TESTS=short $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long" $(PYTEST_ARGS)
 
 test: .venv/.stamp
 	$(BIN)/pytest $(PYTEST_ARGS)

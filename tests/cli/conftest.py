@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kbroker import Broker
+from kbroker.broker.node import BrokerNode
 from kbroker.cli.main import main
 
 
@@ -122,6 +125,27 @@ def anywhere(request: pytest.FixtureRequest) -> CommandLine:
     if request.param == "kbroker":
         return CommandLine(request.getfixturevalue("embedded").bootstrap_servers)
     return CommandLine(request.getfixturevalue("apache_kafka").bootstrap)
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts what must fail before it is a broker, in this process: returns the line that a process would say."""
+
+    async def never(*_: object, **__: object) -> None:
+        raise AssertionError("it starts")
+
+    def start(*arguments: str, **environment: str) -> str:
+        for variable, value in environment.items():
+            monkeypatch.setenv(variable, value)
+        said = CommandLine("").fails(*arguments, "--data-dir", str(tmp_path / "data"))
+        assert not (tmp_path / "data").exists()
+        return said
+
+    monkeypatch.setattr(BrokerNode, "start", never)
+    level = logging.root.level
+    monkeypatch.setattr(logging.root, "handlers", [])  # so that the command sets up its log
+    yield start
+    logging.root.setLevel(level)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import parse_header
 from tests.log.builders import NOW
 from tests.log.cleaner.segment_files import batch_at, opened, write_segment
+from tests.tries import tries
 
 PLENTY = 1 << 24
 
@@ -163,7 +164,7 @@ def written(steps: Sequence[tuple[Any, ...]]) -> History:
     return history
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(steps, st.integers(0, 10_000), st.sampled_from([1, 600, 3000, 20_000, PLENTY]), st.booleans())
 def test_any_log_in_as_many_rounds_as_it_takes(
     steps: list[tuple[Any, ...]], start: int, map_bytes: int, with_index: bool
