@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from compat_tests.harness.brokers import KBroker
+from compat_tests.harness.jvm import dump_log_segments
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.broker import periodic_work
@@ -24,7 +25,7 @@ from kbroker.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kbroker.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from tests.log.test_kafka_reads import TROUBLE, dump
+from tests.log.test_kafka_reads import TROUBLE
 
 SETTINGS = {
     "log.cleaner.backoff.ms": "100",
@@ -224,10 +225,10 @@ def test_dump_log_segments_reads_a_cleaned_log(tmp_path: Path, kafka_libs: Path)
         until(lambda: is_clean(tmp_path, "compacted"))
     directory = tmp_path / "compacted-0"
     logs = sorted(directory.glob("*.log"))
-    text = dump(kafka_libs, logs, "--deep-iteration")
+    text = dump_log_segments(kafka_libs, logs, "--deep-iteration")
     assert not TROUBLE.search(re.sub(r"isvalid: true", "", text)), text
     assert 100 <= text.count("| offset: ") < 50 * 100
     indexes = [*directory.glob("*.index"), *directory.glob("*.timeindex")]
-    assert not TROUBLE.search(dump(kafka_libs, indexes, "--deep-iteration"))
-    sane = dump(kafka_libs, indexes, "--index-sanity-check")
+    assert not TROUBLE.search(dump_log_segments(kafka_libs, indexes, "--deep-iteration"))
+    sane = dump_log_segments(kafka_libs, indexes, "--index-sanity-check")
     assert sane.count("passed sanity check") + sane.count("is empty.") == len(indexes), sane
