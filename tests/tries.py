@@ -1,7 +1,8 @@
-"""How often a property is tried: as often as it says, or a share of that where a quick answer is wanted.
+"""How often a property is tried: as often as it says, or a share of that, or many times more.
 
-`make unit` sets KBROKER_TESTS=short, and each run of it tries other examples; `make test` tries all. A pytest plugin,
-loaded by the root conftest, so that it also holds for properties that do not say how often.
+KBROKER_TESTS=short, of `make unit`, is for a quick answer; =long is of `make torture`; `make test` sets neither. Random
+examples are others in each run. A pytest plugin, loaded by the root conftest, so that it also holds for properties
+that do not say how often.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from typing import Final
 
 from hypothesis import settings
 
-SHORT: Final = os.environ.get("KBROKER_TESTS") == "short"
-_SHARE: Final = 5
+FORM: Final = os.environ.get("KBROKER_TESTS", "usual")
+_TIMES: Final = {"short": 0.2, "usual": 1, "long": 10}[FORM]
 _LEAST: Final = 5
 
 
-def tries(full: int) -> int:
-    """Return how often to try what is worth `full` tries."""
-    return max(full // _SHARE, min(full, _LEAST)) if SHORT else full
+def tries(usual: int) -> int:
+    """Return how often to try what is usually tried so often."""
+    return max(int(usual * _TIMES), min(usual, _LEAST))
 
 
-if SHORT:
-    settings.register_profile("short", max_examples=tries(settings.default.max_examples))  # type: ignore[union-attr]
-    settings.load_profile("short")
+if FORM != "usual":
+    settings.register_profile(FORM, max_examples=tries(100))
+    settings.load_profile(FORM)
