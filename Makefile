@@ -48,6 +48,7 @@ torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.visits --kills 20
 	$(BIN)/python -m tests.pipeline.million
 	KBROKER_TESTS=long $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark"
+	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_streams.py
 
 demo: .venv/.stamp
 	$(BIN)/kbroker pipeline demo --out demo --jars "$$($(BIN)/python -m compat_tests.spark.session)"
