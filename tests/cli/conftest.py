@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.cluster import ClusterMetadata
 
 from kbroker import Broker
 from kbroker.broker.node import BrokerNode
@@ -105,6 +106,14 @@ def the_line(done: Done) -> str:
     (line,) = done.err.splitlines()
     assert line.startswith("kbroker: ")
     return line.removeprefix("kbroker: ")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def metadata_at_once() -> Iterator[None]:
+    """Let the client behind the verbs ask for metadata twice in a row: it would wait 100 ms, whatever its settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ClusterMetadata.DEFAULT_CONFIG, "retry_backoff_ms", 1)
+        yield
 
 
 @pytest.fixture(scope="session")
