@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from kbroker.divided import Divided, each
-from kbroker.handlers.config_changes import KINDS, change, change_each, check_request
+from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -34,9 +34,9 @@ def alter_configs(
     ctx: RequestContext, request: AlterConfigsRequest
 ) -> Divided[AlterConfigsResponse | Awaitable[AlterConfigsResponse]]:
     """Change each resource by itself."""
-    responses = yield from change_each(
-        ctx, request.resources, lambda resource: _alter(ctx, resource, request.validate_only), _answer
-    )
+    done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
+    yield from ctx.services.replicas.hosted()  # what changes in many partitions has then changed
+    responses = yield from each(done, lambda outcome: _answer(*outcome))
     return ctx.services.controller.when_stored(AlterConfigsResponse(responses=responses))
 
 

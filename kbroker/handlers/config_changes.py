@@ -10,13 +10,12 @@ from typing import Protocol, TypeVar
 
 from kbroker.config.validation import validate_broker, validate_group, validate_topic
 from kbroker.controller.decide import check_topic_name
-from kbroker.divided import Divided, each
+from kbroker.divided import Divided
 from kbroker.handlers.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from kbroker.handlers.registry import RequestContext
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 
 R = TypeVar("R", bound="Resource")
-A = TypeVar("A")
 
 MAX_CONFIGS = 1_000
 """Of one resource in one request. Kafka's controller has 10,000 for a whole request; no resource has so many keys."""
@@ -30,16 +29,8 @@ class Resource(Protocol):
     resource_name: str
 
 
-def change_each(
-    ctx: RequestContext,
-    resources: Sequence[R],
-    alter: Callable[[R], Divided[None]],
-    answer: Callable[[R, int, str | None], A],
-) -> Divided[list[A]]:
-    """Change each resource by itself; return the `answer` to each, made of an error code (0 if it is done) and message.
-
-    One that is named twice is refused.
-    """
+def outcomes(resources: Sequence[R], alter: Callable[[R], Divided[None]]) -> Divided[list[tuple[R, int, str | None]]]:
+    """Change each resource by itself; return error code and message of each. One that is named twice is refused."""
     seen: dict[tuple[int, str], int] = {}
     for resource in resources:
         key = (resource.resource_type, resource.resource_name)
@@ -56,8 +47,7 @@ def change_each(
         else:
             found.append((resource, 0, None))
         yield
-    yield from ctx.services.replicas.hosted()  # what changes in many partitions has then changed
-    return (yield from each(found, lambda outcome: answer(*outcome)))
+    return found
 
 
 def check_request(

@@ -13,7 +13,7 @@ from kbroker.config.operations import Op, apply_broker_ops, apply_ops
 from kbroker.config.table import GROUP as GROUP_KEYS
 from kbroker.config.table import TOPIC as TOPIC_KEYS
 from kbroker.divided import Divided, each
-from kbroker.handlers.config_changes import KINDS, change, change_each, check_request
+from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, TOPIC
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -48,9 +48,9 @@ def incremental_alter_configs(
     ctx: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Divided[IncrementalAlterConfigsResponse | Awaitable[IncrementalAlterConfigsResponse]]:
     """Change each resource by itself."""
-    responses = yield from change_each(
-        ctx, request.resources, lambda resource: _alter(ctx, resource, request.validate_only), _answer
-    )
+    done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
+    yield from ctx.services.replicas.hosted()  # what changes in many partitions has then changed
+    responses = yield from each(done, lambda outcome: _answer(*outcome))
     return ctx.services.controller.when_stored(IncrementalAlterConfigsResponse(responses=responses))
 
 
