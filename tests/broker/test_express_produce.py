@@ -118,7 +118,9 @@ def some_frame(rng, version, ids):
         frame[-1:] = b"\1\7\2ab"  # an unknown tag
     elif kind == 3:
         # Not in a topic id: the two brokers' differ, and an unknown one is echoed.
-        frame[rng.randrange(8 if version < 13 else len(frame) - 40, len(frame))] ^= 1 << rng.randrange(8)
+        place, bit, start = rng.randrange(8, len(frame)), 1 << rng.randrange(8), frame.find(topic_id)
+        if start < 0 or not start <= place < start + 16:
+            frame[place] ^= bit
     return bytes(frame)
 
 
