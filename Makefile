@@ -1,11 +1,11 @@
 # Everything a developer runs. Each target makes the virtualenv that it needs; python3 must be 3.11 or newer.
 #
 #   make run      a broker on 127.0.0.1:9092 with its data in ./data; PORT=9192 takes another port
-#   make unit     the tests that need no Java and end soon: under three minutes
+#   make unit     the tests that need no Java and end soon, random ones with a fifth of their tries: under three minutes
 #   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven
 #   make check    linters, types, import rules, freshness of generated pages
 #   make bench    the measured claims
-#   make torture  a thousand ends of the broker under load, and nothing lost
+#   make torture  a thousand ends of the broker under load, and nothing lost; ten times the tries of random tests
 #   make demo     the tour of the pipeline: events, visits, an archive, and a chart in ./demo
 #   make docs     regenerate generated pages
 #   make fmt      format the sources
@@ -25,7 +25,7 @@ run: .venv-run/.stamp
 	.venv-run/bin/kbroker start --dev --listen 127.0.0.1:$(PORT) --data-dir ./data
 
 unit: .venv/.stamp
-	$(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long" $(PYTEST_ARGS)
+	KBROKER_TESTS=short $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long" $(PYTEST_ARGS)
 
 test: .venv/.stamp
 	$(BIN)/pytest $(PYTEST_ARGS)
@@ -47,6 +47,8 @@ torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.pipeline --kills 20
 	$(BIN)/python -m tests.crash.visits --kills 20
 	$(BIN)/python -m tests.pipeline.million
+	KBROKER_TESTS=long $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark"
+	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_streams.py
 
 demo: .venv/.stamp
 	$(BIN)/kbroker pipeline demo --out demo --jars "$$($(BIN)/python -m compat_tests.spark.session)"

@@ -151,13 +151,15 @@ class Broker:
         await asyncio.to_thread(self.stop)
 
     def _run(self, config: BrokerConfig) -> None:
-        loop = self._loop = new_event_loop()
         try:
-            loop.run_until_complete(self._serve(config))
+            loop = self._loop = new_event_loop()
+            try:
+                loop.run_until_complete(self._serve(config))
+            finally:
+                loop.close()
         except BaseException as err:  # noqa: BLE001 - handed to the thread that waits in start()
             self._error = err
         finally:
-            loop.close()
             self._ready.set()
 
     async def _serve(self, config: BrokerConfig) -> None:

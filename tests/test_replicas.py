@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import resource
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -21,6 +18,7 @@ from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.records import build_batch
 from kbroker.replicas import Replicas, TopicSettings
+from tests.descriptors import no_descriptors
 
 NOW = 1_700_000_000_000
 COUNT = 300  # more than are hosted in one go
@@ -72,19 +70,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World(tmp_path)
     yield world
     world.logs.close()
-
-
-@contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Let this process open no more files."""
-    free = os.open(os.devnull, os.O_RDONLY)
-    os.close(free)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def topic(name: str, count: int) -> TopicState:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from compat_tests.clients.common import CODECS, WAIT_S, bulk
 from compat_tests.clients.confluent.tools import admin, answers, consumer, create, fill, producer, take
 from compat_tests.harness.brokers import KBroker
+from compat_tests.harness.jvm import dump_log_segments
 
 pytestmark = pytest.mark.java
 
@@ -45,14 +45,6 @@ def use(bootstrap: str) -> None:
     client.delete_consumer_groups(["group-1"])["group-1"].result(WAIT_S)
 
 
-def dump(libs: Path, files: list[Path], *options: str) -> str:
-    command = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{libs}/*"]
-    command += ["org.apache.kafka.tools.DumpLogSegments", *options, "--files", ",".join(map(str, sorted(files)))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    return done.stdout
-
-
 def test_dump_log_segments_reads_every_file(kafka_libs: Path, tmp_path: Path) -> None:
     broker = KBroker(tmp_path / "broker")
     with broker:
@@ -62,24 +54,24 @@ def test_dump_log_segments_reads_every_file(kafka_libs: Path, tmp_path: Path) ->
     assert len([log for log in logs if log.parent.name == "used-zstd-0"]) == 1
     assert len([log for log in logs if log.parent.name == "used-none-0"]) > 1
 
-    text = dump(kafka_libs, ordinary, "--deep-iteration", "--print-data-log")
+    text = dump_log_segments(kafka_libs, ordinary, "--deep-iteration", "--print-data-log")
     assert not TROUBLE.search(text.replace("isvalid: true", "")), TROUBLE.findall(text)
     # Deleting records removes whole segments only; everything else is still there.
     assert text.count("| offset: ") > (len(CODECS) - 1) * RECORDS + RECORDS // 2
 
     offsets = [log for log in logs if log.parent.name.startswith("__consumer_offsets")]
-    text = dump(kafka_libs, offsets, "--deep-iteration", "--offsets-decoder")
+    text = dump_log_segments(kafka_libs, offsets, "--deep-iteration", "--offsets-decoder")
     assert not TROUBLE.search(text.replace("isvalid: true", "")), TROUBLE.findall(text)
     for group in range(3):
         assert f"group-{group}" in text
 
     indexes = [*broker.data_dir.glob("*/*.index"), *broker.data_dir.glob("*/*.timeindex")]
-    text = dump(kafka_libs, indexes, "--deep-iteration")
+    text = dump_log_segments(kafka_libs, indexes, "--deep-iteration")
     assert not TROUBLE.search(text), TROUBLE.findall(text)
-    text = dump(kafka_libs, indexes, "--index-sanity-check")
+    text = dump_log_segments(kafka_libs, indexes, "--index-sanity-check")
     assert text.count("passed sanity check") + text.count("is empty") == len(indexes)
 
     others = [*broker.data_dir.glob("*/*.snapshot"), *broker.data_dir.glob("*/*.txnindex")]
-    text = dump(kafka_libs, others)
+    text = dump_log_segments(kafka_libs, others)
     assert not TROUBLE.search(text), TROUBLE.findall(text)
     assert text.count("producerId: ") >= len(CODECS)

@@ -7,11 +7,10 @@ batches. Never appends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction
 from kbroker.protocol.control_records import build_marker
-from kbroker.protocol.records import build_batch, enclose, put_record
+from kbroker.protocol.records import BatchFields, build_batch, enclose, put_record
 
 SPLIT_BYTES = 256 << 10
 
@@ -21,15 +20,20 @@ def record_batch(
 ) -> bytes:
     """Return a batch of records, which belong to a producer's transaction if there is one."""
     rows = [(now_ms, key, value, ()) for key, value in records]
-    return build_batch(rows, leader_epoch=leader_epoch, **_fields_of(producer))
+    return build_batch(rows, **_fields_of(producer, leader_epoch))
 
 
-def _fields_of(producer: InTransaction | None) -> dict[str, Any]:
-    """Return what a producer's transaction puts into the header of a batch."""
+def _fields_of(producer: InTransaction | None, leader_epoch: int) -> BatchFields:
+    """Return what the header of a batch says of its leader, and of a producer's transaction."""
     if producer is None:
-        return {}
-    ids = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
-    return {**ids, "base_sequence": 0, "transactional": True}
+        return {"leader_epoch": leader_epoch}
+    return {
+        "leader_epoch": leader_epoch,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "base_sequence": 0,
+        "transactional": True,
+    }
 
 
 class EncodedRecords:
@@ -48,8 +52,7 @@ class EncodedRecords:
 
     def batch(self, leader_epoch: int, producer: InTransaction | None, now_ms: int) -> bytes:
         """Return the batch, as `record_batch` does."""
-        fields = _fields_of(producer)
-        return enclose(self._body, self._count, now_ms, now_ms, leader_epoch=leader_epoch, **fields)
+        return enclose(self._body, self._count, now_ms, now_ms, **_fields_of(producer, leader_epoch))
 
 
 def marker_batch(marker: EndOfTransaction, now_ms: int) -> bytes:

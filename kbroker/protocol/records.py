@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import compress, unpack
@@ -192,19 +192,22 @@ def _more(
     return b"".join(parts), 0, False
 
 
+class BatchFields(TypedDict, total=False):
+    """What the header of a batch says that its records do not."""
+
+    base_offset: int
+    leader_epoch: int
+    codec: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    transactional: bool
+    control: bool
+    timestamp_type: int
+
+
 def build_batch(
-    records: Sequence[NewRecord | Record],
-    *,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-    codec: int = 0,
-    level: int | None = None,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
-    control: bool = False,
-    timestamp_type: int = 0,
+    records: Sequence[NewRecord | Record], *, level: int | None = None, **fields: Unpack[BatchFields]
 ) -> bytes:
     """Build one batch; offsets are consecutive from `base_offset`, a Record's own offset is not used."""
     base_timestamp = records[0][-4] if records else -1
@@ -216,21 +219,8 @@ def build_batch(
         encoded = _encode_record(timestamp - base_timestamp, delta, key, value, headers)
         put_number(body, len(encoded))
         body += encoded
-    return enclose(
-        compress(codec, body, level),
-        len(records),
-        base_timestamp,
-        max_timestamp,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        codec=codec,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        transactional=transactional,
-        control=control,
-        timestamp_type=timestamp_type,
-    )
+    payload = compress(fields.get("codec", 0), body, level)
+    return enclose(payload, len(records), base_timestamp, max_timestamp, **fields)
 
 
 def put_record(body: bytearray, delta: int, key: bytes | None, value: bytes | None) -> None:

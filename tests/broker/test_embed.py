@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -107,7 +108,7 @@ def test_the_plugin_gives_a_broker_and_a_topic(pytester):
             assert producer.flush(10) == 0
         """
     )
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
 
 
@@ -123,7 +124,7 @@ def test_the_plugin_says_in_one_line_that_no_broker_is_there(pytester, monkeypat
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", address.format(closed=probe.getsockname()[1]))
-        result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rN")
+        result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rN")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["no broker at KAFKA_BOOTSTRAP_SERVERS: *"])
     assert "Traceback" not in result.stdout.str()
@@ -132,6 +133,14 @@ def test_the_plugin_says_in_one_line_that_no_broker_is_there(pytester, monkeypat
 def run(*arguments, **options):
     command = [sys.executable, "-m", "kbroker", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, **options)
+
+
+def test_a_bad_setting_is_one_line_and_exit_1(tmp_path):
+    done = run("start", "--data-dir", str(tmp_path / "data"), "--set", "num.partitions=many")
+    assert done.returncode == 1
+    assert "num.partitions" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -152,26 +161,6 @@ sys.exit(3)
     assert os.path.exists(done.stdout.strip()) is given
     if given:
         assert (tmp_path / "own" / ".kafka_cleanshutdown").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--set", "num.partitions=many"], "num.partitions"),
-        (["--set", "zookeeper.connect=localhost:2181"], "zookeeper.connect"),
-        (["--strict", "--set", "num.partition=3"], "num.partitions"),
-        (["--set", "nonsense"], "nonsense"),
-        (["--listen", "nowhere"], "--listen takes HOST:PORT"),
-        (["--listen", "SSL://127.0.0.1:0"], "--set listeners="),
-    ],
-)
-def test_a_bad_setting_is_one_line_and_exit_1(tmp_path, arguments, said):
-    directory = tmp_path / "data"
-    done = run("start", "--data-dir", str(directory), *arguments)
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not directory.exists()
 
 
 def test_a_port_in_use_is_one_line_and_exit_1(tmp_path):
@@ -324,3 +313,14 @@ def test_what_embedders_import_is_exported():
     assert all(hasattr(kbroker, name) for name in kbroker.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = kbroker.Nothing
+
+
+def test_a_process_without_descriptors_left_is_told_so(monkeypatch):
+    def none_left():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("kbroker.embed.new_event_loop", none_left)
+    broker = Broker()
+    with pytest.raises(OSError, match="Too many open files"):
+        broker.start()
+    assert not os.path.exists(broker._data_dir)

@@ -279,15 +279,15 @@ def test_what_clients_name_writes_no_log_lines_of_its_own():
 def test_many_partitions_are_hosted_while_others_are_served(connect):
     """A topic of many partitions is there at once, its partitions one slice after the other."""
     client, other = connect(), connect()
-    create = CreateTopicsRequest(topics=[CreatableTopic("many", 1500, 1)], timeout_ms=5000)
+    create = CreateTopicsRequest(topics=[CreatableTopic("many", 600, 1)], timeout_ms=5000)
     client.start(create, 7)
     slowest = 0.0
     deadline = time.monotonic() + 30
     served = 0
-    while served < 1500:
+    while served < 600:
         assert time.monotonic() < deadline
         begun = time.monotonic()
-        asked = [ListOffsetsPartition(i, timestamp=-1) for i in range(1500)]
+        asked = [ListOffsetsPartition(i, timestamp=-1) for i in range(600)]
         answer = other.ask(ListOffsetsRequest(topics=[ListOffsetsTopic("many", asked)]), 5)
         slowest = max(slowest, time.monotonic() - begun)
         served = sum(p.error_code == 0 for p in answer.topics[0].partitions)
@@ -299,7 +299,7 @@ def test_many_partitions_are_hosted_while_others_are_served(connect):
 
 def test_a_topic_deleted_while_it_is_being_hosted_stays_deleted(broker, connect):
     client = connect()
-    create = CreateTopicsRequest(topics=[CreatableTopic("brief", 1000, 1)], timeout_ms=5000)
+    create = CreateTopicsRequest(topics=[CreatableTopic("brief", 400, 1)], timeout_ms=5000)
     delete = DeleteTopicsRequest(topics=[DeleteTopicState(name="brief")], timeout_ms=5000)
     assert client.ask(create, 7).topics[0].error_code == 0
     assert client.ask(delete, 6).responses[0].error_code == 0

@@ -8,11 +8,13 @@ from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
+from kbroker.broker import periodic_work
 from tests.broker.test_endings import create, until
 
 
 @pytest.mark.parametrize("interval_ms", [1, 600_000])
-def test_producers_are_looked_for_as_often_as_configured(interval_ms):
+def test_producers_are_looked_for_as_often_as_configured(interval_ms, monkeypatch):
+    monkeypatch.setattr(periodic_work, "_TICK_SECONDS", 0.02)
     keys = {"producer.id.expiration.ms": "1", "producer.id.expiration.check.interval.ms": str(interval_ms)}
     with Broker(keys) as broker, WireClient(broker.bootstrap_servers) as client:
         create(client, "t")

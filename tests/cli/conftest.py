@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.cluster import ClusterMetadata
 
 from kbroker import Broker
+from kbroker.broker.node import BrokerNode
 from kbroker.cli.main import main
 
 
@@ -104,6 +108,14 @@ def the_line(done: Done) -> str:
     return line.removeprefix("kbroker: ")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def metadata_at_once() -> Iterator[None]:
+    """Let the client behind the verbs ask for metadata twice in a row: it would wait 100 ms, whatever its settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ClusterMetadata.DEFAULT_CONFIG, "retry_backoff_ms", 1)
+        yield
+
+
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[Broker]:
     with Broker() as broker:
@@ -122,6 +134,27 @@ def anywhere(request: pytest.FixtureRequest) -> CommandLine:
     if request.param == "kbroker":
         return CommandLine(request.getfixturevalue("embedded").bootstrap_servers)
     return CommandLine(request.getfixturevalue("apache_kafka").bootstrap)
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts what must fail before it is a broker, in this process: returns the line that a process would say."""
+
+    async def never(*_: object, **__: object) -> None:
+        raise AssertionError("it starts")
+
+    def start(*arguments: str, **environment: str) -> str:
+        for variable, value in environment.items():
+            monkeypatch.setenv(variable, value)
+        said = CommandLine("").fails(*arguments, "--data-dir", str(tmp_path / "data"))
+        assert not (tmp_path / "data").exists()
+        return said
+
+    monkeypatch.setattr(BrokerNode, "start", never)
+    level = logging.root.level
+    monkeypatch.setattr(logging.root, "handlers", [])  # so that the command sets up its log
+    yield start
+    logging.root.setLevel(level)
 
 
 @pytest.fixture

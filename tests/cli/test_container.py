@@ -267,7 +267,6 @@ def test_data_of_another_cluster_is_refused_and_left_alone(tmp_path, verb):
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({"CLUSTER_ID": "not an id"}, "cluster id"),
         ({"KAFKA_PROCESS_ROLES": "controller"}, "no separate controllers"),
         ({"KAFKA_NUM_PARTITIONS": "many"}, "num.partitions"),
         ({"KAFKA_ADVERTISED_LISTENERS": "SSL://a:9093"}, "only PLAINTEXT"),
@@ -275,14 +274,18 @@ def test_data_of_another_cluster_is_refused_and_left_alone(tmp_path, verb):
         ({"KAFKA_ZOOKEEPER_CONNECT": "zk:2181"}, "zookeeper.connect"),
     ],
 )
-def test_what_cannot_start_is_one_line(tmp_path, environment, said):
+def test_what_cannot_start_is_one_line(refused, tmp_path, environment, said):
+    assert said in refused("container", "--config", str(tmp_path / "server.properties"), **environment)
+
+
+def test_a_cluster_id_that_is_none_is_one_line(tmp_path):
     command, _ = container(tmp_path)
-    variables = {"PATH": f"{Path(sys.executable).parent}", **environment}
+    variables = {"PATH": f"{Path(sys.executable).parent}", "CLUSTER_ID": "not an id"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False, env=variables)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("kbroker: ")
-    assert said in line
+    assert "cluster id" in line
     assert not (tmp_path / "data").exists()
 
 

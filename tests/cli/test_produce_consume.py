@@ -312,18 +312,26 @@ def test_a_member_that_ends_while_it_joins_leaves_its_group(name):
         assert members() == []
 
 
-def test_a_reader_that_goes_away_is_no_failure(cli, name):
-    cli.ok("produce", name, stdin=b"".join(b"%d\n" % n for n in range(100_000)))
-    with cli.started("consume", name, "--from-beginning") as process:
+@pytest.fixture(scope="module")
+def numbers(cli):
+    """A topic of more lines than a pipe holds."""
+    producer = Producer({"bootstrap.servers": cli.bootstrap, "log_level": 0, "linger.ms": 50})
+    for n in range(100_000):
+        producer.produce("numbers", str(n))
+    assert producer.flush(WAIT_S) == 0
+    return "numbers"
+
+
+def test_a_reader_that_goes_away_is_no_failure(cli, numbers):
+    with cli.started("consume", numbers, "--from-beginning") as process:
         assert process.stdout.readline() == b"0\n"
         process.stdout.close()
         assert process.wait(WAIT_S) == 0
         assert process.stderr.read() == b""
 
 
-def test_a_pipe_through_head(cli, name):
-    cli.ok("produce", name, stdin=b"".join(b"%d\n" % n for n in range(100_000)))
-    command = f"'{os.sys.executable}' -m kbroker consume {name} --from-beginning | head -1; echo ${{PIPESTATUS[0]}}"
+def test_a_pipe_through_head(cli, numbers):
+    command = f"'{os.sys.executable}' -m kbroker consume {numbers} --from-beginning | head -1; echo ${{PIPESTATUS[0]}}"
     environment = {**os.environ, "KBROKER_BOOTSTRAP": cli.bootstrap}
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=WAIT_S, check=True, env=environment)
     assert (done.stdout, done.stderr) == (b"0\n0\n", b"")

@@ -1,8 +1,9 @@
-"""The process around a broker: what its options set, and a signal while it still reads logs."""
+"""The process around a broker: what its options set, what they may not be, and a signal while it still reads logs."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -64,3 +65,18 @@ def test_dev_lets_groups_form_at_once(monkeypatch: pytest.MonkeyPatch, arguments
     result = CliRunner().invoke(start.command, ["--memory", *arguments])
     assert result.exit_code == 0, result.output
     assert [config.get_int("group.initial.rebalance.delay.ms") for config in configs] == [delay]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set", "num.partitions=many"], "num.partitions"),
+        (["--set", "zookeeper.connect=localhost:2181"], "zookeeper.connect"),
+        (["--strict", "--set", "num.partition=3"], "num.partitions"),
+        (["--set", "nonsense"], "nonsense"),
+        (["--listen", "nowhere"], "--listen takes HOST:PORT"),
+        (["--listen", "SSL://127.0.0.1:0"], "--set listeners="),
+    ],
+)
+def test_a_bad_setting_is_one_line(refused: Callable[..., str], arguments: list[str], said: str) -> None:
+    assert said in refused("start", *arguments)

@@ -16,6 +16,7 @@ from kbroker.controller.embedded import EmbeddedStore
 from kbroker.controller.internal_topics import InternalTopic
 from kbroker.controller.store import Put
 from kbroker.protocol.errors import ApiError, ErrorCode
+from tests.tries import tries
 
 DEFAULTS = TopicDefaults(3, 1, {"__consumer_offsets": InternalTopic(4, 1, {"cleanup.policy": "compact"})})
 
@@ -151,7 +152,7 @@ HOSTILE = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(st.sets(st.text(min_size=1) | st.sampled_from(HOSTILE), min_size=1, max_size=8))
 @example(set(HOSTILE))
 def test_configs_of_groups_of_any_name_survive_a_restart(names):

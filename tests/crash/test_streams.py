@@ -18,9 +18,10 @@ import pytest
 from compat_tests.streams.app import Application, Input, Output, create_topics
 from tests.crash.test_kill import FixedPort
 from tests.figures import figure
+from tests.tries import tries
 
 SEED = 20261121
-BROKER_KILLS, APPLICATION_KILLS = 10, 5
+BROKER_KILLS, APPLICATION_KILLS = tries(6), tries(3)
 PREFIX = "streams"
 WAIT_S = 120
 

@@ -72,13 +72,19 @@ def commit_in_transaction(c: ConsumerContext, member_id: str, epoch: int, partit
     return E(outcome.reply.topics[0].partitions[0].error_code)
 
 
-def test_g2_a_commit_in_a_transaction_counts_only_from_a_member_in_its_epoch() -> None:
+def shared_by_two() -> tuple[ConsumerContext, Consumer, Consumer, int, int]:
+    """Return a group of two in epoch 3, the partition that the first has kept, and the one that the second got."""
     c = context()
     a, b = Consumer(c, "a", "t"), Consumer(c, "b", "t")
     converge([a])
     converge([a, b])
     ((_, kept),) = a.owned
     ((_, new),) = b.owned
+    return c, a, b, kept, new
+
+
+def test_g2_a_commit_in_a_transaction_counts_only_from_a_member_in_its_epoch() -> None:
+    c, *_, kept, new = shared_by_two()
     assert commit_in_transaction(c, "a", 3, kept) == E.NONE
     assert commit_in_transaction(c, "a", 2, kept) == E.NONE, "a has had it since epoch 2"
     assert commit_in_transaction(c, "a", 2, new) == E.ILLEGAL_GENERATION
@@ -89,12 +95,7 @@ def test_g2_a_commit_in_a_transaction_counts_only_from_a_member_in_its_epoch() -
 
 
 def test_g2_an_epoch_that_the_member_has_left_is_good_for_what_it_had_by_then() -> None:
-    c = context()
-    a, b = Consumer(c, "a", "t"), Consumer(c, "b", "t")
-    converge([a])
-    converge([a, b])
-    ((_, kept),) = a.owned
-    ((_, new),) = b.owned
+    c, a, b, kept, new = shared_by_two()
     assert a.epoch == b.epoch == 3
     assert commit(c, 5, "a", 2, partition=kept) == E.NONE, "a has had it since epoch 2"
     assert commit(c, 6, "a", 2, partition=new) == E.STALE_MEMBER_EPOCH

@@ -164,7 +164,7 @@ _UNDECODABLE: Final = ("Undecodable",)
 _BROKEN: Final = ("Malformed",)
 
 BOMBS: Final = [
-    *(Bomb(f"100,000 records, {CODEC_NAMES[codec]}", partial(minimal, 100_000, codec)) for codec in range(5)),
+    *(Bomb(f"30,000 records, {CODEC_NAMES[codec]}", partial(minimal, 30_000, codec), memory=_MB) for codec in range(5)),
     Bomb("100,000 records in order", partial(numbered, 100_000), memory=8 * _MB),
     Bomb("100,000 records without keys", partial(numbered, 100_000, ZSTD, None), memory=8 * _MB),
     *(
@@ -173,7 +173,7 @@ BOMBS: Final = [
     ),
     Bomb("a value beyond the bound", partial(one_record, 150 * _MB, ZSTD), _BROKEN),
     Bomb("100,000 headers, none", partial(many_headers, 100_000, NONE)),
-    Bomb("200,000 headers, zstd", partial(many_headers, 200_000, ZSTD)),
+    Bomb("100,000 headers, zstd", partial(many_headers, 100_000, ZSTD)),
     Bomb("a count of 2^31-1", partial(sealed, MINIMAL * 1000, 2**31 - 1, ZSTD), _BROKEN),
     Bomb("a count of one", partial(sealed, MINIMAL * 100_000, 1, ZSTD), _BROKEN),
     Bomb("20,000 gzip members", partial(gzip_members, 20_000), enough=30_000),
@@ -182,7 +182,7 @@ BOMBS: Final = [
     Bomb("a zstd window of 2 GB", partial(zstd_window, 31, 90 * _MB), _UNDECODABLE),
     Bomb("lz4 blocks of 4 MB", partial(lz4_block_sizes, _MB), memory=14 * _MB),
     Bomb("lz4 frames", partial(lz4_frames, 10_000), _BROKEN),
-    Bomb("100,000 snappy blocks", partial(snappy_blocks, 100_000), enough=150_000),
+    Bomb("30,000 snappy blocks", partial(snappy_blocks, 30_000), enough=45_000),
     Bomb("one snappy block of 1 MB", partial(snappy_raw, _MB), memory=14 * _MB),
     Bomb("a snappy block that claims 4 GB", partial(bytes, SNAPPY_CLAIM), _BROKEN),
     Bomb("a snappy block that claims 40 MB", partial(bytes, SNAPPY_LIE), _UNDECODABLE),

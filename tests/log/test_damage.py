@@ -32,9 +32,10 @@ from kbroker.protocol.records import HEADER_SIZE, compute_crc, parse_header, rea
 from tests.figures import figure
 from tests.log.builders import NOW, batch
 from tests.log.cleaner.context import clean
+from tests.tries import tries
 
 SEED = 20261121
-DAMAGES = 2000
+DAMAGES = tries(600)
 NEXT_EPOCH = 3
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=150)
 COMPACTED = LogConfig(segment_bytes=1500, index_interval_bytes=150, cleanup_policy=("compact",))

@@ -15,6 +15,7 @@ from kbroker.protocol.compression import GZIP, LZ4, ZSTD, compress
 from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.records import CRC_START, HEADER_SIZE, build_batch, compute_crc
 from tests.log.builders import NOW, batch, committed, open_log, read_all, read_served
+from tests.tries import tries
 
 CONFIGS = [
     LogConfig(),
@@ -55,7 +56,7 @@ def test_mutated_batches_are_appended_or_refused(tmp_path: Path, config: LogConf
     log = open_log(tmp_path / "topic-0", config=config)
     base = seeds()
     tracemalloc.start()
-    for turn in range(4000):
+    for turn in range(tries(4000)):
         records = mutated(rng, rng.choice(base))
         before = (log.log_end_offset, log.size)
         try:
@@ -92,7 +93,7 @@ def test_any_file_may_be_broken(tmp_path: Path) -> None:
     rng = random.Random(5)
     config = LogConfig(segment_bytes=700, index_interval_bytes=100)
     source = tmp_path / "topic-0"
-    for turn in range(150):
+    for turn in range(tries(150)):
         log = open_log(source, config=config)
         log.truncate_fully(0)
         for index in range(20):

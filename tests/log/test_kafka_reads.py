@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from compat_tests.harness.jvm import dump_log_segments
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
@@ -19,14 +19,6 @@ pytestmark = pytest.mark.java
 
 BATCHES = 120
 TROUBLE = re.compile(r"mismatch|exception|error|corrupt|invalid|isvalid: false|not found", re.IGNORECASE)
-
-
-def dump(libs: Path, files: list[Path], *options: str) -> str:
-    command = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{libs}/*"]
-    command += ["org.apache.kafka.tools.DumpLogSegments", *options, "--files", ",".join(map(str, sorted(files)))]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
 
 
 def write_everything(directory: Path, *, clean: bool) -> PartitionLog:
@@ -66,19 +58,19 @@ def test_dump_log_segments_reads_every_file(tmp_path: Path, kafka_libs: Path, cl
         for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
     }
     assert all(len(found) > 3 for found in files.values()), files
-    logs = dump(kafka_libs, files[".log"], "--deep-iteration", "--print-data-log")
+    logs = dump_log_segments(kafka_libs, files[".log"], "--deep-iteration", "--print-data-log")
     assert not TROUBLE.search(re.sub(r"isvalid: true", "", logs))
     assert logs.count("| offset: ") == log.log_end_offset
     assert logs.count("isvalid: true") == BATCHES * 2 + BATCHES // 10
     assert logs.count("endTxnMarker: ABORT") == BATCHES // 20
     for suffix in (".index", ".timeindex"):
-        text = dump(kafka_libs, files[suffix], "--deep-iteration")
+        text = dump_log_segments(kafka_libs, files[suffix], "--deep-iteration")
         assert not TROUBLE.search(text), text
         assert len(re.findall(r"^(offset|timestamp): \d+", text, re.MULTILINE)) > 20
-    sane = dump(kafka_libs, files[".index"] + files[".timeindex"], "--index-sanity-check")
+    sane = dump_log_segments(kafka_libs, files[".index"] + files[".timeindex"], "--index-sanity-check")
     assert sane.count("passed sanity check") == len(files[".index"]) + len(files[".timeindex"])
-    aborted = dump(kafka_libs, files[".txnindex"])
+    aborted = dump_log_segments(kafka_libs, files[".txnindex"])
     assert aborted.count("producerId: 5") == BATCHES // 20
-    snapshots = dump(kafka_libs, files[".snapshot"])
+    snapshots = dump_log_segments(kafka_libs, files[".snapshot"])
     assert not TROUBLE.search(snapshots), snapshots
     assert f"lastSequence: {BATCHES * 2 - 1}" in snapshots

@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from kbroker.log.log_slice import LogSlice
 from kbroker.log.open_files import OpenFiles, most_segments, retried
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.records import read_records
+from tests.descriptors import no_descriptors
 from tests.log.builders import NOW, batch, committed, open_log
 
 SEGMENTS = 100
@@ -137,23 +135,11 @@ def test_slices_outlive_their_files_unless_there_are_too_many(tmp_path: Path) ->
     assert not [path for path in open_descriptors(tmp_path) if "deleted" in path]
 
 
-@contextmanager
-def no_more_descriptors() -> Iterator[None]:
-    free = os.open(os.devnull, os.O_RDONLY)
-    os.close(free)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def test_segments_give_files_up_when_others_have_taken_all_descriptors(tmp_path: Path) -> None:
     files = OpenFiles(50)
     log = many_segments(tmp_path / "topic-0", files)
     before = files.count
-    with no_more_descriptors():
+    with no_descriptors():
         log.roll(NOW)  # creates four files and keeps one open
         assert log.append_as_leader(batch(3, timestamp=NOW), 0, NOW).base_offset == 3 * SEGMENTS
         assert offsets_of(read_at_offset(log, 0).view()) == [0, 1, 2]

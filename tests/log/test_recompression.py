@@ -31,6 +31,7 @@ from kbroker.protocol.records import (
 from tests.log.bombs import minimal, numbered, sealed
 from tests.log.bombs import snappy_blocks as empty_blocks
 from tests.log.builders import NOW
+from tests.tries import tries
 
 headers = st.lists(st.tuples(st.sampled_from(["", "h"]), st.none() | st.binary(max_size=70)), max_size=2)
 rows = st.lists(
@@ -55,7 +56,7 @@ def built_anew(batch: bytes, codec: int) -> bytes:
     )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(rows, st.sampled_from(range(5)), st.sampled_from(range(5)), st.booleans(), st.sampled_from([0, 0, 5, -7]))
 def test_ordinary_batches(
     new: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],

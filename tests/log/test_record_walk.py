@@ -19,6 +19,7 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import HEADER_SIZE, build_batch, parse_header, put_number, read_records, wrap
 from tests.log.bombs import BOMBS, Bomb, sealed
 from tests.log.builders import NOW
+from tests.tries import tries
 
 MAX = 1 << 24
 keys = st.none() | st.binary(max_size=200) | st.just(b"k")
@@ -77,7 +78,7 @@ def compare(batch: bytes) -> None:
     assert walked(batch) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 @given(groups, mutations, st.sampled_from(range(5)), st.sampled_from([-1, 0, 0, 0, 1]), st.booleans(), st.booleans())
 def test_records(
     groups: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
@@ -102,7 +103,7 @@ def test_records(
         compare(batch)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 @given(groups, st.sampled_from([GZIP, SNAPPY, LZ4, ZSTD]), mutations, st.integers(0, 5000))
 def test_compressed_bytes(
     groups: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
@@ -178,5 +179,6 @@ def test_a_bomb_takes_small_steps_and_little_memory(bomb: Bomb) -> None:
     assert walked_steps >= told // 4096
 
 
+@pytest.mark.long
 def test_names() -> None:
     assert {CODEC_NAMES[parse_header(bomb.batch).codec] for bomb in BOMBS} == set(CODEC_NAMES)

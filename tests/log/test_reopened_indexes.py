@@ -63,3 +63,21 @@ def test_what_is_written_while_they_are_closed_is_found(tmp_path: Path) -> None:
     assert log.offset_for_timestamp(NOW + 30) is None
     assert offsets_of(read_all(committed(log))) == list(range(31))
     log.close()
+
+
+def test_a_batch_before_the_newest_entry_that_claims_to_be_newer_does_not_disorder_the_index(tmp_path: Path) -> None:
+    """The largest timestamp would be one with a smaller offset than that of the entry before it."""
+    log = open_log(tmp_path / "topic-0", config=CONFIG)
+    for number in range(2):
+        log.append_as_leader(batch(timestamp=NOW + number), 0, NOW)
+    path = Path(log.segments.active.path())
+    log.close()
+    content = bytearray(path.read_bytes())
+    content[36] ^= 2  # of the first batch's largest timestamp, ms since 1970
+    path.write_bytes(content)
+    log = open_log(tmp_path / "topic-0", config=CONFIG)
+    for _ in range(5):
+        log.append_as_leader(batch(timestamp=NOW + 9), 0, NOW)
+    _, times = log.segments.active.indexes.open()
+    assert times.count == 1
+    assert times.in_order()

@@ -13,7 +13,9 @@ from kbroker import Broker
 @pytest.fixture
 def few_descriptors():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    with socket.socket() as newest:
+        used = newest.fileno()  # by whatever ran before
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1024, hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -59,6 +59,13 @@ class Server:
     def closed(self, _connection):
         self.gone = True
 
+    async def left(self):
+        """Wait until the connection is closed."""
+        deadline = now() + DEADLINE
+        while not self.gone:
+            assert now() < deadline
+            await asyncio.sleep(0)
+
     def renew_receive_buffer(self):
         self.receive_buffer = memoryview(bytearray(256 * 1024))
 
@@ -248,10 +255,7 @@ def test_what_was_asked_before_the_client_left_is_done(play):
     async def story(server, _connection, client):
         await client.feed(framed(b"long 50"))
         client.sock.close()
-        deadline = now() + DEADLINE
-        while not server.gone:
-            assert now() < deadline
-            await asyncio.sleep(0)
+        await server.left()
         assert server.steps == 50
 
     play(story)
@@ -465,10 +469,7 @@ def test_what_waits_behind_a_parked_request_is_done_when_the_client_leaves(play)
         await settled()
         assert connection.state is State.WAITING
         server.answer.set_result(b"answer")
-        deadline = now() + DEADLINE
-        while not server.gone:
-            assert now() < deadline
-            await asyncio.sleep(0)
+        await server.left()
         assert server.steps == 50
 
     play(story)

@@ -13,6 +13,7 @@ from kbroker.network import outbox as outbox_module
 from kbroker.network import turns as turns_module
 from kbroker.network.connection import Connection
 from tests.network.test_connection_states import DEADLINE, Client, Long, Server, framed
+from tests.tries import tries
 
 
 class Echo(Server):
@@ -70,7 +71,7 @@ async def talk(rng, client, asked):
     await sending
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(tries(12)))
 def test_every_request_is_answered_in_its_place(monkeypatch, seed):
     print("seed", seed)
     rng = random.Random(seed)

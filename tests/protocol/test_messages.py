@@ -18,6 +18,7 @@ from kbroker.protocol.compiler import decode, divided_decoder, divided_encoder, 
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.consumer_group_records import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
 from kbroker.protocol.schema import MessageBase, Scalar
+from tests.tries import tries
 
 
 def all_messages():
@@ -71,7 +72,7 @@ def element(spec, version, draw, depth):
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda c: c.__name__)
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=tries(15), deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_what_is_encoded_decodes_to_the_same(cls, data):
     version = data.draw(st.integers(cls.VERSIONS.low, cls.VERSIONS.high))

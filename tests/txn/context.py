@@ -24,7 +24,7 @@ class Context(Still[TransactionShard]):
     """Transactional ids of a shard. `prepared` collects those whose markers are to be written."""
 
     def __init__(self, level: int = 2, log: Sequence[CoordinatorRecord] = (), now: int = START_MS) -> None:
-        self.config = TransactionConfig()
+        self.config = TransactionConfig(id_expiration_ms=36_000_000)  # a week has 60,000 looks for overdue ones
         self.level = level
         self.prepared: list[str] = []
         self.ids = 1000

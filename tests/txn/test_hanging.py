@@ -10,6 +10,7 @@ import pytest
 
 from compat_tests.clients.java_tools.tool import run_class
 from kbroker import Broker
+from kbroker.broker import periodic_work
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn.hanging_transactions import NAMED, Hanging, find_hanging, warn_of
 from kbroker.txn.shard import Identity
@@ -18,6 +19,11 @@ from kbroker.txn.states import ONGOING
 from .raw import Raw, until
 
 SETTINGS = {"transaction.state.log.num.partitions": "2"}
+
+
+@pytest.fixture(autouse=True)
+def ticks_come_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(periodic_work, "_TICK_SECONDS", 0.05)
 
 
 def leave_open(data: Path) -> tuple[str, list[Identity]]:

@@ -11,6 +11,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.txn.shard import NOBODY, Identity
 from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT, ONGOING, PREPARE_ABORT, PREPARE_COMMIT
 from tests.figures import figure
+from tests.tries import tries
 
 from .context import P0, P1, TIMEOUT_MS, Context
 
@@ -164,7 +165,7 @@ class Transactions(RuleBasedStateMachine):
         assert not self.context.shard._pending
 
 
-Transactions.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+Transactions.TestCase.settings = settings(max_examples=tries(150), stateful_step_count=50, deadline=None)
 TestTransactions = Transactions.TestCase
 
 

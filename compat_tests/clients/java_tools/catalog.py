@@ -239,7 +239,10 @@ def offsets_and_records(bootstrap: str, unique: str) -> object:
             file = Path(directory) / "offsets.json"
             wanted = {"topic": unique, "partition": partition, "offset": offset}
             file.write_text(json.dumps({"partitions": [wanted], "version": 1}))
-            return run("delete-records", "--offset-json-file", str(file), bootstrap=bootstrap)
+            patience = Path(directory) / "client.properties"
+            patience.write_text("default.api.timeout.ms=5000\n")  # a minute for a partition that there is not
+            options = ["--offset-json-file", str(file), "--command-config", str(patience)]
+            return run("delete-records", *options, bootstrap=bootstrap)
 
     seen: dict[str, object] = {
         "latest": offsets(),

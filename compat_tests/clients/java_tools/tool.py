@@ -6,12 +6,11 @@ Owns the command line and the normalisation. Never judges an outcome.
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import Final
 
+from compat_tests.harness.jvm import run_java
 from compat_tests.harness.parts import fetch
 
-TIMEOUT_S: Final = 120
 _TOOLS: Final = "org.apache.kafka.tools"
 CLASSES: Final = {
     "topics": f"{_TOOLS}.TopicCommand",
@@ -48,11 +47,9 @@ def run(tool: str, *arguments: str, stdin: str = "", bootstrap: str = "") -> lis
 
 def run_class(main: str, *arguments: str, stdin: str = "") -> list[str]:
     """Run a Java class of Kafka's; return its exit status and its lines, noise and volatile parts removed."""
-    command = ["java", "-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{fetch('kafka')}/*"]
-    command += [main, *arguments]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    lines = [f"exit {done.returncode}"]
-    for line in (done.stdout + "\n" + done.stderr).splitlines():
+    status, out, err = run_java(fetch("kafka"), main, *arguments, stdin=stdin)
+    lines = [f"exit {status}"]
+    for line in (out + "\n" + err).splitlines():
         if _NOISE.search(line) or line.lstrip().startswith(("at ", "...")):
             continue
         for pattern, name in _REPLACED:

@@ -184,6 +184,8 @@ def _look(offsets: OffsetIndex, times: TimeIndex, file: OpenFile, size: int, bas
     nearest = offsets.lookup(newest[1])
     for position, header in scan_headers(file, nearest[1] if nearest else 0, size):
         if header.last_offset < newest[1]:
+            if header.record_count and header.max_timestamp > newest[0]:  # the newest is the largest up to there
+                return _Trust(0, None, not is_intact(file, position, header))
             continue
         if header.base_offset <= newest[1] and header.max_timestamp == newest[0]:
             return _Trust(min(position, last[1] if last else 0), newest)

@@ -87,7 +87,7 @@ def test_simulated_days_come_back_whole_and_in_order(anywhere: CommandLine, name
 
 def test_live_events_are_of_now(cli: CommandLine, name: str) -> None:
     before = time.time() * 1000
-    done = cli.ok("pipeline", "events", "--topic", name, "--rate", "200", "--seconds", "1.5")
+    done = cli.ok("pipeline", "events", "--topic", name, "--rate", "500", "--seconds", "0.5")
     after = time.time() * 1000
     sent, counts = told(done.err)
     stamps = sorted(stamp for stamp, _, _ in chain.from_iterable(consumed(cli.bootstrap, name)))

@@ -16,6 +16,7 @@ from kbroker.group_coordinator.assignors.range import range_assignor
 from kbroker.group_coordinator.assignors.spec import Assign, Assignment, GroupSpec, MemberSpec
 from kbroker.group_coordinator.assignors.uniform import uniform
 from kbroker.group_coordinator.java_order import in_javas_order
+from tests.tries import tries
 
 SEED = 20261121
 PROGRAM = Path(__file__).parent / "RunAssignors.java"
@@ -70,7 +71,7 @@ def groups(draw: st.DrawFn) -> tuple[dict[str, frozenset[bytes]], dict[bytes, in
 
 
 @given(groups(), groups(), st.sampled_from([uniform, range_assignor]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 def test_every_partition_goes_once_to_somebody_who_wants_it(
     before: tuple[dict[str, frozenset[bytes]], dict[bytes, int]],
     now: tuple[dict[str, frozenset[bytes]], dict[bytes, int]],
@@ -89,7 +90,7 @@ def test_every_partition_goes_once_to_somebody_who_wants_it(
 
 
 @given(groups(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 def test_targets_that_make_no_sense_end_with_the_next_one(
     group: tuple[dict[str, frozenset[bytes]], dict[bytes, int]], data: st.DataObject
 ) -> None:
@@ -101,7 +102,7 @@ def test_targets_that_make_no_sense_end_with_the_next_one(
 
 
 @given(groups())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 def test_uniform_is_balanced_and_stays_as_it_is(group: tuple[dict[str, frozenset[bytes]], dict[bytes, int]]) -> None:
     subscriptions, counts = group
     spec = spec_of(subscriptions, counts)

@@ -18,6 +18,7 @@ from kbroker.group_coordinator.groups.classic_group import COMPLETING, DEAD, EMP
 from kbroker.protocol.errors import ErrorCode
 from tests.coordination.still import Asked
 from tests.group_coordinator.context import Context
+from tests.tries import tries
 
 MAX_SIZE = 4
 SESSION_MS = 10_000
@@ -289,5 +290,5 @@ class GroupLife(RuleBasedStateMachine):
 
 TestGroupLife = GroupLife.TestCase
 TestGroupLife.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=tries(150), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -24,6 +24,7 @@ from kbroker.group_coordinator.groups.classic_group import STABLE
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroupState
 from kbroker.protocol.errors import ErrorCode
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, Owned
+from tests.tries import tries
 
 E = ErrorCode
 TOPICS = ("t", "u", "v")
@@ -329,5 +330,5 @@ class GroupLife(RuleBasedStateMachine):
 
 TestGroupLife = GroupLife.TestCase
 TestGroupLife.settings = settings(
-    max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=tries(200), stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )

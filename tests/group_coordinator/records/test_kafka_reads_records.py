@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests.harness.jvm import dump_log_segments
 from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.protocol.records import build_batch
@@ -16,7 +17,6 @@ from kbroker.protocol.wire import uuid_text
 from tests.group_coordinator.consumer.test_migration import classic
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, converge, topic_id
 from tests.log.builders import NOW, committed, open_log
-from tests.log.test_kafka_reads import dump
 
 pytestmark = pytest.mark.java
 
@@ -30,7 +30,7 @@ def read_by_kafka(records: list[CoordinatorRecord], directory: Path, libs: Path)
         log.append_as_leader(build_batch([(NOW, record.key, record.value, ())]), 0, NOW)
     committed(log)
     log.close()
-    text = dump(libs, list(directory.glob("*.log")), "--deep-iteration", "--offsets-decoder")
+    text = dump_log_segments(libs, list(directory.glob("*.log")), "--deep-iteration", "--offsets-decoder")
     found = []
     for line in text.splitlines():
         match = LINE.search(line)

@@ -172,7 +172,7 @@ def test_max_lag_closes_the_active_segment_in_time(world: World) -> None:
 
 
 def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(world: World) -> None:
-    world.pool.settings.io_max_bytes_per_second = 50_000  # slow enough to be met in the middle of the work
+    world.pool.settings.io_max_bytes_per_second = 100_000  # slow enough to be met in the middle of the work
     log = world.log()
     expected = fill(log)
     world.until(lambda: world.busy)
@@ -221,7 +221,7 @@ def test_a_corrupt_log_is_left_alone_and_others_go_on(world: World, caplog: pyte
 
 
 def test_a_topic_that_is_deleted_and_made_again_while_it_is_cleaned(world: World) -> None:
-    world.pool.settings.io_max_bytes_per_second = 50_000
+    world.pool.settings.io_max_bytes_per_second = 100_000
     fill(world.log())
     world.until(lambda: world.busy)
     world.until(lambda: list((world.directory / "t-0").glob("*.cleaned")))
@@ -235,7 +235,7 @@ def test_a_topic_that_is_deleted_and_made_again_while_it_is_cleaned(world: World
 
 
 def test_a_truncation_while_it_is_cleaned_voids_the_work(world: World) -> None:
-    world.pool.settings.io_max_bytes_per_second = 50_000
+    world.pool.settings.io_max_bytes_per_second = 100_000
     log = world.log()
     fill(log)
     world.until(lambda: world.busy)
@@ -261,7 +261,7 @@ def test_a_truncation_below_what_is_clean_begins_anew(world: World) -> None:
 
 
 def test_delete_records_while_it_is_cleaned(world: World) -> None:
-    world.pool.settings.io_max_bytes_per_second = 50_000
+    world.pool.settings.io_max_bytes_per_second = 100_000
     log = world.log(config=LogConfig(cleanup_policy=("compact", "delete"), segment_bytes=20_000, retention_ms=-1))
     expected = fill(log)
     world.until(lambda: world.busy)
@@ -286,7 +286,7 @@ def test_compact_and_delete_together(world: World) -> None:
 
 
 def test_a_restart_in_the_middle(world: World) -> None:
-    world.pool.settings.io_max_bytes_per_second = 50_000
+    world.pool.settings.io_max_bytes_per_second = 100_000
     log = world.log()
     expected = fill(log)
     world.until(lambda: list(Path(log.directory).glob("*.cleaned")))

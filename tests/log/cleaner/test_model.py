@@ -15,6 +15,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.records import Record
 from tests.log.builders import NOW, open_log
 from tests.log.cleaner.context import clean, committed_view, contents, end_txn, put, reopened
+from tests.tries import tries
 
 RETENTION_MS = 1000
 CONFIG = LogConfig(
@@ -59,7 +60,7 @@ def sequences(log: PartitionLog) -> dict[int, tuple[int, int, int]]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(steps)
 def test_any_history(history: Sequence[tuple]) -> None:  # type: ignore[type-arg]
     with tempfile.TemporaryDirectory() as directory:

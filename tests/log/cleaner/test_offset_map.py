@@ -29,7 +29,7 @@ def kept(offsets: OffsetMap, base_offset: int, *keys: bytes) -> list[int]:
 @pytest.mark.parametrize("per_batch", [1, 10, 100])
 @pytest.mark.parametrize("key_size", [4, 10, 40, 300])
 def test_the_table_takes_no_more_memory_than_it_may(key_size: int, per_batch: int) -> None:
-    limit = 1 << 20
+    limit = 1 << 18
     base = 9990  # the most that four digits can tell apart
     offsets = OffsetMap(0, base + per_batch, limit)
     batches = 0

@@ -153,6 +153,16 @@ def test_old_files_go_after_their_delay(tmp_path: Path) -> None:
     assert not list(Path(log.directory).glob("*.deleted"))
 
 
+def failing_swap(log: PartitionLog, rename: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clean the log up to a swap that ends with an error of this `rename`."""
+    with cleaning(log) as round_:
+        group = next(iter(round_.run()))
+        with monkeypatch.context() as patch:
+            patch.setattr(swap_module.os, "rename", rename)
+            with pytest.raises(OSError, match="Input/output"):
+                swap(log, group)
+
+
 def test_a_swap_that_cannot_begin_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(tmp_path / "topic-0")
     before = state_of(log)
@@ -165,12 +175,7 @@ def test_a_swap_that_cannot_begin_changes_nothing(tmp_path: Path, monkeypatch: p
             raise OSError(5, "Input/output error")
         rename(source, target)
 
-    with cleaning(log) as round_:
-        group = next(iter(round_.run()))
-        with monkeypatch.context() as patch:
-            patch.setattr(swap_module.os, "rename", failing)
-            with pytest.raises(OSError, match="Input/output"):
-                swap(log, group)
+    failing_swap(log, failing, monkeypatch)
     assert state_of(log) == before
     assert not list(Path(log.directory).glob("*.swap"))
     assert not list(Path(log.directory).glob("*.cleaned"))
@@ -190,12 +195,7 @@ def test_a_swap_that_fails_half_way_refuses_appends_until_the_next_start(
             raise OSError(5, "Input/output error")
         rename(source, target)
 
-    with cleaning(log) as round_:
-        group = next(iter(round_.run()))
-        with monkeypatch.context() as patch:
-            patch.setattr(swap_module.os, "rename", failing)
-            with pytest.raises(OSError, match="Input/output"):
-                swap(log, group)
+    failing_swap(log, failing, monkeypatch)
     with pytest.raises(Exception, match="swapped in") as refused:
         put(log, (b"a", b"no"))
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.pipeline.events.access_log import LONGEST_LINE, AccessLog, LogEvent, Malformed
+from tests.tries import tries
 
 LINE = (
     b'127.0.0.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a/b?q=1 HTTP/1.0" 200 2326'
@@ -213,7 +214,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 @given(st.lists(st.one_of(PIECES, st.binary(max_size=8))).map(b"".join))
 def test_nothing_in_a_file_fails(content: bytes) -> None:
     found = read(content)
@@ -227,7 +228,7 @@ def test_nothing_in_a_file_fails(content: bytes) -> None:
         assert len(found) == content.count(b"\n") + (bool(content) and not content.endswith(b"\n"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 @given(st.integers(0, len(LINE) - 1), st.binary(max_size=4), st.integers(0, 4))
 def test_lines_with_a_part_changed(place: int, piece: bytes, gone: int) -> None:
     AccessLog().parse(LINE[:place] + piece + LINE[place + gone :], 1)

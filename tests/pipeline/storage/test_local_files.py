@@ -12,6 +12,7 @@ import pytest
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.checkpoint import Checkpoint
 from tests.pipeline.local_session import LocalSession, local_files
+from tests.tries import tries
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_file_that_is_replaced_is_there_all_the_time(tmp_path: Path) -> None:
     reader = threading.Thread(target=look)
     reader.start()
     try:
-        for number in range(200):
+        for number in range(tries(200)):
             files.write("scratch", str(number))
             files.replace("scratch", "file")
     finally:

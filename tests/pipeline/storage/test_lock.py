@@ -18,6 +18,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.files import Files
 from kbroker.pipeline.storage.lock import NAME, WriterLock
 from tests.pipeline.local_session import local_files
+from tests.tries import tries
 
 PATIENCE_S = 60
 GONE = r"another job writes to"
@@ -42,7 +43,7 @@ def test_second_job_is_refused_while_the_first_one_renews(tmp_path: Path) -> Non
     with WriterLock(files, renewed_s=0.0) as lock:
         before = (tmp_path / NAME).stat().st_ino
         renewals = 0
-        for _ in range(500):
+        for _ in range(tries(500)):
             lock.check()
             with pytest.raises(PipelineError, match=GONE):
                 WriterLock(files).__enter__()

@@ -1,0 +1,27 @@
+"""How often a property is tried: as often as it says, or a share of that, or many times more.
+
+KBROKER_TESTS=short, of `make unit`, is for a quick answer; =long is of `make torture`; `make test` sets neither. Random
+examples are others in each run. A pytest plugin, loaded by the root conftest, so that it also holds for properties
+that do not say how often.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from hypothesis import settings
+
+FORM: Final = os.environ.get("KBROKER_TESTS", "usual")
+_TIMES: Final = {"short": 0.2, "usual": 1, "long": 10}[FORM]
+_LEAST: Final = 5
+
+
+def tries(usual: int) -> int:
+    """Return how often to try what is usually tried so often."""
+    return max(int(usual * _TIMES), min(usual, _LEAST))
+
+
+if FORM != "usual":
+    settings.register_profile(FORM, max_examples=tries(100))
+    settings.load_profile(FORM)
