@@ -39,18 +39,20 @@ class Quiet:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def begin(self) -> None:
+        """Forget the waits so far. What was said is heard before this returns, so that an end may follow at once."""
         self._say("begin")
 
     def end(self) -> dict[str, float]:
-        self._say("end")
-        assert self._process.stdout is not None
-        told: dict[str, float] = json.loads(self._process.stdout.readline() or "{}")
-        return told
+        """Return the waits since the beginning, in seconds; nothing if it has ended."""
+        return self._say("end")
 
-    def _say(self, word: str) -> None:
+    def _say(self, word: str) -> dict[str, float]:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(word + "\n")
         self._process.stdin.flush()
+        told: dict[str, float] = json.loads(self._process.stdout.readline() or "{}")
+        return told
 
     def close(self) -> None:
         assert self._process.stdin is not None
