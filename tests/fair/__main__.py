@@ -1,6 +1,6 @@
 """How long a quiet client waits beside each row of the table, and what the broker's memory grows by.
 
-    python -m tests.fair [--kafka] [--only TEXT] [--elements N] [--topics N]
+    python -m tests.fair [--kafka] [--only TEXT] [--elements N] [--topics N] [--patience SECONDS]
 
 A broker runs in a process of its own, as does the quiet client. Prints a line for each row and the worst at the end.
 """
@@ -23,12 +23,14 @@ from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
 from compat_tests.harness.parts import fetch
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.fair.long_requests import TOPIC
 from tests.fair.rows import Row, World, every_row
 
-DEADLINE_SECONDS = 120.0
+PATIENCE_SECONDS = 120.0
 _CHUNK = 1 << 20
+_GROUPS, _TRANSACTIONS = 0, 1
 
 
 class Quiet:
@@ -101,11 +103,11 @@ class Answer:
         return len(self._head) >= 4 and self.received >= 4 + int.from_bytes(self._head[:4], "big")
 
 
-def send(address: str, row: Row, world: World) -> str:
-    """Do what a row does; return what came of it."""
+def send(address: str, row: Row, world: World, patience: float = PATIENCE_SECONDS) -> str:
+    """Do what a row does; return what came of it. An answer that does not come, or stops, is given up."""
     host, _, port = address.rpartition(":")
     received = 0
-    with socket.create_connection((host, int(port)), timeout=DEADLINE_SECONDS) as sock:
+    with socket.create_connection((host, int(port)), timeout=patience) as sock:
         try:
             for frame in row.frames(world):
                 sock.sendall(frame)
@@ -135,6 +137,10 @@ def prepare(address: str, topics: int) -> bytes:
             ]
             client.ask(CreateTopicsRequest(topics=wanted, timeout_ms=60_000), 7)
         deadline = time.monotonic() + 60
+        for kind in (_GROUPS, _TRANSACTIONS):  # their coordinators come to be when they are first looked for
+            while client.ask(FindCoordinatorRequest(key="fair", key_type=kind), 2).error_code:
+                assert time.monotonic() < deadline, "no coordinator"
+                time.sleep(0.1)
         while True:
             answer = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]), 12)
             if not answer.topics[0].error_code:
@@ -178,7 +184,7 @@ def measure(running: BrokerProcess, rows: list[Row], options: argparse.Namespace
             before = memory.forget_peak()
             quiet.begin()
             started = time.perf_counter()
-            outcome = send(running.bootstrap, row, world)
+            outcome = send(running.bootstrap, row, world, options.patience)
             seconds = time.perf_counter() - started
             told: dict[str, Any] = quiet.end()
             grown = memory.peak() - before
@@ -201,6 +207,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose name has this text")
     parser.add_argument("--elements", type=int, default=300_000, help="the most elements of a list")
     parser.add_argument("--topics", type=int, default=0, help="further topics in the cluster")
+    parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS, help="seconds to wait for an answer")
     options = parser.parse_args()
     rows = [row for row in every_row() if options.only in row.name]
     with broker(options.kafka) as running:

@@ -14,7 +14,7 @@ import logging
 import os
 import struct
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -148,9 +148,9 @@ class Snapshots:
             with suppress(OSError):
                 remove_quietly(temporary)
 
-    def paths_from(self, offset: int) -> list[str]:
-        """Paths of the snapshots at or beyond `offset`, for a flush."""
-        return [self._path(snapshot) for snapshot in self.offsets[bisect_left(self.offsets, offset) :]]
+    def paths_from(self, offset: int) -> Iterator[str]:
+        """Paths of the snapshots at or beyond `offset`, for a flush, on any thread."""
+        return map(self._path, self.offsets[bisect_left(self.offsets, offset) :])
 
     def newest(self, upper: int) -> tuple[int, list[ProducerEntry]] | None:
         """Read the newest valid snapshot at or below `upper`; broken ones on the way are removed."""
@@ -173,13 +173,14 @@ class Snapshots:
             del self.offsets[bisect_left(self.offsets, offset)]
         return self._path(offset)
 
-    def remove_with_segment(self, offset: int) -> None:
-        """Remove the snapshot at the base of a segment that was deleted, unless it is the newest there is.
+    def forget_with_segments(self, offsets: Iterable[int]) -> list[str]:
+        """Forget the snapshots at the bases of deleted segments; returns their files, for somebody to remove.
 
-        Only that one tells of producers all of whose records are gone, until another one is taken.
+        The newest there is stays: only that one tells of producers all of whose records are gone, until another one is
+        taken.
         """
-        if self.offsets and self.offsets[-1] != offset:
-            self.remove(offset)
+        newest = self.offsets[-1] if self.offsets else -1
+        return [self.forget(offset) for offset in offsets if offset != newest and offset in self]
 
     def remove_outside(self, lower: int, upper: int) -> None:
         """Remove snapshots at or below `lower` and beyond `upper`."""
