@@ -64,6 +64,9 @@ class Quiet:
         except subprocess.TimeoutExpired:  # it waits for an answer that does not come
             self._process.kill()
             self._process.wait()
+        finally:
+            assert self._process.stdout is not None
+            self._process.stdout.close()
 
 
 class Memory:
@@ -160,15 +163,15 @@ def broker(kafka: bool) -> Iterator[BrokerProcess]:
             yield running
 
 
-_read = {"at": 0}
+_read: dict[Path, int] = {}
 
 
 def told_by(running: BrokerProcess) -> Iterator[str]:
     """Yield what the broker has said since the last time of something that held its loop."""
     with open(running.log_file, "rb") as file:
-        file.seek(_read["at"])
+        file.seek(_read.get(running.log_file, 0))
         text = file.read()
-        _read["at"] += len(text)
+        _read[running.log_file] = file.tell()
     for line in text.decode(errors="replace").splitlines():
         if "held for" in line:
             yield line[line.index("the event loop") :] if "the event loop" in line else line

@@ -45,10 +45,10 @@ from kbroker.protocol.records import build_batch, compute_crc
 from tests.fair.__main__ import Memory, Quiet, broker, told_by
 from tests.fair.rows import framed
 
-TOPIC: Final = "fair-built-up"
+LONG, WIDE, MANY = "fair-long-log", "fair-many-partitions", "fair-many-producers"
+"""The topics, one for each story."""
 WAITING: Final = 20
 """Connections with a Fetch that waits."""
-ROLLS: Final = 10
 PATIENCE_SECONDS: Final = 300.0
 _PRODUCE, _FETCH = 9, 12
 _WINDOW: Final = 100
@@ -67,6 +67,7 @@ class Sizes(NamedTuple):
     partitions: int = 5_000
     producers: int = 300_000
     seconds: float = 8.0
+    rolls: int = 10
 
 
 Story = Callable[[BrokerProcess, Sizes], Iterator[str]]
@@ -75,14 +76,14 @@ Story = Callable[[BrokerProcess, Sizes], Iterator[str]]
 # -- what the stories do
 
 
-def create(client: WireClient, partitions: int = 1, **configs: str) -> None:
+def create(client: WireClient, name: str, partitions: int = 1, **configs: str) -> None:
     """Create the topic, and wait until all its partitions have their leaders."""
-    wanted = [CreatableTopicConfig(name.replace("_", "."), value) for name, value in configs.items()]
-    topic = CreatableTopic(TOPIC, partitions, 1, configs=wanted)
+    wanted = [CreatableTopicConfig(key.replace("_", "."), value) for key, value in configs.items()]
+    topic = CreatableTopic(name, partitions, 1, configs=wanted)
     client.start(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), 7)
     assert isinstance(client.receive(PATIENCE_SECONDS), bytes)
     asked = [ListOffsetsPartition(n, timestamp=-1) for n in range(partitions)]
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(TOPIC, asked)])
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name, asked)])
 
     def is_led() -> bool:
         topics = client.ask(request, 7).topics
@@ -100,9 +101,9 @@ def a_batch(timestamp: int, producer_id: int = -1) -> bytes:
     return build_batch([(timestamp, None, b"x" * 10, ())], **known)
 
 
-def produce(index: int, batch: bytes) -> ProduceRequest:
+def produce(topic: str, index: int, batch: bytes) -> ProduceRequest:
     data = [PartitionProduceData(index, batch)]
-    return ProduceRequest(acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(TOPIC, partition_data=data)])
+    return ProduceRequest(acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(topic, partition_data=data)])
 
 
 def pipelined(client: WireClient, frames: Iterable[bytes]) -> None:
@@ -122,9 +123,9 @@ def _taken(raw: bytes | str) -> PartitionProduceResponse:
     return part
 
 
-def write(client: WireClient, index: int, timestamp: int) -> int:
-    """Write one record; returns its offset."""
-    client.start(produce(index, a_batch(timestamp)), _PRODUCE)
+def write(client: WireClient, topic: str, timestamp: int) -> int:
+    """Write one record to partition 0; returns its offset."""
+    client.start(produce(topic, 0, a_batch(timestamp)), _PRODUCE)
     return _taken(client.receive(PATIENCE_SECONDS)).base_offset
 
 
@@ -140,20 +141,20 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 def delete_records(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
     """Delete all records of a partition that has very many segments, and wait until the files are gone."""
-    folder = running.data_dir / f"{TOPIC}-0"
+    folder = running.data_dir / f"{LONG}-0"
 
     def logs() -> int:
         return sum(".log" in name for name in os.listdir(folder))
 
     with WireClient(running.bootstrap) as client:
-        create(client, segment_ms="1")
+        create(client, LONG, segment_ms="1")
         yield f"a partition gets {sizes.segments:,} segments"
         first = now_ms()
         stamps = range(first + _STEP_MS, first + _STEP_MS * (sizes.segments + 1), _STEP_MS)
-        pipelined(client, (framed(produce(0, a_batch(stamp)), _PRODUCE) for stamp in stamps))
+        pipelined(client, (framed(produce(LONG, 0, a_batch(stamp)), _PRODUCE) for stamp in stamps))
         assert logs() >= sizes.segments, logs()
         yield f"DeleteRecords over {sizes.segments:,} segments"
-        topic = DeleteRecordsTopic(TOPIC, [DeleteRecordsPartition(0, -1)])
+        topic = DeleteRecordsTopic(LONG, [DeleteRecordsPartition(0, -1)])
         client.start(DeleteRecordsRequest(topics=[topic], timeout_ms=60_000), 2)
         assert isinstance(client.receive(PATIENCE_SECONDS), bytes)
         wait_until(lambda: logs() <= 2, "the files are still there")
@@ -168,7 +169,7 @@ class _Waiting:
         wanted[0].fetch_offset = marker
         request = FetchRequest(
             max_wait_ms=600_000, min_bytes=min_bytes, max_bytes=1 << 30, session_epoch=-1,
-            topics=[FetchTopic(TOPIC, partitions=wanted)],
+            topics=[FetchTopic(WIDE, partitions=wanted)],
         )  # fmt: skip
         frame = framed(request, _FETCH)
         place = frame.index(struct.pack(">q", marker))
@@ -193,8 +194,8 @@ class _Waiting:
 def parked_fetches(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
     """Write to one partition of very many that others wait for; what is written is first not enough, then enough."""
     with WireClient(running.bootstrap) as client:
-        create(client, sizes.partitions)
-        end = write(client, 0, now_ms()) + 1
+        create(client, WIDE, sizes.partitions)
+        end = write(client, WIDE, now_ms()) + 1
         waiting = _Waiting(running.bootstrap, sizes.partitions, _NEVER_ENOUGH)
         yield f"{WAITING} Fetches of {sizes.partitions:,} partitions begin to wait"
         waiting.ask(end)
@@ -202,7 +203,7 @@ def parked_fetches(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
         yield "a producer writes to one of the partitions, not enough"
         until = time.monotonic() + sizes.seconds
         while time.monotonic() < until:
-            end = write(client, 0, now_ms()) + 1
+            end = write(client, WIDE, now_ms()) + 1
         yield ""
         waiting.close()
         waiting = _Waiting(running.bootstrap, sizes.partitions, 1)
@@ -211,7 +212,7 @@ def parked_fetches(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
         yield "a producer writes to one, and all answers are taken"
         until = time.monotonic() + sizes.seconds
         while time.monotonic() < until:
-            end = write(client, 0, now_ms()) + 1
+            end = write(client, WIDE, now_ms()) + 1
             waiting.take()
             waiting.ask(end)
         yield ""
@@ -224,7 +225,7 @@ def producer_ids(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
 
     def first_batches() -> Iterator[bytes]:
         batch = a_batch(stamp, _FIRST_ID)
-        frame = framed(produce(0, batch), _PRODUCE)
+        frame = framed(produce(MANY, 0, batch), _PRODUCE)
         place = frame.index(batch)
         before, behind, made = frame[:place], frame[place + len(batch) :], bytearray(batch)
         for producer in range(_FIRST_ID, _FIRST_ID + sizes.producers):
@@ -233,17 +234,17 @@ def producer_ids(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
             yield before + made + behind
 
     with WireClient(running.bootstrap) as client:
-        create(client)
+        create(client, MANY)
         yield f"{sizes.producers:,} producers write a batch each"
         pipelined(client, first_batches())
         yield ""
-        resource = AlterConfigsResource(2, TOPIC, [AlterableConfig("segment.ms", 0, "1")])
+        resource = AlterConfigsResource(2, MANY, [AlterableConfig("segment.ms", 0, "1")])
         answer = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
         assert answer.responses[0].error_code == 0, answer
-        yield f"{ROLLS} rolls, each with a snapshot of {sizes.producers:,} producers"
-        for number in range(1, ROLLS + 1):
-            rolled = write(client, 0, stamp + 1_000 * number)
-            path = running.data_dir / f"{TOPIC}-0" / f"{rolled:020}.snapshot"
+        yield f"{sizes.rolls} rolls, each with a snapshot of {sizes.producers:,} producers"
+        for number in range(1, sizes.rolls + 1):
+            rolled = write(client, MANY, stamp + 1_000 * number)
+            path = running.data_dir / f"{MANY}-0" / f"{rolled:020}.snapshot"
             wait_until(path.exists, f"no {path}")
             assert path.stat().st_size >= sizes.producers * _SNAPSHOT_ENTRY_BYTES, path.stat().st_size
 
