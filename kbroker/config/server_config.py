@@ -8,7 +8,6 @@ one (describe.py).
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -306,5 +305,7 @@ def _hint(unknown: str) -> str:
         if (key := table.get(unknown)) is not None:
             own = f"the broker's own is {key.synonyms[0].name}" if key.synonyms else "the broker has none for all"
             return f"; it is a config of a {owner}, {own}"
+    import difflib
+
     near = difflib.get_close_matches(unknown, BROKER, 1, 0.75)
     return f"; did you mean {near[0]}?" if near else ""

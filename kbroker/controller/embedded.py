@@ -26,11 +26,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import crc32c
-
 from kbroker.controller.journal_sync import JournalSync
 from kbroker.controller.store import ANY_VERSION, Change, Node, Put, VersionConflict
 from kbroker.failpoints import passed
+from kbroker.protocol.checksum import crc32c
 
 log = logging.getLogger(__name__)
 
@@ -224,13 +223,13 @@ def _never_synced(torn: int, position: int, lines: list[bytes]) -> bool:
 
 def _line(entries: list[list[Any]]) -> bytes:
     body = json.dumps(entries, separators=(",", ":"), ensure_ascii=True).encode()
-    return b"%08x %s\n" % (crc32c.crc32c(body), body)
+    return b"%08x %s\n" % (crc32c(body), body)
 
 
 def parse_line(line: bytes) -> list[Any] | None:
     """Return the entries of a line without its newline, None when it is not whole."""
     try:
-        if line[8:9] != b" " or int(line[:8], 16) != crc32c.crc32c(line[9:]):
+        if line[8:9] != b" " or int(line[:8], 16) != crc32c(line[9:]):
             return None
         entries: list[Any] = json.loads(line[9:])
     except ValueError:

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import re2
-
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.repeated_groups import distinct
@@ -68,6 +66,8 @@ def _filter(
 def _compile(pattern: str | None) -> Any:
     if not pattern:
         return None
+    import re2  # late, as in regexes.py
+
     options = re2.Options()
     options.log_errors = False
     try:

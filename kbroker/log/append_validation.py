@@ -14,11 +14,10 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from crc32c import crc32c
-
 from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_walk import most_unpacked
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import ZSTD, codec_of
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import (

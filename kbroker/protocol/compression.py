@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 import lz4.frame
-import snappy
 import zstandard
 
 from kbroker.protocol.errors import Malformed
@@ -178,5 +177,7 @@ def _pack_snappy(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _snappy_block(data: memoryview) -> bytes:
+    import snappy  # late, as in snappy_blocks.py
+
     block = snappy.compress(bytes(data))
     return len(block).to_bytes(4) + bytes(block)

@@ -19,8 +19,7 @@ import struct
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from crc32c import crc32c
-
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import compress, unpack
 from kbroker.protocol.errors import EndlessNumber, Malformed
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import snappy
-
 from kbroker.protocol.errors import Malformed, Undecodable
 
 _AT_ONCE: Final = 4 << 20  # bytes: some ms
@@ -34,6 +32,8 @@ def unpack_block(block: memoryview, max_bytes: int) -> Iterator[bytes]:
     if size > _AT_ONCE:
         yield from _elements(block, position, size)
         return
+    import snappy  # late: 5 ms and 2 MB, which few brokers need
+
     try:
         yield bytes(snappy.uncompress(bytes(block)))
     except Exception as error:  # the library raises different types in its versions

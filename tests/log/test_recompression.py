@@ -7,6 +7,7 @@ import random
 import tracemalloc
 
 import pytest
+import snappy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from kbroker.log.append_info import CLIENT, AppendError
 from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_validation import open_batch
-from kbroker.protocol import snappy_blocks
 from kbroker.protocol.compression import CODEC_NAMES, ZSTD
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import (
@@ -165,14 +165,14 @@ def test_bounds_on_records_and_on_what_is_told_of_them() -> None:
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
 def test_blocks_that_hold_nothing_are_steps_too(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
-    inner, calls = snappy_blocks.snappy.uncompress, 0
+    inner, calls = snappy.uncompress, 0
 
     def uncompress(block: bytes) -> bytes:
         nonlocal calls
         calls += 1
         return inner(block)
 
-    monkeypatch.setattr(snappy_blocks.snappy, "uncompress", uncompress)
+    monkeypatch.setattr(snappy, "uncompress", uncompress)
     bomb = empty_blocks(5000)
     rules = BatchRules("t-0", LogConfig(cleanup_policy=(policy,)))
     dearest = before = 0

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Final
 
-from crc32c import crc32c
-
 from kbroker.log.files import LOG_SUFFIX, offset_name, read_at
 from kbroker.log.offline.check_indexes import IndexChecks
 from kbroker.log.offline.check_leader_epochs import EpochCheck
@@ -21,6 +19,7 @@ from kbroker.log.offline.findings import CHUNK, Checked, Finding, OpenFile, Prog
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.transaction_index import AbortedTxn
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header

@@ -18,8 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from crc32c import crc32c
-
 from kbroker.divided import Divided
 from kbroker.log.files import (
     SNAPSHOT_SUFFIX,
@@ -32,6 +30,7 @@ from kbroker.log.files import (
 )
 from kbroker.log.producers.producer_state import ProducedBatch, ProducerEntry
 from kbroker.log.producers.snapshot_taking import SnapshotTaking
+from kbroker.protocol.checksum import crc32c
 
 SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
 SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
