@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 _UNSET = -1
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Whose partitions a coordinator loads as soon as the change is published."""
+"""Whose partitions a coordinator loads as soon as the change is published; only new ones are hosted later, or when it
+comes to load them (`host_now`)."""
 AT_ONCE = 2
 """New partitions hosted before a change of the cluster is known to all: each takes 0.2 to 1 ms."""
 _SLICE, _SLICE_MS = 8, 1
@@ -234,7 +235,7 @@ class Replicas:
             if old.topics.get(name) is not topic:
                 fresh = sum((name, index) not in self._partitions for index in range(len(topic.partitions)))
                 self._refused.pop(name, None)
-                if (fresh > left or len(topic.partitions) > _LARGE) and name not in _NEVER_LATER:
+                if fresh > left or (len(topic.partitions) > _LARGE and name not in _NEVER_LATER):
                     self._put_off(topic)
                     continue
                 left = max(left - fresh, 0)
@@ -273,6 +274,20 @@ class Replicas:
             self._host_next()
             yield
         self._sync()
+
+    def hosted_of(self, name: str) -> Divided[None]:
+        """Do so for one topic, before others."""
+        while name in self._later:
+            if next(iter(self._later)) != name:
+                self._later = {name: self._later.pop(name), **self._later}
+            self._host_next()
+            yield
+
+    def host_now(self, name: str, index: int) -> None:
+        """Host one partition of what was put off."""
+        topic = self._later.get(name)
+        if topic is not None and index < len(topic.partitions) and (name, index) not in self._partitions:
+            self._host(topic, (index,), sync=False)
 
     def _host_next(self) -> None:
         """Host one more partition of what was put off."""

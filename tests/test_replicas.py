@@ -201,3 +201,33 @@ def test_a_large_topic_is_reconfigured_in_slices(world: World) -> None:
     assert sum(partition.full_validation for partition in world.replicas) == 0
     world.run()
     assert all(partition.full_validation for partition in world.replicas)
+
+
+def test_a_new_topic_of_a_coordinator_is_hosted_later_or_as_it_is_loaded(world: World) -> None:
+    """Its 50 partitions are created one by one, with others served in between, and whoever comes to one gets it."""
+    name = "__consumer_offsets"
+    old, world.state = world.state, world.state.with_topics((topic("large", COUNT), topic(name, 50)))
+    world.replicas.apply(old, world.state)
+    assert world.hosted() == 0
+    world.replicas.host_now(name, 17)
+    world.replicas.host_now(name, 17)
+    world.replicas.host_now(name, 50)
+    world.replicas.host_now("none", 0)
+    assert [(p.topic, p.index, p.leading) for p in world.replicas] == [(name, 17, True)]
+    steps = 0
+    for _ in world.replicas.hosted_of(name):
+        steps += 1
+    assert steps >= 50
+    assert {p.topic for p in world.replicas} == {name}, "before others"
+    world.run()
+    assert world.hosted() == 50 + COUNT
+
+
+def test_a_change_of_a_coordinators_topic_is_followed_at_once(world: World) -> None:
+    name = "__consumer_offsets"
+    offsets = topic(name, COUNT)
+    world.change(world.state.with_topic(offsets))
+    led = tuple(replace(partition, leader_epoch=1) for partition in offsets.partitions)
+    old, world.state = world.state, world.state.with_topic(replace(offsets, partitions=led))
+    world.replicas.apply(old, world.state)
+    assert {partition.leader_epoch for partition in world.replicas} == {1}

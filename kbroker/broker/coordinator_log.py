@@ -46,7 +46,11 @@ class CoordinatorLog:
         return None
 
     def read(self, partition: int) -> Iterator[memoryview]:
-        """Yield the partition's batches from its start to its high watermark, in chunks."""
+        """Yield the partition's batches from its start to its high watermark, in chunks.
+
+        A partition that was created with many others just now is hosted first.
+        """
+        self._replicas.host_now(self._topic, partition)
         partition_log = self._replicas.leader(self._topic, partition).log
         offset = partition_log.log_start_offset
         while offset < partition_log.high_watermark:

@@ -23,6 +23,7 @@ from uuid import UUID
 from kbroker import handlers
 from kbroker.broker.cluster_follower import ClusterFollower, configure_dirs, take_configs
 from kbroker.broker.coordinator_log import CoordinatorLog
+from kbroker.broker.deleted_topics import DeletedTopics
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.periodic_work import PeriodicWork
 from kbroker.clock import Clock, SystemClock
@@ -135,7 +136,15 @@ class BrokerNode:
             self.server,
             self._fail,
         )
-        self.periodic_work = PeriodicWork(clock, logs, cleaner_pool, self.replicas, self.groups, self.transactions)
+        self.periodic_work = PeriodicWork(
+            clock,
+            logs,
+            cleaner_pool,
+            self.replicas,
+            self.groups,
+            self.transactions,
+            DeletedTopics(controller, logs),
+        )
         self._parts = AsyncExitStack()
 
     @classmethod
@@ -284,13 +293,13 @@ async def _load(logs: LogManager, controller: Controller, config: BrokerConfig, 
         return topic_settings(config, topics.get(topic)).log
 
     def belongs(topic: str, partition: int, topic_id: UUID | None) -> bool:
-        """Tell whether a directory is one of a topic that exists: a crash may leave those of a deleted one."""
+        """Tell whether a directory is one of a topic that exists."""
         known = topics.get(topic)
         if known is None or partition >= len(known.partitions):
             return False
         return topic_id is None or topic_id.bytes == known.topic_id
 
-    load = partial(logs.load, configs, clock.now_ms(), belongs)
+    load = partial(logs.load, configs, clock.now_ms(), belongs, frozenset(controller.deleted_topics))
     if logs.was_clean:
         load()
         return

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 
+from kbroker.broker.deleted_topics import DeletedTopics
 from kbroker.clock import Clock
 from kbroker.divided import Divided
 from kbroker.group_coordinator.coordinator import GroupCoordinator
@@ -50,6 +51,7 @@ class PeriodicWork:
         replicas: Replicas,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
+        deleted_topics: DeletedTopics,
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -57,6 +59,7 @@ class PeriodicWork:
         self._replicas = replicas
         self._groups = groups
         self._transactions = transactions
+        self._deleted_topics = deleted_topics
         self._bootstrap_servers = ""
         self._tick: asyncio.Task[None] | None = None
         self._cleaning_tick: asyncio.Task[None] | None = None
@@ -82,6 +85,7 @@ class PeriodicWork:
         try:
             await in_slices(self._logs.due(self._clock.now_ms()))
             self._cleaner_pool.tick(self._clock.now_ms())
+            self._deleted_topics.tick()
             self._replicas.tick()
             self._groups.tick()
             self._transactions.tick()

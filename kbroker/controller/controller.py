@@ -11,12 +11,13 @@ Stored, on Apache Kafka 3.9's paths:
     /config/{topics,brokers,groups}/<name>   {"version": 1, "config": {...}}; "/" and "%" in a name are %2F and %25
     /feature                                 {"version": 2, "status": 1, "features": {"group.version": 1, ...}}
     /kbroker/producer_ids                    {"next": 0}
+    /kbroker/deleted_topics/<id>             {"name": "..."}: directories of this topic may be left
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -37,6 +38,7 @@ TOPICS = "/brokers/topics"
 CONFIG = "/config"
 FEATURES = "/feature"
 PRODUCER_IDS = "/kbroker/producer_ids"
+DELETED_TOPICS = "/kbroker/deleted_topics"
 DEFAULT_ENTITY = "<default>"
 PIECE_TOPICS, PIECE_PARTITIONS = 50, 100
 """Topics, and partitions, that are stored and published at once where there are many: some milliseconds."""
@@ -62,6 +64,7 @@ class Controller:
         self._listeners: list[Listener] = []
         self.state = _load(store, cluster_id)
         self._colliding = decide.CollidingNames(self.state.topics)
+        self._deleted = {parse_uuid(topic_id): None for topic_id in store.children(DELETED_TOPICS)}
 
     def begin_cluster(self, min_insync_replicas: int) -> None:
         """Give a cluster of which nothing is stored yet what Apache Kafka's formatting gives a new one."""
@@ -237,19 +240,33 @@ class Controller:
         return refused
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Forget topics that exist, with their configs."""
+        """Forget topics that exist, with their configs; their ids are kept until `forget_deleted`."""
         gone = list(dict.fromkeys(names))
         if not gone:
             return
         changes: list[Change] = []
         for name in gone:
             changes += [Delete(f"{TOPICS}/{name}"), Delete(f"{CONFIG}/topics/{name}")]
+        ids = [self.state.topics[name].topic_id for name in gone]
+        changes += [Put(_deleted_path(each), {"name": name}) for each, name in zip(ids, gone, strict=True)]
         state = self.state.without_topics(gone)
         self._store.write(changes)
+        self._deleted.update(dict.fromkeys(ids))
         for name in gone:
             self._colliding.discard(name)
         log.info("%s deleted", _named(gone))
         self._publish(state)
+
+    @property
+    def deleted_topics(self) -> Collection[bytes]:
+        """The ids of deleted topics of which directories may be left."""
+        return self._deleted.keys()
+
+    def forget_deleted(self, topic_ids: Sequence[bytes]) -> None:
+        """Hear that nothing is left of deleted topics."""
+        self._store.write([Delete(_deleted_path(topic_id)) for topic_id in topic_ids])
+        for topic_id in topic_ids:
+            self._deleted.pop(topic_id, None)
 
     def bump_leader_epochs(self) -> None:
         """Begin a new leader epoch everywhere: after a crash, what was not on disk may be gone from the logs."""
@@ -393,15 +410,22 @@ def _named(names: Sequence[str]) -> str:
     return f"topics {text} and {left} more are" if left > 0 else f"topics {text} are"
 
 
+def _deleted_path(topic_id: bytes) -> str:
+    return f"{DELETED_TOPICS}/{uuid_text(topic_id)}"
+
+
 def _partition_change(topic: str, index: int, partition: PartitionState) -> Put:
-    value: dict[str, Any] = {
+    return Put(f"{TOPICS}/{topic}/partitions/{index}/state", _partition_value(partition))
+
+
+def _partition_value(partition: PartitionState) -> dict[str, Any]:
+    return {
         "version": 1,
         "controller_epoch": 1,
         "leader": partition.leader,
         "leader_epoch": partition.leader_epoch,
         "isr": list(partition.isr),
     }
-    return Put(f"{TOPICS}/{topic}/partitions/{index}/state", value)
 
 
 def _topic_changes(topic: TopicState, known: int) -> list[Change]:
@@ -412,7 +436,9 @@ def _topic_changes(topic: TopicState, known: int) -> list[Change]:
             {"version": 3, "topic_id": uuid_text(topic.topic_id), "partitions": replicas},
         )
     ]
-    changes += [_partition_change(topic.name, i, p) for i, p in enumerate(topic.partitions) if i >= known]
+    prefix = f"{TOPICS}/{topic.name}/partitions"
+    values = {id(p): _partition_value(p) for p in {id(p): p for p in topic.partitions[known:]}.values()}
+    changes += [Put(f"{prefix}/{i}/state", values[id(p)]) for i, p in enumerate(topic.partitions[known:], known)]
     if topic.configs and not known:
         changes.append(Put(f"{CONFIG}/topics/{topic.name}", {"version": 1, "config": dict(topic.configs)}))
     return changes

@@ -85,9 +85,12 @@ def place(state: ClusterState, first: int, count: int, replication_factor: int) 
             f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered or some "
             "brokers have all their log directories cordoned.",
         )
-    return tuple(
-        _partition([brokers[(first + i + r) % len(brokers)] for r in range(replication_factor)]) for i in range(count)
-    )
+    # One object for all that are alike: a topic may have ten thousand partitions, and they are stored alike, too.
+    turns = [
+        _partition([brokers[(first + i + r) % len(brokers)] for r in range(replication_factor)])
+        for i in range(min(count, len(brokers)))
+    ]
+    return tuple(turns[i % len(turns)] for i in range(count))
 
 
 def manual(state: ClusterState, assignments: Sequence[Sequence[int]], factor: int | None) -> tuple[PartitionState, ...]:

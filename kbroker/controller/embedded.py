@@ -1,19 +1,22 @@
 """The metadata store of a single node: a journal and a snapshot in the data directory.
 
-Owns `__metadata.journal` and `__metadata.snapshot`. Never interprets a value.
+Owns `__metadata.journal`, `__metadata.journal.next` and `__metadata.snapshot`. Never interprets a value.
 
     journal    one line a batch: crc32c (8 hex digits), space, JSON [["put", path, value] | ["delete", path], ...]
-    snapshot   the same line, with one "load" entry: {path: [version, value]}
+    next       what is written while a snapshot is: its first line says ["follows", size] of the journal's size; it
+               becomes the journal once the snapshot is on disk, and its bytes are counted on from there for ever
+    snapshot   the same line, with one "load" entry: {path: [version, value]} (metadata_snapshot.py)
 
 A batch is durable (fsync) before `write` returns, or, once `sync_by_thread` was called, before what `stored` returns is
 done: the process goes on with it at once, but nobody who asked for the change is told. A batch that is written while
-others before it are not on disk yet says so: ["synced", size] tells how much of the journal was.
+others before it are not on disk yet says so: ["synced", size] tells how much of the journal was, of both together.
 
 What a crash of the process leaves is a beginning of the last line, without its newline: it was never acknowledged and
 is cut off at the next start. A loss of power may also leave the file's new length without all of its bytes, and then
 zeros stand in their place, in any line that was not on disk. JSON in ASCII has no zero byte, so a line with one, behind
 which no line says that it was on disk, is torn as well, and all behind it was never acknowledged. Any other complete
 but wrong line was acknowledged and is damaged now: the start stops, as cutting it off would silently forget topics.
+Where the journal is shorter than the next one says, or torn, all of the next one is behind what is missing.
 """
 
 from __future__ import annotations
@@ -23,10 +26,14 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from json.encoder import encode_basestring_ascii
+from time import perf_counter
 from typing import Any
 
 from kbroker.controller.journal_sync import JournalSync
+from kbroker.controller.metadata_snapshot import Steps, sync_directory, write_snapshot
 from kbroker.controller.store import ANY_VERSION, Change, Node, Put, VersionConflict
 from kbroker.failpoints import passed
 from kbroker.protocol.checksum import crc32c
@@ -34,8 +41,11 @@ from kbroker.protocol.checksum import crc32c
 log = logging.getLogger(__name__)
 
 JOURNAL = "__metadata.journal"
+NEXT = "__metadata.journal.next"
 SNAPSHOT = "__metadata.snapshot"
 _COMPACT_BYTES = 4 * 1024 * 1024
+_SLICE_SECONDS = 0.001
+_encode = partial(json.dumps, separators=(",", ":"), ensure_ascii=True)
 
 
 class CorruptMetadata(Exception):  # noqa: N818
@@ -43,7 +53,7 @@ class CorruptMetadata(Exception):  # noqa: N818
 
 
 class EmbeddedStore:
-    """A MetadataStore in two files of `directory`."""
+    """A MetadataStore in the files of `directory`."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -51,15 +61,16 @@ class EmbeddedStore:
         self._children: dict[str, set[str]] = {}
         self._compact_at = _COMPACT_BYTES
         self._sync: JournalSync | None = None
+        self._compaction: Steps | None = None
+        self._left: list[int] = []  # descriptors of journals that are written to no more
+        self._fd = -1
         self._load_snapshot()
         if self._nodes and not os.path.exists(self._path(JOURNAL)):
             text = "put it back, or an empty file in its place, which gives up all changes since the snapshot"
             raise CorruptMetadata(f"{self._path(JOURNAL)} is missing, although there is {SNAPSHOT}: {text}")
-        self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            self._size = self._replay_journal()
-            os.ftruncate(self._fd, self._size)
-            _sync_directory(directory)
+            self._replay()
+            sync_directory(directory)
         except BaseException:
             self.close()
             raise
@@ -95,12 +106,15 @@ class EmbeddedStore:
                 if (node.version if node else 0) != change.version:
                     raise VersionConflict(change.path)
         entries: list[list[Any]] = [
-            ["put", c.path, dict(c.value)] if isinstance(c, Put) else ["delete", c.path] for c in changes
+            ["put", c.path, c.value] if isinstance(c, Put) else ["delete", c.path] for c in changes
         ]
         synced = self._size if self._sync is None else self._sync.size_on_disk(self._size)
-        line = _line(entries if synced == self._size else [["synced", synced], *entries])
+        position = self._size - self._base
+        if synced != self._size:
+            entries.insert(0, ["synced", synced])
+        line = _line(entries)
         try:
-            written = os.pwrite(self._fd, line, self._size)
+            written = os.pwrite(self._fd, line, position)
             if written != len(line):
                 raise OSError("the metadata journal was written in part")
             passed("journal.written")
@@ -108,29 +122,29 @@ class EmbeddedStore:
                 os.fdatasync(self._fd)
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._size)
+                os.ftruncate(self._fd, position)
             raise
         self._size += len(line)
         if self._sync is not None:
             self._sync.ask(self._size)
         self._apply(entries)
-        if self._size > self._compact_at:
-            try:
-                self._compact()
-            except OSError as err:
-                # What was asked for is stored. The journal goes on growing, and is tried again some way further.
-                self._compact_at = self._size + _COMPACT_BYTES
-                log.error("the metadata journal cannot be compacted: %s", err)
+        if self._size - self._base > self._compact_at and self._compaction is None:
+            self._compact()
 
     def close(self) -> None:
         """Close the journal; raises OSError if its end could not be brought to the disk."""
-        if self._fd >= 0:
-            try:
-                if self._sync is not None:
-                    self._sync.close()
-            finally:
-                os.close(self._fd)
-                self._fd = -1
+        if self._fd < 0:
+            return
+        work, self._compaction = self._compaction, None
+        try:
+            if self._sync is not None:
+                self._sync.close()
+        finally:
+            if work is not None:
+                work.close()
+            for fd in (*self._left, self._fd):
+                os.close(fd)
+            self._fd = -1
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
@@ -146,20 +160,37 @@ class EmbeddedStore:
         for path, (version, value) in entries[0][1].items():
             self._set(path, Node(value, version))
 
-    def _replay_journal(self) -> int:
-        """Apply every whole line; return where the next one goes."""
-        with open(self._path(JOURNAL), "rb") as file:
-            lines = file.read().split(b"\n")
-        position = 0
-        for i, line in enumerate(lines[:-1]):
-            entries = parse_line(line)
+    def _replay(self) -> None:
+        """Apply every whole line of both journals, cut off what is torn, and be ready to go on behind it."""
+        first = _lines_of(self._path(JOURNAL))
+        begin, end = _numbered(first, 0)
+        old_base, old_end = (begin[0][0] if begin else 0), end
+        self._following = os.path.exists(self._path(NEXT))
+        if self._following:
+            behind, _ = _numbered(_lines_of(self._path(NEXT)), end)
+            begin += behind
+        end = old_base
+        for i, (position, line) in enumerate(begin):
+            entries = parse_line(line) if position == end else None
             if entries is None:
-                if b"\0" not in line or not _never_synced(position, position + len(line) + 1, lines[i + 1 :]):
-                    raise CorruptMetadata(f"{self._path(JOURNAL)} is damaged at byte {position}")
+                may_be_torn = position > end or (position == end and b"\0" in line)
+                if not may_be_torn or not _never_synced(end, begin[i + (position == end) :]):
+                    raise CorruptMetadata(f"{self._path(JOURNAL)} is damaged at byte {end - old_base}")
                 break
             self._apply(entries)
-            position += len(line) + 1
-        return position
+            end += len(line) + 1
+        self._size, self._base = end, old_base
+        self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.ftruncate(self._fd, min(end, old_end) - old_base)
+        if self._following:
+            self._left.append(self._fd)
+            os.fdatasync(self._fd)  # nobody writes to it any more, and no later sync would take what a crash left
+            self._base = min(end, old_end)
+            self._fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CLOEXEC)
+            os.ftruncate(self._fd, end - self._base)
+            if end == self._base:
+                self._size += _begin_behind(self._fd, end)
+            self._compact_at = 0
 
     def _apply(self, entries: list[list[Any]]) -> None:
         for entry in entries:
@@ -187,43 +218,159 @@ class EmbeddedStore:
         parent, _, name = path.rpartition("/")
         self._children.get(parent, set()).discard(name)
 
+    # -- compaction
+
     def _compact(self) -> None:
-        """Write a snapshot, then empty the journal; a crash between the two replays the journal onto the snapshot."""
-        temporary = self._path(SNAPSHOT + ".tmp")
-        with open(temporary, "wb") as file:
-            file.write(_line([["load", {p: [n.version, dict(n.value)] for p, n in self._nodes.items()}]]))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path(SNAPSHOT))
-        _sync_directory(self._directory)
-        passed("journal.compacted")
-        os.ftruncate(self._fd, 0)
-        self._size = 0  # also if what follows fails: the next line must not stand behind a hole
-        self._compact_at = _COMPACT_BYTES
+        """Begin to write a snapshot: at once to its end, until `sync_by_thread` was called."""
+        self._compaction = self.compacting()
         if self._sync is not None:
-            self._sync.emptied()
-        os.fdatasync(self._fd)
+            self._sync.loop.call_soon(self._go_on)
+            return
+        error = None
+        while self._compaction is not None:
+            waits = self._step(error)
+            error = None
+            if waits is not None:
+                try:
+                    waits()
+                except OSError as err:
+                    error = err
+
+    def _go_on(self, error: BaseException | None = None) -> None:
+        """Go on with the compaction for a slice."""
+        until = perf_counter() + _SLICE_SECONDS
+        while self._compaction is not None and self._sync is not None:
+            waits = self._step(error)
+            error = None
+            if waits is not None:
+                self._sync.run(waits, self._go_on)
+                return
+            if perf_counter() >= until:
+                self._sync.loop.call_soon(self._go_on)
+                return
+
+    def _step(self, error: BaseException | None) -> Callable[[], object] | None:
+        """Do a step of the compaction; return what is to be called before the next one."""
+        work = self._compaction
+        assert work is not None
+        try:
+            return work.throw(error) if error is not None else next(work)
+        except StopIteration:
+            self._compaction = None
+            self._compact_at = _COMPACT_BYTES
+        except OSError as err:
+            # What was asked for is stored. The journal goes on growing, and is tried again some way further.
+            self._compaction = None
+            self._compact_at = self._size - self._base + _COMPACT_BYTES
+            log.error("the metadata journal cannot be compacted: %s", err)
+        return None
+
+    def compacting(self) -> Steps:
+        """Write a snapshot of what there is now, and begin the journal anew with what is written from now on.
+
+        A crash leaves the old snapshot and both journals, or the new snapshot and both, or the new one and the second
+        journal. What is done twice does no harm, as long as all of it is done in order.
+        """
+        nodes = dict(self._nodes)
+        if not self._following:
+            self._follow()
+        yield from write_snapshot(self._path(SNAPSHOT), nodes)
+        passed("journal.compacted")
+        yield partial(os.fdatasync, self._fd)  # its first line, which tells where it begins, must be there
+        os.replace(self._path(NEXT), self._path(JOURNAL))
+        self._following = False
+        yield partial(sync_directory, self._directory)
+        left, self._left = self._left, []
+        if self._sync is not None:
+            self._sync.forget_before()
+            for fd in left:
+                self._sync.run(partial(os.close, fd), lambda _error: None)
+        else:
+            for fd in left:
+                os.close(fd)
+
+    def _follow(self) -> None:
+        """Write to a second journal from now on."""
+        fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            size = _begin_behind(fd, self._size)
+            if self._sync is None:
+                sync_directory(self._directory)
+            else:
+                self._sync.go_on_in(fd, partial(_sync_file_and_names, self._fd, self._directory))
+        except BaseException:
+            os.close(fd)
+            raise
+        self._left.append(self._fd)
+        self._fd, self._base, self._following = fd, self._size, True
+        self._size += size
 
 
-def _never_synced(torn: int, position: int, lines: list[bytes]) -> bool:
-    """Whether no line behind a torn one tells that it was on disk; the first of `lines` begins at `position`.
+def _begin_behind(fd: int, size: int) -> int:
+    """Write the first line of a journal that follows one of `size` bytes; returns its length. Raises OSError."""
+    line = _line([["follows", size]])
+    if os.pwrite(fd, line, 0) != len(line):
+        raise OSError("the metadata journal was written in part")
+    return len(line)
 
-    A last line without its newline was not whole in any case.
-    """
-    for line in lines[:-1]:
+
+def _sync_file_and_names(fd: int, directory: str) -> None:
+    os.fdatasync(fd)
+    sync_directory(directory)
+
+
+def _lines_of(path: str) -> list[bytes]:
+    """Return the lines of a journal that have their newline."""
+    try:
+        with open(path, "rb") as file:
+            return file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+
+
+def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], int]:
+    """Return lines with their positions, and where they end. The first one may tell where it begins, or else `base`."""
+    first = parse_line(lines[0]) if lines else None
+    if first and first[0][0] == "follows":
+        base = first[0][1]
+    numbered = []
+    for line in lines:
+        numbered.append((base, line))
+        base += len(line) + 1
+    return numbered, base
+
+
+def _never_synced(torn: int, lines: list[tuple[int, bytes]]) -> bool:
+    """Whether no line behind a torn one tells that it was on disk; the first line of a journal tells nothing."""
+    for position, line in lines:
         entries = parse_line(line)
         if entries is None:
             if b"\0" not in line:
                 return False
-        elif (entries[0][1] if entries and entries[0][0] == "synced" else position) > torn:
+            continue
+        kind, value = entries[0][:2] if entries else ("", 0)
+        if kind != "follows" and (value if kind == "synced" else position) > torn:
             return False
-        position += len(line) + 1
     return True
 
 
 def _line(entries: list[list[Any]]) -> bytes:
-    body = json.dumps(entries, separators=(",", ":"), ensure_ascii=True).encode()
+    body = f"[{','.join(_texts(entries))}]".encode()
     return b"%08x %s\n" % (crc32c(body), body)
+
+
+def _texts(entries: list[list[Any]]) -> Iterator[str]:
+    """Yield the JSON of each entry. A value that many share, as the partitions of a topic do, is encoded once."""
+    known: dict[int, str] = {}
+    for entry in entries:
+        if entry[0] != "put":
+            yield _encode(entry)
+            continue
+        value = entry[2]
+        text = known.get(id(value))
+        if text is None:
+            text = known[id(value)] = _encode(value)
+        yield f'["put",{encode_basestring_ascii(entry[1])},{text}]'
 
 
 def parse_line(line: bytes) -> list[Any] | None:
@@ -235,11 +382,3 @@ def parse_line(line: bytes) -> list[Any] | None:
     except ValueError:
         return None
     return entries
-
-
-def _sync_directory(directory: str) -> None:
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kbroker.config.table import broker_key
-from kbroker.controller.embedded import JOURNAL, SNAPSHOT, parse_line
+from kbroker.controller.embedded import JOURNAL, NEXT, SNAPSHOT, parse_line
 
-FILES: Final = (JOURNAL, SNAPSHOT)
+FILES: Final = (JOURNAL, NEXT, SNAPSHOT)
 _HIDDEN: Final = "(hidden)"
 
 

@@ -24,27 +24,27 @@ class JournalSync:
     __slots__ = (
         "_asked",
         "_asked_size",
+        "_before",
         "_done",
         "_done_size",
-        "_emptied",
         "_error",
         "_failed",
         "_fd",
-        "_loop",
         "_pool",
         "_running",
         "_waiting",
+        "loop",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, size: int, failed: Callable[[OSError], None]) -> None:
         """Begin with a journal of `size` bytes that are on disk."""
-        self._loop = loop
+        self.loop = loop
         self._fd = fd
+        self._before: Callable[[], object] | None = None
         self._failed = failed
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-journal")
         self._asked, self._asked_size = 0, size
         self._done, self._done_size = 0, size
-        self._emptied = 0  # what had been asked for when the journal was last emptied
         self._running: Future[None] | None = None
         self._error: OSError | None = None
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -58,11 +58,22 @@ class JournalSync:
         """Return how much of the journal, which has `size` bytes, is known to be on disk."""
         return size if self._done == self._asked else self._done_size
 
-    def emptied(self) -> None:
-        """Hear that all that was written is on disk in another file, and the journal empty."""
-        self._emptied = self._asked
-        self._reached(self._asked, 0)
-        self._done_size = 0
+    def go_on_in(self, fd: int, before: Callable[[], object]) -> None:
+        """Bring another file to the disk from now on, and not before `before` has brought what came earlier."""
+        self._fd, self._before = fd, before
+
+    def forget_before(self) -> None:
+        """Hear that what came before the file is not needed any more."""
+        self._before = None
+
+    def run(self, work: Callable[[], object], then: Callable[[BaseException | None], object]) -> None:
+        """Do something else on the thread, in turn; `then` hears of its end on the loop, with its error."""
+
+        def tell(done: Future[object]) -> None:
+            if not self.loop.is_closed():
+                self.loop.call_soon_threadsafe(then, done.exception())
+
+        self._pool.submit(work).add_done_callback(tell)
 
     def ask(self, size: int) -> None:
         """Have what has just been written brought to the disk; the journal has `size` bytes now."""
@@ -76,7 +87,7 @@ class JournalSync:
         self.check()
         if self._done == self._asked:
             return None
-        future: asyncio.Future[None] = self._loop.create_future()
+        future: asyncio.Future[None] = self.loop.create_future()
         self._waiting.append((self._asked, future))
         return future
 
@@ -103,20 +114,28 @@ class JournalSync:
         # What the thread's sync did not take is lost, whatever a later one says: the kernel tells of it only once.
         if self._running is not None:
             self._running.result()
+        if self._before is not None:
+            self._before()
+            self._before = None
         os.fdatasync(self._fd)
 
     def _begin(self) -> None:
-        tell = partial(self._tell, self._asked, self._asked_size)
-        self._running = self._pool.submit(os.fdatasync, self._fd)
+        tell = partial(self._tell, self._asked, self._asked_size, self._before)
+        if self._before is None:
+            self._running = self._pool.submit(os.fdatasync, self._fd)
+        else:
+            self._running = self._pool.submit(_one_after_the_other, self._before, self._fd)
         self._running.add_done_callback(tell)
 
-    def _tell(self, number: int, size: int, done: Future[None]) -> None:
+    def _tell(self, number: int, size: int, before: object, done: Future[None]) -> None:
         """Run by the thread. The loop may be gone by then, and with it whoever waited."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._ended, number, size, done.exception())
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._ended, number, size, before, done.exception())
 
-    def _ended(self, number: int, size: int, error: BaseException | None) -> None:
+    def _ended(self, number: int, size: int, before: object, error: BaseException | None) -> None:
         self._running = None
+        if error is None and self._before is before:
+            self._before = None
         if isinstance(error, OSError) and self._error is None:
             self._error = error
             self._failed(error)
@@ -132,10 +151,13 @@ class JournalSync:
 
     def _reached(self, number: int, size: int) -> None:
         if number > self._done:
-            self._done = number
-            if number > self._emptied:
-                self._done_size = size
+            self._done, self._done_size = number, size
         while self._waiting and self._waiting[0][0] <= self._done:
             future = self._waiting.popleft()[1]
             if not future.done():
                 future.set_result(None)
+
+
+def _one_after_the_other(before: Callable[[], object], fd: int) -> None:
+    before()
+    os.fdatasync(fd)

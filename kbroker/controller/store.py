@@ -28,7 +28,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a path. `version` is the one it must have (0 for a first write), or ANY_VERSION."""
+    """Write a path. `version` is the one it must have (0 for a first write), or ANY_VERSION.
+
+    The value belongs to the store from then on, and several may share one.
+    """
 
     path: str
     value: Mapping[str, Any]

@@ -10,6 +10,7 @@ holds the two to each other.)
 
 from __future__ import annotations
 
+import logging
 import struct
 from typing import Any
 
@@ -23,7 +24,7 @@ from kbroker.handlers.produce_answers import (
     TRANSACTIONAL,
     ZSTD,
 )
-from kbroker.handlers.registry import RequestContext
+from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log.append_info import AppendError
 from kbroker.log.record_validation import TakesLonger
 from kbroker.protocol.compiler import encode
@@ -36,6 +37,8 @@ from kbroker.protocol.messages.produce import (
 )
 from kbroker.protocol.records import rewrite_timestamps
 from kbroker.protocol.wire import read_uvarint
+
+log = logging.getLogger(__name__)
 
 _BEGIN = 8
 """Where a frame begins to be as before: behind the correlation id."""
@@ -117,6 +120,10 @@ class Form:
                 if _LOOK(records)[2] != attributes:  # the log has put its time on it, and will again
                     rewrite_timestamps(records, attributes, now_ms)
             return False
+        except Exception as err:
+            # Nobody knows whether it stands in the log, so it must not be tried again. What was answered before leaves.
+            log.exception("Produce failed")
+            raise CloseConnection("a Produce failed") from err
         before, after = self._parts
         if self._tagged:
             out += self._pack(

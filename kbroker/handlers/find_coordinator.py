@@ -46,9 +46,11 @@ def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> Di
     if request.key_type not in (GROUP, TRANSACTION, SHARE):
         return (yield from _failed(request, ErrorCode.INVALID_REQUEST, None))
     if ctx.version >= BATCHED_SINCE:
-        found = each(request.coordinator_keys, lambda key: _find(ctx, request.key_type, key))
-        return FindCoordinatorResponse(coordinators=(yield from found))
+        found = yield from each(request.coordinator_keys, lambda key: _find(ctx, request.key_type, key))
+        yield from _hosted(ctx, request.key_type)
+        return FindCoordinatorResponse(coordinators=found)
     one = _find(ctx, request.key_type, request.key)
+    yield from _hosted(ctx, request.key_type)
     return FindCoordinatorResponse(
         error_code=one.error_code,
         error_message=_TEXTS[ErrorCode(one.error_code)],
@@ -56,6 +58,12 @@ def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> Di
         host=one.host,
         port=one.port,
     )
+
+
+def _hosted(ctx: RequestContext, key_type: int) -> Divided[None]:
+    """Wait until the topic that was just created is hosted: the client comes with its next request at once."""
+    if key_type != SHARE:
+        yield from ctx.services.replicas.hosted_of(OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC)
 
 
 def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:

@@ -23,8 +23,10 @@ from kbroker.handlers.produce_answers import (
     TRANSACTIONAL,
     ZSTD,
     add_leader_hints,
+    check_first_batches,
     failure,
     refusal,
+    unexpected,
 )
 from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, put_off
 from kbroker.handlers.produce_in_transaction import produce_in_transaction
@@ -62,13 +64,20 @@ def _failed(request: ProduceRequest, code: int, message: str | None) -> Divided[
 
 
 @handles(ProduceRequest, ProduceResponse, "3-13", _on_error)
-def produce(ctx: RequestContext, request: ProduceRequest) -> Reply[ProduceResponse]:
-    """Append, partition by partition."""
+def produce(ctx: RequestContext, request: ProduceRequest, *, checked: bool = False) -> Reply[ProduceResponse]:
+    """Append, partition by partition.
+
+    `checked`: nothing in it refuses the request as a whole, of which it may be a piece. A request of one partition is
+    looked at so only if there is something about its batch; one of several always, before any is appended to.
+    """
     left = FEW - len(request.topic_data)
     for topic in request.topic_data if left >= 0 else ():
         left -= len(topic.partition_data)
     if left < 0:
-        return produce_many(request, partial(produce, ctx))
+        return produce_many(request, partial(produce, ctx, checked=True))  # type: ignore[call-arg]
+    if not checked and (left < FEW - 2 or request.transactional_id is not None):
+        check_first_batches(request)
+        checked = True
     if request.transactional_id is not None:
         return produce_in_transaction(ctx, request)
     services = ctx.services
@@ -84,6 +93,8 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> Reply[ProduceRespon
             partition = get((name, data.index))
             records = data.records
             if partition is None or records is None or acks not in ACKS or len(records) < HEADER_BYTES:
+                if not checked:
+                    check_first_batches(request)
                 refused = refusal(ctx, request, name, topic.topic_id, data)
             else:
                 length, magic, attributes = LOOK.unpack_from(records)
@@ -94,6 +105,8 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> Reply[ProduceRespon
                     or attributes & CODEC >= ZSTD
                     or name in INTERNAL_TOPICS
                 ):
+                    if not checked:
+                        check_first_batches(request)
                     refused = refusal(ctx, request, name, topic.topic_id, data)
                 else:
                     refused = None
@@ -109,6 +122,10 @@ def produce(ctx: RequestContext, request: ProduceRequest) -> Reply[ProduceRespon
                 continue
             except AppendError as err:
                 answers.append(failure(data.index, err, partition.log.log_start_offset))
+                failed = True
+                continue
+            except Exception as err:  # noqa: BLE001 - what was appended to others before is answered as appended
+                answers.append(unexpected(data.index, err))
                 failed = True
                 continue
             answers.append(

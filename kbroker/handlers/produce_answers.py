@@ -6,6 +6,7 @@ produce_in_transaction.py use it.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterator
 
@@ -22,7 +23,9 @@ from kbroker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from kbroker.protocol.wire import ZERO_UUID
+from kbroker.protocol.wire import ZERO_UUID, Buffer
+
+log = logging.getLogger(__name__)
 
 LOOK = struct.Struct(">8xi4xb4xh")
 """Of a batch's header: batch length, magic, attributes."""
@@ -53,20 +56,56 @@ _FIRST_HINT_VERSION = 10
 _PREFIX = struct.Struct(">8xi4xb")
 
 
+def check_first_batches(request: ProduceRequest) -> bool:
+    """Look for what refuses a request as a whole, before anything of it is appended; raises ApiError.
+
+    As Kafka (RequestUtils.hasTransactionalRecords) this ends with the first transactional batch; True where there is
+    one: what is wrong with later ones concerns their partitions alone.
+    """
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            records = data.records
+            if records is None:
+                continue
+            if len(records) >= HEADER_BYTES:
+                length, magic, attributes = LOOK.unpack_from(records)
+                if magic == MAGIC and length + LENGTH_OVERHEAD == len(records) and not attributes & TRANSACTIONAL:
+                    continue
+            if _opens_with_transaction(records):
+                if request.transactional_id is None:
+                    raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+                return True
+    return False
+
+
+def _opens_with_transaction(records: Buffer) -> bool:
+    """Whether the first batch is transactional; raises ApiError where there is none that could be one."""
+    if len(records) < _UP_TO_MAGIC:
+        return False
+    length, magic = _PREFIX.unpack_from(records)
+    if length < _LEGACY_OVERHEAD:
+        text = f"Record size {length} is less than the minimum record overhead ({_LEGACY_OVERHEAD})"
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, text)
+    if not 0 <= magic <= MAGIC:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
+    if length + LENGTH_OVERHEAD > len(records) or magic != MAGIC or length + LENGTH_OVERHEAD < HEADER_BYTES:
+        return False
+    return bool(LOOK.unpack_from(records)[2] & TRANSACTIONAL)
+
+
 def refusal(
     ctx: RequestContext, request: ProduceRequest, name: str, topic_id: bytes, data: PartitionProduceData
 ) -> PartitionProduceResponse | None:
     """Return the answer for a partition that must not even be tried, None when it may be after all.
 
-    The order of checks is that of KafkaApis.handleProduceRequest: the whole request, the topic, the batch, the append.
+    The order of checks is that of KafkaApis.handleProduceRequest: the topic, the batch, the append; the request as a
+    whole has been looked at before (check_first_batches).
     """
     batches = list(_batches(data.records or b""))
     attributes = batches[0][1] if batches else 0
     log_start = -1
     code = ErrorCode.NONE
     partition = ctx.services.replicas.get((name, data.index))
-    if attributes & TRANSACTIONAL and request.transactional_id is None:
-        raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not name and topic_id != ZERO_UUID:
         code = ErrorCode.UNKNOWN_TOPIC_ID
     elif partition is None:
@@ -89,21 +128,13 @@ def refusal(
 
 
 def _batches(records: memoryview | bytes) -> Iterator[tuple[int, int]]:
-    """Yield (magic, attributes) of each whole batch, _CORRUPT for what cannot be one.
-
-    Raises ApiError where that is the first: Kafka then fails the whole request.
-    """
+    """Yield (magic, attributes) of each whole batch, _CORRUPT for what cannot be one."""
     position, end = 0, len(records)
     while end - position >= _UP_TO_MAGIC:
         length, magic = _PREFIX.unpack_from(records, position)
-        if position and (length < _LEGACY_OVERHEAD or not 0 <= magic <= MAGIC):
+        if length < _LEGACY_OVERHEAD or not 0 <= magic <= MAGIC:
             yield _CORRUPT
             return
-        if length < _LEGACY_OVERHEAD:
-            text = f"Record size {length} is less than the minimum record overhead ({_LEGACY_OVERHEAD})"
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, text)
-        if not 0 <= magic <= MAGIC:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
         if position + length + LENGTH_OVERHEAD > end:
             return
         whole = magic == MAGIC and length + LENGTH_OVERHEAD >= HEADER_BYTES
@@ -121,6 +152,22 @@ def failure(index: int, err: AppendError, log_start_offset: int) -> PartitionPro
         record_errors=[BatchIndexAndErrorMessage(i, text) for i, text in err.record_errors],
         error_message=err.message if err.record_errors else None,
     )
+
+
+def unexpected(index: int, error: Exception) -> PartitionProduceResponse:
+    """Answer for an append that failed as none should: what was appended to other partitions stands."""
+    return PartitionProduceResponse(index=index, error_code=code_of_unexpected(error), base_offset=-1)
+
+
+def code_of_unexpected(error: Exception) -> ErrorCode:
+    """Return what a failure that nobody foresaw is called before clients, and say so in the log."""
+    if isinstance(error, ApiError):
+        return error.code
+    if isinstance(error, OSError):
+        log.error("Produce: %s", error)
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    log.error("Produce failed", exc_info=error)
+    return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def finished(ctx: RequestContext, acks: int, response: ProduceResponse, *, failed: bool) -> ProduceResponse | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.divided import Divided
-from kbroker.handlers.produce_answers import failure, finished
+from kbroker.handlers.produce_answers import failure, finished, unexpected
 from kbroker.handlers.registry import RequestContext
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
 from kbroker.log.producers.verification_guard import UNCHECKED
@@ -53,6 +53,9 @@ def append_in_slices(
         except AppendError as err:
             failed = True
             item.answers[item.slot] = failure(item.partition.index, err, item.partition.log.log_start_offset)
+        except Exception as err:  # noqa: BLE001 - what was appended to others before is answered as appended
+            failed = True
+            item.answers[item.slot] = unexpected(item.partition.index, err)
         else:
             item.answers[item.slot] = appended(item.partition.index, info)
     return finished(ctx, acks, response, failed=failed)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
 from kbroker.divided import Divided
-from kbroker.handlers.produce_answers import HEADER_BYTES, TRANSACTIONAL, failure, finished, refusal
+from kbroker.handlers.produce_answers import HEADER_BYTES, TRANSACTIONAL, failure, finished, refusal, unexpected
 from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, appended
 from kbroker.handlers.registry import Reply, RequestContext
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, verify
@@ -152,6 +152,9 @@ class _Work:
         except AppendError as err:
             self.failed = True
             return failure(index, err, job.partition.log.log_start_offset)
+        except Exception as err:  # noqa: BLE001 - what was appended to others before is answered as appended
+            self.failed = True
+            return unexpected(index, err)
         return appended(index, info)
 
     def _unverified(self, index: int, code: ErrorCode) -> PartitionProduceResponse:

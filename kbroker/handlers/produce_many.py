@@ -1,21 +1,22 @@
 """Produce to many partitions: a piece of the request after the other, with others served in between.
 
 Owns how a long request is taken apart, and how the answers to its pieces become one. No API, and no rule of Produce:
-every piece goes the way of a short request.
+every piece goes the way of a short request. What refuses a request as a whole is looked for in all of it before the
+first piece is appended; a piece that fails later is an error of its own partitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from types import GeneratorType
 from typing import Any
 
-from kbroker.coordination.then import later
 from kbroker.divided import Divided
+from kbroker.handlers.produce_answers import check_first_batches, code_of_unexpected
 from kbroker.handlers.registry import CloseConnection, Later
 from kbroker.protocol.messages.produce import (
     NodeEndpoint,
+    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -30,8 +31,12 @@ AT_ONCE = 8
 
 
 def produce_many(request: ProduceRequest, produce: Callable[[ProduceRequest], Any]) -> Divided[_Result]:
-    """Produce all pieces of a request by `produce`, in order."""
-    return _Pieces(request, produce).go_on()
+    """Produce all pieces of a request by `produce`, in order; raises ApiError before the first."""
+    for piece, _ in _pieces(request):
+        if check_first_batches(piece):
+            break
+        yield
+    return (yield from _Pieces(request, produce).go_on())
 
 
 class _Pieces:
@@ -52,11 +57,10 @@ class _Pieces:
                 answer = self._produce(piece)
                 if isinstance(answer, GeneratorType):
                     answer = yield from answer
-            except CloseConnection as error:
-                self._failed = error  # acks=0: the connection ends once all partitions had their turn
-                answer = None
+            except Exception as error:  # noqa: BLE001 - earlier pieces stand, and are answered so
+                answer = self._refused(piece, error)
             if isinstance(answer, Awaitable):
-                resumed: Any = later(answer, partial(self._resume, is_first))
+                resumed: Any = self._wait(piece, is_first, answer)
                 return resumed  # type: ignore[no-any-return]
             self._take(answer, is_first)
             yield
@@ -66,11 +70,36 @@ class _Pieces:
             return None
         return ProduceResponse(self._topics, node_endpoints=list(self._nodes.values()))
 
-    def _resume(self, is_first: bool, answer: Any) -> Divided[_Result]:
-        if isinstance(answer, GeneratorType):
-            answer = yield from answer
+    async def _wait(self, piece: ProduceRequest, is_first: bool, waits: Awaitable[Any]) -> Divided[_Result]:
+        try:
+            answer = await waits
+        except Exception as error:  # noqa: BLE001 - as in `go_on`
+            answer = self._refused(piece, error)
+        return self._resume(piece, is_first, answer)
+
+    def _resume(self, piece: ProduceRequest, is_first: bool, answer: Any) -> Divided[_Result]:
+        try:
+            if isinstance(answer, GeneratorType):
+                answer = yield from answer
+        except Exception as error:  # noqa: BLE001 - as in `go_on`
+            answer = self._refused(piece, error)
         self._take(answer, is_first)
         return (yield from self.go_on())
+
+    def _refused(self, piece: ProduceRequest, error: Exception) -> ProduceResponse | None:
+        """Return the answer to a piece of which nothing is known to stand."""
+        if isinstance(error, CloseConnection):
+            self._failed = error  # acks=0: the connection ends once all partitions had their turn
+            return None
+        code = code_of_unexpected(error)
+        if self._acks == 0:
+            self._failed = CloseConnection(f"a Produce with acks=0 failed with error {code}")
+            return None
+        (topic,) = piece.topic_data
+        answers = [
+            PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1) for data in topic.partition_data
+        ]
+        return ProduceResponse([TopicProduceResponse(topic.name, topic.topic_id, answers)])
 
     def _take(self, answer: ProduceResponse | None, is_first: bool) -> None:
         if answer is None:

@@ -28,6 +28,8 @@ class FlushTask:
     """Sealed files, oldest first. There may be many thousands, so each gets its name when its turn comes."""
     directory: str | None
     end_offset: int
+    snapshots: list[int]
+    """Of the producers, by offset, which are among the files."""
     truncations: int
     """How often the log had been truncated when the task was made; one more makes it void."""
     error: OSError | None = None

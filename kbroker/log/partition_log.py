@@ -345,13 +345,19 @@ class PartitionLog:
         return segment
 
     def _snapshot_in_pieces(self, taking: SnapshotTaking[ProducerEntry]) -> Divided[None]:
-        producers = self.producers
+        producers, taken = self.producers, False
         try:
-            yield from self._snapshots.take_in_pieces(taking, lambda: producers.taking is taking)
+            taken = yield from self._snapshots.take_in_pieces(taking, lambda: producers.taking is taking)
         except OSError as error:
             logger.warning("%s-%d: snapshot of the producers: %s", self.topic, self.partition, error)
         finally:
             producers.end_snapshot(taking)
+        if taken:
+            self.segments.directory_changed = True  # a flush may have come before it, and has not brought it to disk
+            if taking.offset not in self.segments.bases:
+                self._snapshots.outlive(taking.offset)
+            if taking.offset < self.segments.active.base_offset:  # and no snapshot was taken for what has rolled since
+                self._later(self._snapshot_in_pieces(producers.begin_snapshot(self.log_end_offset)))
 
     def _take_snapshot(self, *, sync: bool) -> None:
         self._snapshots.take(self.producers.entries.values(), self.log_end_offset, sync=sync)
@@ -510,8 +516,11 @@ class PartitionLog:
             due = _AT_ONCE
             while due == _AT_ONCE and self.config.delete:
                 due = count_due(self.segments, self.config, self.log_end_offset, self.high_watermark, now_ms, _AT_ONCE)
-                deleted += self._delete_first(due, now_ms)
+                gone = self._delete_first(due, now_ms)
+                deleted += gone
                 yield
+                if not gone:
+                    break  # for now
         return deleted
 
     def _delete_first(self, count: int, now_ms: int) -> int:
@@ -534,6 +543,11 @@ class PartitionLog:
 
     def _delete_some_below_start(self, now_ms: int) -> int:
         below = self.segments.index_at(self.log_start_offset)
+        if len(self.producers.entries) > _FEW_PRODUCERS and (
+            self.producers.taking is not None or self._snapshots.newest_offset in self._snapshots.unsynced
+        ):
+            # Until that is on disk, only the log tells a start what producers have done since the one before it.
+            below = min(below, self.segments.index_at(self._snapshots.newest_synced))
         if not below:
             return 0
         gone = self.segments.remove_first(min(below, _AT_ONCE), self.config, now_ms)
@@ -575,12 +589,17 @@ class PartitionLog:
 
     def begin_flush(self) -> FlushTask | None:
         """Return the work of a flush, which may be done on another thread; None if all is on disk."""
-        if self.recovery_point >= self.log_end_offset and not self.segments.directory_changed:
+        snapshots = self._snapshots.to_sync()
+        if self.recovery_point >= self.log_end_offset and not self.segments.directory_changed and not snapshots:
             return None
-        segments = self.segments.sealed_paths_from(self.recovery_point)
-        paths = chain(segments, self._snapshots.paths_from(self.recovery_point))
+        paths = chain(self.segments.sealed_paths_from(self.recovery_point), snapshots.values())
         active, end = self.segments.active.handle, self.log_end_offset
-        return FlushTask(active, paths, self.segments.take_directory(), end, self.truncations)
+        return FlushTask(active, paths, self.segments.take_directory(), end, list(snapshots), self.truncations)
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether closed segments, or snapshots of the producers, are still to be brought to the disk."""
+        return self.recovery_point < self.segments.active.base_offset or bool(self._snapshots.unsynced)
 
     def end_flush(self, task: FlushTask, now_ms: int) -> None:
         self.last_flush_ms = now_ms
@@ -590,6 +609,8 @@ class PartitionLog:
             self.report_failure(task.error)
         elif task.truncations == self.truncations:
             self.set_recovery_point(max(self.recovery_point, task.end_offset))
+            if outlived := self._snapshots.synced(task.snapshots):
+                self.segments.doomed.add_garbage(outlived)
 
     def set_recovery_point(self, offset: int) -> None:
         """Count as on disk what lies before `offset`, and nothing else."""

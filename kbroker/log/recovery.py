@@ -77,6 +77,8 @@ def load_log(
     remove_leftovers(directory)
     loader = _Loader(directory, config, now_ms, OpenFiles(_OPEN_WHILE_LOADING), compacted=compacted)
     segments = loader.segments
+    if not clean:
+        loader.snapshots.doubt(recovery_point)
     producers_end = 0 if clean else loader.recover(recovery_point, progress)
     log_end = segments.active.become_active(recovery_point if clean else 0)
     if not segments.active.ends_whole:

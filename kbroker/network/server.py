@@ -23,6 +23,7 @@ from kbroker.network.connection import RECEIVE_BYTES, Connection
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.loop_watch import LoopWatch
 from kbroker.network.memory import Memory
+from kbroker.network.refusals import Refusals
 from kbroker.network.turns import SLICE, Turns, now
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class Server:
         self.turns = Turns(loop)
         self.memory = Memory(limits.max_queued_bytes)
         self.watch = LoopWatch(loop, dispatcher.name_of)
+        self._refusals = Refusals(loop)
         self._loop = loop
         # The lowest free number is given out, so this many are left when one comes out above it.
         self._last_descriptor = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_SPARED
@@ -120,7 +122,7 @@ class Server:
                 self._cannot_accept(listening, name, err)
                 return
             if sock.fileno() >= self._last_descriptor:
-                log.info("refusing a connection from %s: descriptors are needed for logs", address[0])
+                self._refusals.tell(address[0], "descriptors are needed for logs (ulimit -n)")
                 sock.close()
                 continue
             try:
@@ -146,6 +148,7 @@ class Server:
         if self._sweep is not None:
             self._sweep.cancel()
         self.watch.close()
+        self._refusals.close()
         self.memory.close()
         if self._paused is not None:
             self._paused.cancel()
@@ -170,15 +173,25 @@ class Server:
     def opened(self, connection: Connection) -> RequestContext | None:
         """Admit a connection, or refuse it (max.connections, max.connections.per.ip)."""
         host = connection.peer.rpartition(":")[0]
-        allowed = self.limits.per_ip_overrides.get(host, self.limits.max_connections_per_ip)
-        if len(self._connections) >= self.limits.max_connections or self._per_ip[host] >= allowed:
-            log.info("refusing a connection from %s: too many connections", connection.peer)
+        reason = self._why_too_many(host)
+        if reason is not None:
+            self._refusals.tell(connection.peer, reason)
             return None
         self._connections.add(connection)
         log.debug("%s connects to %s", connection.peer, connection.listener)
         self._per_ip[host] += 1
         self._hosts[connection] = host
         return RequestContext(self._services, "/" + host, connection.listener, ("", 0))
+
+    def _why_too_many(self, host: str) -> str | None:
+        """Return which limit keeps one more connection of a host away."""
+        limits, own = self.limits, self._per_ip[host]
+        if len(self._connections) >= limits.max_connections:
+            return f"too many connections (max.connections={limits.max_connections})"
+        if own >= limits.per_ip_overrides.get(host, limits.max_connections_per_ip):
+            key = "max.connections.per.ip" + (".overrides" if host in limits.per_ip_overrides else "")
+            return f"too many connections of one address ({key})"
+        return None
 
     def renew_receive_buffer(self) -> None:
         """Receive into another buffer from now on: what was received last is still needed."""

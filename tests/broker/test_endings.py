@@ -16,6 +16,7 @@ from compat_tests.wire.client import CLOSED, WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
+from kbroker.broker.deleted_topics import DeletedTopics
 from kbroker.log.checkpoints import RECOVERY_POINTS, CheckpointFile
 from kbroker.log.directories import log_directory as log_manager
 from kbroker.protocol.errors import ErrorCode
@@ -64,28 +65,39 @@ def until(condition):
         time.sleep(0.005)
 
 
-def interrupt_deletion(directory: Path, topic: str) -> None:
-    """Leave what a crash leaves between the deletion's journal entry and its first rename."""
+def interrupt_deletion(directory: Path, topic: str, *, is_known: bool = True) -> None:
+    """Leave what a crash leaves between the deletion's journal entry and its first rename.
+
+    Without `is_known` the deletion had long ended, and somebody has put the files back.
+    """
     with Broker(data_dir=str(directory)) as broker, WireClient(broker.bootstrap_servers) as client:
         create(client, topic)
         assert client.ask(produce_request(topic, batch(3)), 9).responses[0].partition_responses[0].error_code == 0
         saved = directory.with_name("saved")
         shutil.copytree(directory / f"{topic}-0", saved)
         delete(client, topic)
+        if not is_known:
+            until(lambda: not broker.node.controller.deleted_topics)
     shutil.copytree(saved, directory / f"{topic}-0")
     (directory / MARK).unlink()
 
 
-def test_a_deletion_cut_short_never_brings_back_old_data(tmp_path):
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_deletion_cut_short_never_brings_back_old_data(tmp_path, monkeypatch, is_known):
     directory = tmp_path / "data"
-    interrupt_deletion(directory, "t")
+    with monkeypatch.context() as patch:
+        if is_known:
+            patch.setattr(DeletedTopics, "tick", lambda _self: None)
+        interrupt_deletion(directory, "t", is_known=is_known)
     with Broker(data_dir=str(directory)) as broker, WireClient(broker.bootstrap_servers) as client:
         assert client.ask(MetadataRequest(topics=None), 9).topics == []
         assert ("t", 0) not in broker.node.logs
         create(client, "t")
         assert end_of(client, "t") == 0
         client.ask(produce_request("t", batch(1)), 9)
-    assert len(list(directory.glob("t-0.*-stray"))) == 1, "what is moved aside is kept"
+    assert len(list(directory.glob("t-0.*-stray"))) == (not is_known), "what is moved aside is kept"
+    kept = [path for path in directory.glob("t-0*") if not path.name.endswith("-delete")]
+    assert len(kept) == 1 + (not is_known)
     with Broker(data_dir=str(directory)) as broker, WireClient(broker.bootstrap_servers) as client:
         assert end_of(client, "t") == 1
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker.cluster_state import BrokerEndpoint
 from kbroker.controller import embedded
+from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.embedded import JOURNAL, SNAPSHOT, CorruptMetadata, EmbeddedStore
 from kbroker.controller.store import Delete, Put, VersionConflict
 
@@ -165,3 +168,32 @@ def test_a_journal_that_is_missing_beside_a_snapshot_stops_the_start(tmp_path, m
     again = EmbeddedStore(str(tmp_path))
     assert again.children("") == ["a"]
     again.close()
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.text(), st.dictionaries(st.text(), st.integers() | st.text(), max_size=3)),
+            st.tuples(st.just("delete"), st.text()),
+            st.tuples(st.just("synced"), st.integers(0)),
+        )
+    )
+)
+@settings(deadline=None)
+def test_a_line_is_plain_json(entries):
+    listed = [list(entry) for entry in entries] * 2
+    line = embedded._line(listed)
+    assert embedded.parse_line(line[:-1]) == listed
+    assert line[9:-1] == json.dumps(listed, separators=(",", ":")).encode()
+
+
+def test_a_value_that_many_share_is_encoded_once(tmp_path, monkeypatch):
+    encoded = []
+    encode = embedded._encode
+    monkeypatch.setattr(embedded, "_encode", lambda value: encoded.append(value) or encode(value))
+    controller = Controller(EmbeddedStore(str(tmp_path)), "cluster", TopicDefaults(1, 1, {}))
+    controller.register_broker(BrokerEndpoint(1, "localhost", 9092))
+    controller.put_topics([controller.plan_topic("t", 1000, 1)])
+    assert len(encoded) == 2, "of the topic, and of all its partitions"
+    again = Controller(EmbeddedStore(str(tmp_path)), "cluster", TopicDefaults(1, 1, {}))
+    assert again.state.topics["t"].partitions == controller.state.topics["t"].partitions

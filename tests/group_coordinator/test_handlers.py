@@ -95,7 +95,8 @@ class Node:
         else:
             self.writer.count = 0
         self.controller = SimpleNamespace(state=state)
-        services = SimpleNamespace(groups=self.groups, controller=self.controller)
+        replicas = SimpleNamespace(hosted_of=lambda _topic: iter(()))
+        services = SimpleNamespace(groups=self.groups, controller=self.controller, replicas=replicas)
         self.context: Any = SimpleNamespace(
             services=services, version=0, client_id=None, client_host="/127.0.0.1", listener="PLAINTEXT"
         )

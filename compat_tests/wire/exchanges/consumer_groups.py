@@ -46,6 +46,19 @@ def owned(answer: Any) -> list[TopicPartitions]:
     return answer.assignment.topic_partitions if answer.assignment is not None else []
 
 
+def known(wire: Wire, group: str, topic: str) -> None:
+    """Wait until the coordinator of a group, which there is not yet, knows a topic, and leave no group behind.
+
+    Kafka's coordinator hears of a new topic some time after its leaders serve, and assigns no partitions of it before.
+    """
+    wire.coordinator(group)
+    wire.until(lambda: bool(owned(wire.quiet(enter(group, "probe", topic), 1))), f"{topic} is assigned")
+    left = wire.quiet(beat(group, "probe", -1), 1)
+    assert left.error_code == ErrorCode.NONE, left
+    gone = wire.quiet(DeleteGroupsRequest(groups_names=[group]), 2)
+    assert gone.results[0].error_code == ErrorCode.NONE, gone
+
+
 @sequence
 def consumer_group_requests(wire: Wire) -> None:
     """What makes a heartbeat invalid in itself."""
@@ -77,7 +90,7 @@ def consumer_group_requests(wire: Wire) -> None:
 def consumer_group_life(wire: Wire) -> None:
     """Two members: joining, reconciling, fencing, leaving."""
     group, topic = wire.name, wire.topic(partitions=4)
-    wire.coordinator(group)
+    known(wire, group, topic)
     first = wire.ask("first joins", enter(group, "a", topic), 1)
     have = owned(first)
     wire.ask("first again", beat(group, "a", first.member_epoch), 1)
@@ -114,7 +127,7 @@ def consumer_group_life(wire: Wire) -> None:
 @sequence
 def consumer_group_static(wire: Wire) -> None:
     group, topic = wire.name, wire.topic(partitions=2)
-    wire.coordinator(group)
+    known(wire, group, topic)
     wire.ask("joins", enter(group, "a", topic, instance_id="i", rack_id="r"), 1)
     wire.ask("another with its instance", enter(group, "b", topic, instance_id="i"), 1)
     wire.ask("another id", beat(group, "b", 2, instance_id="i"), 1)
@@ -140,7 +153,7 @@ def fetch_of(group: str, topic: str, member: str | None, epoch: int) -> OffsetFe
 @sequence
 def consumer_group_offsets(wire: Wire) -> None:
     group, topic = wire.name, wire.topic(partitions=2)
-    wire.coordinator(group)
+    known(wire, group, topic)
     wire.ask("commit to no group", commit(group, [(topic, 0, 1)], 1, "a"), 9)
     wire.quiet(enter(group, "a", topic), 1)
     for v in (2, 8, 9):
@@ -200,6 +213,7 @@ def classic_member(wire: Wire, group: str, topic: str, client: WireClient) -> An
 def consumer_group_migration(wire: Wire) -> None:
     """A classic group becomes a consumer group when a consumer member joins, and goes back when it leaves."""
     group, topic = wire.name, wire.topic(partitions=2)
+    known(wire, group, topic)
     old = wire.client("old")
     classic = classic_member(wire, group, topic, old)
     member = classic.member_id
@@ -234,7 +248,7 @@ def consumer_group_migration(wire: Wire) -> None:
 def consumer_group_of_empty_ones(wire: Wire) -> None:
     """Groups without members change their protocol with their next member, offsets and all."""
     group, topic = wire.name, wire.topic()
-    wire.coordinator(group)
+    known(wire, group, topic)
     wire.ask("commit without a group", commit(group, [(topic, 0, 3)]), 8)
     wire.ask("consumer joins", enter(group, "a", topic), 1)
     wire.ask("offsets are kept", fetch_of(group, topic, "a", 2), 9)
@@ -271,7 +285,8 @@ def consumer_group_patterns(wire: Wire) -> None:
 def consumer_group_changes(wire: Wire) -> None:
     """Subscriptions and topics that change: epochs, what is taken away at once, assignors."""
     group, one, two = wire.name, wire.topic("one"), wire.topic("two")
-    wire.coordinator(group)
+    for topic in (one, two):
+        known(wire, group, topic)
     joined = wire.ask("joins", enter(group, "a", one, server_assignor="range"), 1)
     more = beat(group, "a", 2, topic_partitions=owned(joined), subscribed_topic_names=[one, "none"])
     wire.ask("subscribes to a topic that is not there", more, 1)
@@ -305,7 +320,7 @@ def consumer_group_classic_static(wire: Wire) -> None:
     """Static members that change their protocol, one way and the other."""
     group, topic = wire.name, wire.topic(partitions=2)
     old = wire.client("old")
-    wire.coordinator(group)
+    known(wire, group, topic)
     first = old.ask(classic_join(group, topic, instance="i"), 5)
     done = old.ask(
         sync(
@@ -334,6 +349,7 @@ def repeated_group_ids(wire: Wire) -> None:
     consumer, classic, none, topic = wire.name, f"{wire.name}-classic", f"{wire.name}-none", wire.topic(partitions=2)
     for group in (consumer, classic, none):
         wire.coordinator(group)
+    known(wire, consumer, topic)
     wire.quiet(enter(consumer, "a", topic), 1)
     wire.quiet(commit(classic, [(topic, 0, 1), (topic, 1, 2)]), 9)
     for v in versions(ConsumerGroupDescribeRequest):

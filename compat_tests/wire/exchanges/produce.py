@@ -297,3 +297,22 @@ def produce_bad_records(wire: Wire) -> None:
 
 
 produce_bad_records.__dict__["needs_walk"] = True
+
+
+@sequence
+def produce_refused_whole(wire: Wire) -> None:
+    """Requests to three partitions of which one refuses all, or only itself: what is appended of the others."""
+    name = wire.topic("t", 3)
+    transactional = batch(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    bad = {
+        "transactional": transactional,
+        "magic": patched(batch(), 16, ">b", 7),
+        "length": patched(batch(), 8, ">i", 3),
+        "crc": patched(batch(), 17, ">I", 1, seal=False),
+    }
+    for label, records in bad.items():
+        data = [PartitionProduceData(index=i, records=each) for i, each in enumerate((batch(), records, batch()))]
+        asked = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=name, partition_data=data)])
+        wire.ask(label, asked, 9)
+        for index in (0, 2):
+            wire.ask(f"behind it, {label}, {index}", request(name, batch(), partition=index), 9)

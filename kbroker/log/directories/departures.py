@@ -3,11 +3,13 @@
 Owns them from when nobody asks for them any more until they are gone. Never decides that a partition goes.
 
 A topic may have thousands of partitions, so only the first few are renamed at once, the others in pieces. A directory
-keeps no name that a new partition wants: `finish` is called before one of that name is created.
+keeps no name that a new partition wants: `finish` is called before one of that name is created. What a crash left of
+deleted topics is taken over by the next start (`take`), which is told of them as long as `pending` says so.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Final
@@ -20,11 +22,13 @@ from kbroker.log.partition_log import PartitionLog
 
 AT_ONCE: Final = 32
 
+logger = logging.getLogger(__name__)
+
 
 class Departures:
     """The deleted partitions of one directory; times in ms. `failed` hears of a directory that cannot be renamed."""
 
-    __slots__ = ("_directory", "_doomed", "_failed", "_leaving", "_remover")
+    __slots__ = ("_directory", "_doomed", "_failed", "_leaving", "_remover", "_stuck")
 
     def __init__(self, directory: str, remover: Remover, failed: Callable[[OSError], None]) -> None:
         self._directory = directory
@@ -32,10 +36,27 @@ class Departures:
         self._failed = failed
         self._leaving: dict[Key, tuple[PartitionLog, int]] = {}
         self._doomed: list[tuple[int, str]] = []
+        self._stuck = False
 
     def add(self, key: Key, log: PartitionLog, now_ms: int) -> None:
         """Take a partition over that is in use no more; its files go `file.delete.delay.ms` after `now_ms`."""
         self._leaving[key] = log, now_ms
+
+    @property
+    def pending(self) -> bool:
+        """Whether a deleted partition still has its name: its turn has not come, or it could not be renamed."""
+        return self._stuck or bool(self._leaving)
+
+    def take(self, key: Key, path: str, now_ms: int) -> None:
+        """Have a directory removed that is left of a deleted topic."""
+        doomed = f"{self._directory}/{new_name(*key, DELETE_SUFFIX)}"
+        try:
+            os.rename(path, doomed)
+        except OSError as error:
+            self._stuck = True
+            logger.error("%s of a deleted topic cannot be taken away: %s", path, error)
+        else:
+            self.discard(doomed, now_ms)
 
     def discard(self, path: str, now_ms: int) -> None:
         """Have a directory removed that has another name already."""
@@ -49,7 +70,11 @@ class Departures:
         log, now_ms = leaving
         log.close(clean=False)
         path = f"{self._directory}/{new_name(*key, DELETE_SUFFIX)}"
-        os.rename(log.directory, path)
+        try:
+            os.rename(log.directory, path)
+        except OSError:
+            self._stuck = True
+            raise
         passed("partition.renamed")
         log.move(path)
         self._doomed.append((now_ms + log.config.file_delete_delay_ms, path))

@@ -7,7 +7,8 @@ them. Never answers a request and has no clock and no timer: `tick` is called fr
     <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
 
 A partition's directory that belongs to no topic of the cluster is left as it is, and never opened. Where a new topic
-of the same name needs the place, it is moved aside (-stray) and kept, as in Kafka: old data never turns up in it.
+of the same name needs the place, it is moved aside (-stray) and kept, as in Kafka: old data never turns up in it. What
+is left of a topic that is known to have been deleted goes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import logging
 import os
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from concurrent.futures import Future
 from functools import partial
 
 from kbroker.divided import Divided, whole
@@ -147,13 +149,17 @@ class LogDirectory:
             raise
 
     def load(
-        self, configs: Callable[[str], LogConfig], now_ms: int, belongs: Belongs = lambda _topic, _partition, _id: True
+        self,
+        configs: Callable[[str], LogConfig],
+        now_ms: int,
+        belongs: Belongs = lambda _topic, _partition, _id: True,
+        deleted: Container[bytes] = frozenset(),
     ) -> None:
         """Open every partition in the directory, and the directory itself if `open` was not called.
 
         `configs` returns a topic's settings by its name; `belongs(topic, partition, topic id)` tells whether the
-        cluster knows a partition. After an unclean stop this reads all that was not flushed; raises RecoveryStopped if
-        `recovery` is stopped meanwhile.
+        cluster knows a partition, `deleted` has the ids of topics that it did. After an unclean stop this reads all
+        that was not flushed; raises RecoveryStopped if `recovery` is stopped meanwhile.
         """
         if self._lock_fd < 0:
             self.open()
@@ -164,7 +170,7 @@ class LogDirectory:
             passed("load.unmarked")
         self._now_ms = now_ms
         try:
-            self._load_logs(configs, now_ms, belongs)
+            self._load_logs(configs, now_ms, belongs, deleted)
         except BaseException:
             self.close(clean=False)
             raise
@@ -177,7 +183,9 @@ class LogDirectory:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
-    def _load_logs(self, configs: Callable[[str], LogConfig], now_ms: int, belongs: Belongs) -> None:
+    def _load_logs(
+        self, configs: Callable[[str], LogConfig], now_ms: int, belongs: Belongs, deleted: Container[bytes]
+    ) -> None:
         stored = self._checkpointer.read()
         cleaned = checkpoints.read_offsets(self._path(checkpoints.CLEANER_OFFSETS))
         any_may_be = not checkpoints.is_whole(self._path(checkpoints.CLEANER_OFFSETS), cleaned)
@@ -185,10 +193,10 @@ class LogDirectory:
         for path in found.deleted:
             self._departures.discard(path, now_ms)
         self.futures += found.futures
+        known = [(key, path) for key, path in found.partitions if self._is_known(belongs, deleted, key, path)]
         unread = 0
         if not self.was_clean:
-            unread = bytes_to_recover((path, stored.recovery_points.get(key, 0)) for key, path in found.partitions)
-        known = [(key, path) for key, path in found.partitions if self._is_known(belongs, key, path)]
+            unread = bytes_to_recover((path, stored.recovery_points.get(key, 0)) for key, path in known)
         progress = self.recovery
         progress.begin(unread, len(known))
 
@@ -220,11 +228,15 @@ class LogDirectory:
         if not self.logs.keys() >= stored.keys:
             self.checkpoint()  # an entry of a partition that is gone would count for a new one of its name
 
-    def _is_known(self, belongs: Belongs, key: Key, path: str) -> bool:
-        known = belongs(*key, checkpoints.read_topic_id(path))
-        if not known:
+    def _is_known(self, belongs: Belongs, deleted: Container[bytes], key: Key, path: str) -> bool:
+        topic_id = checkpoints.read_topic_id(path)
+        if belongs(*key, topic_id):
+            return True
+        if topic_id is not None and topic_id.bytes in deleted:
+            self._departures.take(key, path, self._now_ms)
+        else:
             logger.warning("%s belongs to no topic of the cluster and is left as it is", path)
-        return known
+        return False
 
     # -- failure ----------------------------------------------------------------------------------------------
 
@@ -338,6 +350,15 @@ class LogDirectory:
     def sync(self) -> None:
         """Let partitions created since the last call survive a power loss; raises OSError."""
         sync_directory(self.directory)
+
+    def sync_by_thread(self) -> Future[None]:
+        """Do so on a thread."""
+        return self._flusher.pool.submit(sync_directory, self.directory)
+
+    @property
+    def departing(self) -> bool:
+        """Whether the directory of a deleted partition still has the partition's name."""
+        return self._departures.pending
 
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
         """Take partitions away at once; their files are removed `file.delete.delay.ms` later.
@@ -461,8 +482,7 @@ class LogDirectory:
     def _flush_due(self, log: PartitionLog, now_ms: int) -> Divided[None]:
         self._remove_doomed(log, now_ms)
         yield from log.delete_below_start(now_ms)
-        sealed_unflushed = log.recovery_point < log.segments.active.base_offset
-        if sealed_unflushed or now_ms - log.last_flush_ms >= log.config.flush_ms:
+        if log.wants_flush or now_ms - log.last_flush_ms >= log.config.flush_ms:
             self._flusher.submit(log)
 
     def _expire_producers(self, log: PartitionLog, now_ms: int) -> Divided[None]:

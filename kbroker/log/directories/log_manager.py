@@ -13,8 +13,8 @@ import errno
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Container, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from kbroker.config.model import ALL_DIRS
@@ -111,12 +111,18 @@ class LogManager:
             manager.fail(error)
             logger.error("log directory %s is offline: %s", manager.directory, error)
 
-    def load(self, configs: Callable[[str], LogConfig], now_ms: int, belongs: Belongs) -> None:
+    def load(
+        self,
+        configs: Callable[[str], LogConfig],
+        now_ms: int,
+        belongs: Belongs,
+        deleted: Container[bytes] = frozenset(),
+    ) -> None:
         """Open every partition, all directories at once where there is much to read; begin interrupted moves again."""
 
         def load_one(manager: LogDirectory) -> None:
             try:
-                manager.load(configs, now_ms, belongs)
+                manager.load(configs, now_ms, belongs, deleted)
             except OSError as error:
                 if manager is self.metadata:
                     raise
@@ -228,6 +234,15 @@ class LogManager:
                 failure = error
         if failure is not None:
             raise failure
+
+    @property
+    def departing(self) -> bool:
+        """Whether a deleted partition's directory may still have its name; one that is offline tells nothing."""
+        return self.some_offline or any(manager.departing for manager in self.managers)
+
+    def sync_by_threads(self) -> list[Future[None]]:
+        """Bring what has been created and renamed to the disk."""
+        return [manager.sync_by_thread() for manager in self.online]
 
     def save_log_starts(self) -> None:
         for manager in self.online:

@@ -1,7 +1,8 @@
 """The `<offset>.snapshot` files, which hold what a partition remembers of each producer.
 
 Owns the format, and which snapshots exist: one at the base of each segment, and the newest. Never judges a batch. A
-snapshot that cannot be read is removed, for the log says the same, only slower.
+snapshot that cannot be read is removed, for the log says the same, only slower. Only where segments are deleted does
+the log not say it any more: the newest snapshot that is surely on disk (`unsynced`) then stays until a newer one is.
 
     version i16 (1) | CRC-32C u32 of what follows | count i32 | entries of
     producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 |
@@ -14,7 +15,7 @@ import logging
 import os
 import struct
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -97,12 +98,15 @@ def write_snapshot(path: str, entries: Collection[ProducerEntry], *, sync: bool)
 class Snapshots:
     """Snapshot files of one partition, by the offset up to which each is valid."""
 
-    __slots__ = ("_directory", "offsets")
+    __slots__ = ("_directory", "_outlived", "offsets", "unsynced")
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         names = (name for name in os.listdir(directory) if name.endswith(SNAPSHOT_SUFFIX))
         self.offsets = sorted(offset for offset in map(offset_of, names) if offset is not None)
+        self.unsynced: set[int] = set()
+        """Those that a flush has to bring to the disk."""
+        self._outlived: set[int] = set()  # which are at no segment's base, and go once a newer one is on the disk
 
     def move(self, directory: str) -> None:
         self._directory = directory
@@ -120,9 +124,11 @@ class Snapshots:
             return
         write_snapshot(self._path(offset), entries, sync=sync)
         insort(self.offsets, offset)
+        if not sync:
+            self.unsynced.add(offset)
 
-    def take_in_pieces(self, taking: SnapshotTaking[ProducerEntry], is_wanted: Callable[[], bool]) -> Divided[None]:
-        """Write down what is being taken; it counts once all of it is written. Raises OSError.
+    def take_in_pieces(self, taking: SnapshotTaking[ProducerEntry], is_wanted: Callable[[], bool]) -> Divided[bool]:
+        """Write down what is being taken; it counts once all of it is written, which is returned. Raises OSError.
 
         It is given up as soon as `is_wanted` says so. Nothing is lost by that, nor by a crash: the log is longer then
         from an older snapshot on.
@@ -138,18 +144,46 @@ class Snapshots:
                 crc, end = crc32c(body, crc), end + len(body)
                 yield
                 if not is_wanted():
-                    return
+                    return False
             write_all(file.fd, _head(taking.count, crc), 0)
             if path == self._path(offset) and offset not in self:
                 os.replace(temporary, path)
                 insort(self.offsets, offset)
+                self.unsynced.add(offset)
+            return True
         finally:
             with suppress(OSError):
                 remove_quietly(temporary)
 
-    def paths_from(self, offset: int) -> Iterator[str]:
-        """Paths of the snapshots at or beyond `offset`, for a flush, on any thread."""
-        return map(self._path, self.offsets[bisect_left(self.offsets, offset) :])
+    def doubt(self, offset: int) -> None:
+        """Count as not on disk, perhaps, what a crash left from `offset` on, and the newest."""
+        self.unsynced.update(self.offsets[bisect_left(self.offsets, offset) :])
+        self.unsynced.update(self.offsets[-1:])
+
+    def to_sync(self) -> dict[int, str]:
+        """Return the snapshots that a flush has to bring to the disk, with their paths."""
+        return {offset: self._path(offset) for offset in sorted(self.unsynced)}
+
+    def synced(self, offsets: Iterable[int]) -> list[str]:
+        """Hear what a flush has brought to the disk; returns the files of snapshots that are not needed any more."""
+        self.unsynced.difference_update(offsets)
+        newest = self.newest_synced
+        return [self.forget(offset) for offset in sorted(self._outlived) if offset < newest]
+
+    @property
+    def newest_offset(self) -> int:
+        """Where the newest snapshot is, -1 without one."""
+        return self.offsets[-1] if self.offsets else -1
+
+    @property
+    def newest_synced(self) -> int:
+        """Where the newest is that is surely on disk, -1 without one."""
+        return next((offset for offset in reversed(self.offsets) if offset not in self.unsynced), -1)
+
+    def outlive(self, offset: int) -> None:
+        """Hear that a snapshot is at no segment's base: it goes when a newer one is on the disk."""
+        if offset in self:
+            self._outlived.add(offset)
 
     def newest(self, upper: int) -> tuple[int, list[ProducerEntry]] | None:
         """Read the newest valid snapshot at or below `upper`; broken ones on the way are removed."""
@@ -168,6 +202,8 @@ class Snapshots:
 
     def forget(self, offset: int) -> str:
         """Count a snapshot no more; returns its file, for somebody to remove."""
+        self.unsynced.discard(offset)
+        self._outlived.discard(offset)
         if offset in self:
             del self.offsets[bisect_left(self.offsets, offset)]
         return self._path(offset)
@@ -175,11 +211,17 @@ class Snapshots:
     def forget_with_segments(self, offsets: Iterable[int]) -> list[str]:
         """Forget the snapshots at the bases of deleted segments; returns their files, for somebody to remove.
 
-        The newest there is stays: only that one tells of producers all of whose records are gone, until another one is
-        taken.
+        The newest on the disk stays, and what is newer: only that one tells of producers all of whose records are gone,
+        until another one is there.
         """
-        newest = self.offsets[-1] if self.offsets else -1
-        return [self.forget(offset) for offset in offsets if offset != newest and offset in self]
+        newest = self.newest_synced
+        files = []
+        for offset in offsets:
+            if offset >= newest:
+                self.outlive(offset)
+            elif offset in self:
+                files.append(self.forget(offset))
+        return files
 
     def remove_outside(self, lower: int, upper: int) -> None:
         """Remove snapshots at or below `lower` and beyond `upper`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 
 from kbroker.divided import Divided, whole
 from kbroker.log import partition_log
+from kbroker.log.files import sync_directory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.log.producers.producer_state import ProducerEntry
+from tests.crash.power import Power
 from tests.log.builders import HOUR, NOW, batch, committed, open_log
 
 PRODUCERS = 2000
@@ -41,6 +44,12 @@ class World:
     def roll(self) -> int:
         self.log.roll(NOW)
         return self.log.log_end_offset
+
+    def copied(self, name: str) -> Path:
+        """Return a copy of the directory, as a crash would leave it."""
+        target = self.directory.with_name(name)
+        shutil.copytree(self.directory, target)
+        return target
 
     def content(self, offset: int) -> list[ProducerEntry]:
         return decode_snapshot((self.directory / f"{offset:020d}.snapshot").read_bytes())
@@ -89,12 +98,22 @@ def test_a_roll_during_a_snapshot_takes_none(world: World) -> None:
     world.produce(0)
     world.roll()
     assert not world.later
+    world.produce(0)
+    caught_up = world.log.log_end_offset
+    expected = known(world.log.active_producers())
     whole(taking)
     assert world.log._snapshots.offsets == [first]
     world.produce(0)
+    whole(world.later.popleft())
+    assert world.log._snapshots.offsets == [first, caught_up], "what rolled meanwhile is behind one, too"
+    assert known(world.content(caught_up)) == expected
+    assert not world.later
+    world.produce(0)
     second = world.roll()
     whole(world.later.popleft())
-    assert world.log._snapshots.offsets == [first, second]
+    assert world.log._snapshots.offsets == [first, caught_up, second]
+    world.log.flush(NOW)
+    assert world.log._snapshots.offsets == [first, second], "one that is at no segment's base goes with the next"
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, None])
@@ -141,20 +160,64 @@ def test_close_ends_it(world: World) -> None:
     assert known(world.content(end)) == expected
 
 
-def test_the_last_snapshot_stays_when_its_segment_goes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_wait_for_the_snapshot_that_knows_what_they_tell(world: World) -> None:
     """Producers all of whose records are deleted are known after a crash, also while the next snapshot is taken."""
     first = world.roll()
     whole(world.later.popleft())
+    world.log.flush(NOW)
     world.produce(0)
     world.roll()
     committed(world.log)
     world.log.update_config(replace(LogConfig(), retention_bytes=0))
     world.log.delete_old_segments(NOW)
-    assert world.log.segments.bases[0] > first
+    assert world.log.segments.bases[0] == first
     expected = known(world.log.active_producers())
-    again = open_log(world.directory, clean=False)
-    found = known(again.active_producers())
-    assert found.keys() == expected.keys()
+    copied = world.copied("crashed")
+    assert known(open_log(copied, clean=False).active_producers()) == expected
+    whole(world.later.popleft())
+    world.log.delete_old_segments(NOW)
+    assert world.log.segments.bases[0] == first, "it is not on disk"
+    world.log.flush(NOW)
+    world.log.delete_old_segments(NOW)
+    assert world.log.segments.bases[0] > first
+    copied = world.copied("crashed-later")
+    assert known(open_log(copied, clean=False).active_producers()) == expected
+
+
+def test_a_snapshot_that_a_flush_has_overtaken_is_brought_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush that moves the recovery point past it may come before it is written."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    power = Power(root)
+    with power.watched(monkeypatch):
+        world = World(root / "topic-0")
+        first = world.roll()
+        whole(world.later.popleft())
+        world.log.flush(NOW)
+        world.produce(0)
+        second = world.roll()
+        taking = world.later.popleft()
+        next(taking)
+        world.log.flush(NOW)
+        assert world.log.recovery_point == second == world.log.log_end_offset
+        whole(taking)
+        committed(world.log)
+        expected = known(world.log.active_producers())
+        world.log.update_config(replace(LogConfig(), retention_bytes=0))
+        for label, base in (("before", first), ("after", second)):
+            assert world.log.wants_flush == (label == "before")
+            world.log.delete_old_segments(NOW)
+            world.log.purge_deleted(NOW + HOUR)
+            assert world.log.segments.bases[0] == base
+            for directory in (root, world.directory):
+                sync_directory(str(directory))  # as a file system may by itself: names, without what is in the files
+            power.after_power_loss(tmp_path / label)
+            again = open_log(tmp_path / label / "topic-0", clean=False, recovery_point=second, log_start_offset=second)
+            assert known(again.active_producers()) == expected
+            world.log.flush(NOW)
+    assert world.log._snapshots.offsets == [second], "the older one, which alone was safe, is not needed any more"
 
 
 def test_nothing_is_noted_while_none_is_taken(world: World) -> None:
