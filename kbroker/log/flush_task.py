@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kbroker.log.files import FileHandle, sync_directory, sync_file
@@ -23,8 +24,8 @@ class FlushTask:
     """What has to be written to disk so that a log is safe up to `end_offset`."""
 
     active: FileHandle
-    paths: list[str]
-    """Sealed files, oldest first."""
+    paths: Iterable[str]
+    """Sealed files, oldest first. There may be many thousands, so each gets its name when its turn comes."""
     directory: str | None
     end_offset: int
     snapshots: list[int]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, overload
 
 from kbroker.log.doomed_files import DoomedFiles
-from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_of, remove_quietly
+from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name, offset_of, remove_quietly
 from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.segment.segment import Segment
@@ -208,9 +208,11 @@ class Segments:
 
     # -- files ------------------------------------------------------------------------------------------------
 
-    def sealed_paths_from(self, offset: int) -> list[str]:
-        """Return the log files, but the active one's, that hold what lies at or beyond `offset`."""
-        return [segment.path() for segment in self.items[self.index_at(offset) : -1]]
+    def sealed_paths_from(self, offset: int) -> Iterator[str]:
+        """Return the log files, but the active one's, that hold what lies at or beyond `offset`; for any thread."""
+        # By their offsets: who holds a segment keeps its file open when that is deleted.
+        directory, bases = self._directory, self.bases[self.index_at(offset) : -1]
+        return (offset_name(directory, base, LOG_SUFFIX) for base in bases)
 
     def use(self, files: OpenFiles) -> None:
         """Close all files; from now on `files` says how many may be open."""

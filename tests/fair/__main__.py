@@ -1,6 +1,6 @@
 """How long a quiet client waits beside each row of the table, and what the broker's memory grows by.
 
-    python -m tests.fair [--kafka] [--only TEXT] [--elements N] [--topics N]
+    python -m tests.fair [--kafka] [--only TEXT] [--elements N] [--topics N] [--patience SECONDS]
 
 A broker runs in a process of its own, as does the quiet client. Prints a line for each row and the worst at the end.
 """
@@ -23,12 +23,14 @@ from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
 from compat_tests.harness.parts import fetch
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.fair.long_requests import TOPIC
 from tests.fair.rows import Row, World, every_row
 
-DEADLINE_SECONDS = 120.0
+PATIENCE_SECONDS = 120.0
 _CHUNK = 1 << 20
+_GROUPS, _TRANSACTIONS = 0, 1
 
 
 class Quiet:
@@ -39,18 +41,20 @@ class Quiet:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def begin(self) -> None:
+        """Forget the waits so far. What was said is heard before this returns, so that an end may follow at once."""
         self._say("begin")
 
     def end(self) -> dict[str, float]:
-        self._say("end")
-        assert self._process.stdout is not None
-        told: dict[str, float] = json.loads(self._process.stdout.readline() or "{}")
-        return told
+        """Return the waits since the beginning, in seconds; nothing if it has ended."""
+        return self._say("end")
 
-    def _say(self, word: str) -> None:
+    def _say(self, word: str) -> dict[str, float]:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(word + "\n")
         self._process.stdin.flush()
+        told: dict[str, float] = json.loads(self._process.stdout.readline() or "{}")
+        return told
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -60,6 +64,9 @@ class Quiet:
         except subprocess.TimeoutExpired:  # it waits for an answer that does not come
             self._process.kill()
             self._process.wait()
+        finally:
+            assert self._process.stdout is not None
+            self._process.stdout.close()
 
 
 class Memory:
@@ -99,11 +106,11 @@ class Answer:
         return len(self._head) >= 4 and self.received >= 4 + int.from_bytes(self._head[:4], "big")
 
 
-def send(address: str, row: Row, world: World) -> str:
-    """Do what a row does; return what came of it."""
+def send(address: str, row: Row, world: World, patience: float = PATIENCE_SECONDS) -> str:
+    """Do what a row does; return what came of it. An answer that does not come, or stops, is given up."""
     host, _, port = address.rpartition(":")
     received = 0
-    with socket.create_connection((host, int(port)), timeout=DEADLINE_SECONDS) as sock:
+    with socket.create_connection((host, int(port)), timeout=patience) as sock:
         try:
             for frame in row.frames(world):
                 sock.sendall(frame)
@@ -133,6 +140,10 @@ def prepare(address: str, topics: int) -> bytes:
             ]
             client.ask(CreateTopicsRequest(topics=wanted, timeout_ms=60_000), 7)
         deadline = time.monotonic() + 60
+        for kind in (_GROUPS, _TRANSACTIONS):  # their coordinators come to be when they are first looked for
+            while client.ask(FindCoordinatorRequest(key="fair", key_type=kind), 2).error_code:
+                assert time.monotonic() < deadline, "no coordinator"
+                time.sleep(0.1)
         while True:
             answer = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]), 12)
             if not answer.topics[0].error_code:
@@ -152,15 +163,15 @@ def broker(kafka: bool) -> Iterator[BrokerProcess]:
             yield running
 
 
-_read = {"at": 0}
+_read: dict[Path, int] = {}
 
 
 def told_by(running: BrokerProcess) -> Iterator[str]:
     """Yield what the broker has said since the last time of something that held its loop."""
     with open(running.log_file, "rb") as file:
-        file.seek(_read["at"])
+        file.seek(_read.get(running.log_file, 0))
         text = file.read()
-        _read["at"] += len(text)
+        _read[running.log_file] = file.tell()
     for line in text.decode(errors="replace").splitlines():
         if "held for" in line:
             yield line[line.index("the event loop") :] if "the event loop" in line else line
@@ -176,7 +187,7 @@ def measure(running: BrokerProcess, rows: list[Row], options: argparse.Namespace
             before = memory.forget_peak()
             quiet.begin()
             started = time.perf_counter()
-            outcome = send(running.bootstrap, row, world)
+            outcome = send(running.bootstrap, row, world, options.patience)
             seconds = time.perf_counter() - started
             told: dict[str, Any] = quiet.end()
             grown = memory.peak() - before
@@ -199,6 +210,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose name has this text")
     parser.add_argument("--elements", type=int, default=300_000, help="the most elements of a list")
     parser.add_argument("--topics", type=int, default=0, help="further topics in the cluster")
+    parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS, help="seconds to wait for an answer")
     options = parser.parse_args()
     rows = [row for row in every_row() if options.only in row.name]
     with broker(options.kafka) as running:

@@ -1,6 +1,6 @@
 """The quiet client: asks for ApiVersions each millisecond and notes how long it waits. A process of its own.
 
-    python -m tests.fair.quiet <host:port>       "begin" and "end" on its input; at each end a line of JSON
+    python -m tests.fair.quiet <host:port>       "begin" and "end" on its input; at each of them a line of JSON
 
 Owns the waits. Never shares an interpreter with whoever is loud.
 """
@@ -24,15 +24,11 @@ def main(address: str) -> None:
     with WireClient(address, client_id="quiet") as client:
         while True:
             if select.select([sys.stdin], [], [], PAUSE_SECONDS)[0]:
-                line = sys.stdin.readline().strip()
-                if not line:
+                if not sys.stdin.readline():
                     return
-                if line == "end":
-                    waits.sort()
-                    told = (
-                        {"longest": waits[-1], "middle": waits[len(waits) // 2], "asked": len(waits)} if waits else {}
-                    )
-                    print(json.dumps(told), flush=True)
+                waits.sort()
+                told = {"longest": waits[-1], "middle": waits[len(waits) // 2], "asked": len(waits)} if waits else {}
+                print(json.dumps(told), flush=True)
                 waits.clear()
             started = time.perf_counter()
             client.ask(request, 3)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.cluster_state import ClusterState
+from kbroker.divided import whole
 from kbroker.group_coordinator import coordinator
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group
 from kbroker.group_coordinator.groups.store import Groups
@@ -95,3 +96,10 @@ def test_offsets_that_are_asked_for_again_are_answered_again_within_a_bound(
     assert found == [(10, E.NONE)] * 4 + [(-1, E.INVALID_REQUEST)] * 2
     one = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0] * 6)])
     assert [p.error_code for p in node.ask(one, 7).topics[0].partitions] == [E.NONE] * 4 + [E.INVALID_REQUEST] * 2
+
+
+def test_groups_that_are_not_there_share_their_list_of_members() -> None:
+    for version in (5, 6):
+        a, b = (whole(describe_group(Groups(), group_id, version)) for group_id in "ab")
+        assert a.members is b.members
+        assert a.members == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 
 import pytest
@@ -227,3 +228,36 @@ def test_a_segment_rests_with_its_largest_timestamp_indexed(tmp_path: Path) -> N
             header = parse_header(path.read_bytes()[-SIZE:])
             last = path.with_suffix(".timeindex").read_bytes()[-12:]
             assert int.from_bytes(last[:8], "big") == header.max_timestamp, path
+
+
+def test_deleting_segments_removes_no_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removing waits for the disk, so that somebody else does it: segments' files when they are due, snapshots soon."""
+    log = open_log(tmp_path / "topic-0", config=LogConfig(segment_bytes=SIZE))
+    append(log, 6)
+    committed(log)
+    log.flush(NOW)
+    removed: list[str] = []
+    with monkeypatch.context() as patch:
+        for name in ("unlink", "remove"):
+            patch.setattr(os, name, removed.append)
+        assert log.advance_log_start(4, NOW)
+    assert removed == []
+    assert log.segments.bases == [4, 5]
+    names = {os.path.basename(path) for path in log.take_doomed(NOW, 100)}
+    assert names == {f"{base:020}.snapshot" for base in (1, 2, 3)}
+
+
+def test_a_flush_that_is_under_way_holds_no_segment(tmp_path: Path) -> None:
+    """Or a segment that is deleted meanwhile would be taken for one that somebody reads, and its file opened."""
+    log = open_log(tmp_path / "topic-0", config=LogConfig(segment_bytes=SIZE))
+    append(log, 6)
+    committed(log)
+    task = log.begin_flush()
+    assert task is not None
+    segments = [weakref.ref(segment) for segment in log.segments.items[:4]]
+    log.advance_log_start(4, NOW)
+    assert [segment() for segment in segments] == [None] * 4
+    task.run()
+    log.end_flush(task, NOW)
+    assert task.error is None
+    assert log.recovery_point == 6

@@ -208,15 +208,20 @@ class Snapshots:
             del self.offsets[bisect_left(self.offsets, offset)]
         return self._path(offset)
 
-    def remove_with_segment(self, offset: int) -> None:
-        """Remove the snapshot at the base of a segment that was deleted, unless it is the newest on the disk.
+    def forget_with_segments(self, offsets: Iterable[int]) -> list[str]:
+        """Forget the snapshots at the bases of deleted segments; returns their files, for somebody to remove.
 
-        Only that one tells of producers all of whose records are gone, until another one is there.
+        The newest on the disk stays, and what is newer: only that one tells of producers all of whose records are gone,
+        until another one is there.
         """
-        if offset < self.newest_synced:
-            self.remove(offset)
-        else:
-            self.outlive(offset)
+        newest = self.newest_synced
+        files = []
+        for offset in offsets:
+            if offset >= newest:
+                self.outlive(offset)
+            elif offset in self:
+                files.append(self.forget(offset))
+        return files
 
     def remove_outside(self, lower: int, upper: int) -> None:
         """Remove snapshots at or below `lower` and beyond `upper`."""
