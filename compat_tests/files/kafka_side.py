@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compat_tests.harness.zookeeper import ZooKeeper
-from kbroker.controller.embedded import EmbeddedStore
+from kbroker.controller.embedded_store import EmbeddedStore
 from kbroker.log import checkpoints
 from kbroker.log.directories import meta_properties
 

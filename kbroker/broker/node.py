@@ -31,7 +31,7 @@ from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpo
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.controller import Controller, TopicDefaults
-from kbroker.controller.embedded import JOURNAL, SNAPSHOT, EmbeddedStore
+from kbroker.controller.embedded_store import JOURNAL, SNAPSHOT, EmbeddedStore
 from kbroker.controller.features import TRANSACTION_VERSION
 from kbroker.controller.internal_topics import internal_topics
 from kbroker.group_coordinator.config import group_config

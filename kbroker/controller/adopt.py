@@ -19,7 +19,7 @@ from kbroker.config.table import TOPIC
 from kbroker.config.values import parse_all
 from kbroker.controller.adopt_producer_ids import first_unused_producer_id
 from kbroker.controller.controller import Controller, TopicDefaults
-from kbroker.controller.embedded import EmbeddedStore
+from kbroker.controller.embedded_store import EmbeddedStore
 from kbroker.log import checkpoints
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.directories import meta_properties

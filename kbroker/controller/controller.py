@@ -27,7 +27,7 @@ from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, 
 from kbroker.controller import decide
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
 from kbroker.controller.internal_topics import InternalTopic
-from kbroker.controller.store import Change, Delete, MetadataStore, Put
+from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import new_uuid, parse_uuid, uuid_text

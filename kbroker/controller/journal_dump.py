@@ -1,7 +1,7 @@
 """Print the metadata journal and its snapshot, line by line, as `kbroker log dump` does with all other files.
 
-Owns their text; the bytes are embedded.py's. Never judges what it prints beyond the CRC, never writes, and never prints
-the values of configs that are secrets.
+Owns their text; the bytes are embedded_store.py's. Never judges what it prints beyond the CRC, never writes, and never
+prints the values of configs that are secrets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kbroker.config.table import broker_key
-from kbroker.controller.embedded import JOURNAL, NEXT, SNAPSHOT, parse_line
+from kbroker.controller.embedded_store import JOURNAL, NEXT, SNAPSHOT, parse_line
 
 FILES: Final = (JOURNAL, NEXT, SNAPSHOT)
 _HIDDEN: Final = "(hidden)"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from itertools import islice
 
-from kbroker.controller.store import Node
+from kbroker.controller.store_interface import Node
 from kbroker.protocol.checksum import crc32c
 
 Steps = Generator["Callable[[], object] | None", None, None]

@@ -6,7 +6,7 @@ parked Fetch or JoinGroup holds back what is behind it. Never knows what a reque
 
 A connection runs requests for a slice of the loop's turn (turns.py) and then waits behind others; so does a long
 request, which comes in pieces (divided.py). Memory: all connections receive into one buffer that the server owns; only
-what cannot be used yet is kept by a connection (frames.py), and counted where it is more than small (memory.py).
+what cannot be used yet is kept by a connection (frames.py), and counted where it is more than small (memory_budget.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.network.dispatch import Dispatcher, Work
 from kbroker.network.frames import FIRST_GROWTH, BadFrame, FrameBuffer
 from kbroker.network.loop_watch import HELD_LONG, LoopWatch
-from kbroker.network.memory import Memory
+from kbroker.network.memory_budget import Memory
 from kbroker.network.outbox import BY_FILE_BYTES, GATHERED_BYTES, TINY_BYTES, Outbox, is_range
 from kbroker.network.turns import LONG, NOTED, SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill

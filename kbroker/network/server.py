@@ -22,7 +22,7 @@ from kbroker.network.address_in_use import process_on
 from kbroker.network.connection import RECEIVE_BYTES, Connection
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.loop_watch import LoopWatch
-from kbroker.network.memory import Memory
+from kbroker.network.memory_budget import Memory
 from kbroker.network.refusals import Refusals
 from kbroker.network.turns import SLICE, Turns, now
 

@@ -3,8 +3,8 @@
 Owns the five codecs by their number in a batch's attributes: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd. Never looks at
 what the bytes mean. How a codec is read piece by piece is in unpacking.py.
 
-Snappy on the wire is what Java's SnappyOutputStream writes (unpacking.py), in blocks of 32 kB.
-Lz4 is the frame format with independent blocks, which is all that Java's reader takes.
+Snappy has a module of its own (snappy_format.py). Lz4 is the frame format with independent blocks, which is all that
+Java's reader takes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,8 @@ import lz4.frame
 import zstandard
 
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.unpacking import (
-    PIECE,
-    XERIAL_HEADER,
-    too_large,
-    unpack_gzip,
-    unpack_lz4,
-    unpack_snappy,
-    unpack_zstd,
-)
+from kbroker.protocol.snappy_format import compress_snappy, pack_snappy, unpack_snappy
+from kbroker.protocol.unpacking import PIECE, too_large, unpack_gzip, unpack_lz4, unpack_zstd
 from kbroker.protocol.wire import Buffer
 
 NONE: Final = 0
@@ -36,7 +29,6 @@ ZSTD: Final = 4
 
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_XERIAL_BLOCK = 32768
 _DEFAULT_LZ4_LEVEL = 9  # Kafka's number for "the fast compressor"; every other number asks for the high compressor
 _DEFAULT_ZSTD_LEVEL = 3
 _GZIP_STEP = 16384  # some hundred us
@@ -55,7 +47,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
         packer = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
         return packer.compress(data) + packer.flush()
     if codec == SNAPPY:
-        return _compress_snappy(memoryview(data))
+        return compress_snappy(memoryview(data))
     if codec == LZ4:
         return bytes(
             lz4.frame.compress(
@@ -84,7 +76,7 @@ def pack(codec: int, pieces: Iterable[bytes], size: int, level: int | None = Non
             yield deflater.compress(piece)
         yield deflater.flush()
     elif codec == SNAPPY:
-        yield from _pack_snappy(_cut(pieces, PIECE))
+        yield from pack_snappy(_cut(pieces, PIECE))
     elif codec == LZ4:
         framer = lz4.frame.LZ4FrameCompressor(
             compression_level=_lz4_level(level), block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False
@@ -154,30 +146,3 @@ def unpack(codec: int, data: Buffer, max_bytes: int) -> Iterator[bytes]:
         if left < 0:
             raise too_large(max_bytes)
         yield piece
-
-
-def _compress_snappy(data: memoryview) -> bytes:
-    blocks = (_snappy_block(data[start : start + _XERIAL_BLOCK]) for start in range(0, len(data), _XERIAL_BLOCK))
-    return b"".join((XERIAL_HEADER, *blocks))
-
-
-def _pack_snappy(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    yield XERIAL_HEADER
-    held = b""
-    for piece in pieces:
-        held += piece
-        start = 0
-        while len(held) - start >= _XERIAL_BLOCK:
-            yield _snappy_block(memoryview(held)[start : start + _XERIAL_BLOCK])
-            start += _XERIAL_BLOCK
-        held = held[start:]
-        yield b""
-    if held:
-        yield _snappy_block(memoryview(held))
-
-
-def _snappy_block(data: memoryview) -> bytes:
-    import snappy  # late, as in snappy_blocks.py
-
-    block = snappy.compress(bytes(data))
-    return len(block).to_bytes(4) + bytes(block)

@@ -4,9 +4,8 @@ Owns how far each codec may go in one step: a step takes in some kilobytes, give
 nothing. Never keeps what it gave out, never knows what the bytes mean, and has no bound on all steps together: whoever
 takes the pieces counts them.
 
-Snappy on the wire is what Java's SnappyOutputStream writes: an 8-byte magic, two i32 versions, then blocks, each an
-i32 length and one raw snappy block of at most 32 kB of input. A section without that magic is one raw snappy block.
-Zstd frames are cut at their blocks, which unpack to 128 kB each at most.
+Snappy has a module of its own (snappy_format.py). Zstd frames are cut at their blocks, which unpack to 128 kB each at
+most.
 """
 
 from __future__ import annotations
@@ -19,15 +18,12 @@ import lz4.frame
 import zstandard
 
 from kbroker.protocol.errors import Malformed, Undecodable
-from kbroker.protocol.snappy_blocks import unpack_block
 
 PIECE: Final = 65536
-XERIAL_HEADER: Final = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 
 _GZIP_INPUT = 16384  # of the shortest blocks, which take longest for their size: some ms
 _GZIP_MEMBER = b"\x1f\x8b"
 _GZIP_FORMAT = 31  # zlib's number for gzip's header and trailer, with the largest window
-_XERIAL_MAGIC = XERIAL_HEADER[:8]
 _RLE_BLOCK, _COMPRESSED_BLOCK = 1, 2
 _ZSTD_BLOCK = 128 << 10
 _ZSTD_INPUT = 16384
@@ -61,27 +57,6 @@ def unpack_gzip(data: memoryview) -> Iterator[bytes]:
                 unpacker = zlib.decompressobj(_GZIP_FORMAT)
     except zlib.error as error:
         raise Undecodable(f"broken gzip data: {error}") from error
-
-
-def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
-    """Yield what raw snappy blocks hold; raises Undecodable, or Malformed before one is more than is left."""
-    if data[:8] != _XERIAL_MAGIC:
-        yield from unpack_block(data, max_bytes)
-        return
-    position, left = len(XERIAL_HEADER), max_bytes
-    while position < len(data):
-        if data[position : position + 8] == _XERIAL_MAGIC:  # streams may be concatenated
-            position += len(XERIAL_HEADER)
-            yield b""
-            continue
-        size = int.from_bytes(data[position : position + 4])
-        position += 4
-        if size == 0 or position + size > len(data):
-            raise Undecodable(f"snappy block of {size} bytes does not fit in its batch")
-        for piece in unpack_block(data[position : position + size], left):
-            left -= len(piece)
-            yield piece
-        position += size
 
 
 def unpack_lz4(data: memoryview) -> Iterator[bytes]:

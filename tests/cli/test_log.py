@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from kbroker import Broker
-from kbroker.controller.embedded import EmbeddedStore
-from kbroker.controller.store import Put
+from kbroker.controller.embedded_store import EmbeddedStore
+from kbroker.controller.store_interface import Put
 from kbroker.log import checkpoints
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.controller.adopt import AdoptError, adopt
 from kbroker.controller.controller import Controller, TopicDefaults
-from kbroker.controller.embedded import JOURNAL, EmbeddedStore
+from kbroker.controller.embedded_store import JOURNAL, EmbeddedStore
 from kbroker.log import checkpoints
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError, lock_directory

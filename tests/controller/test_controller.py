@@ -12,9 +12,9 @@ from kbroker.cluster_state import BrokerEndpoint, TopicState
 from kbroker.controller import controller as module
 from kbroker.controller.controller import Controller, TopicDefaults
 from kbroker.controller.decide import topic_name_fault
-from kbroker.controller.embedded import EmbeddedStore
+from kbroker.controller.embedded_store import EmbeddedStore
 from kbroker.controller.internal_topics import InternalTopic
-from kbroker.controller.store import Put
+from kbroker.controller.store_interface import Put
 from kbroker.protocol.errors import ApiError, ErrorCode
 from tests.tries import tries
 

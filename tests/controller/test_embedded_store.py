@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.cluster_state import BrokerEndpoint
-from kbroker.controller import embedded
+from kbroker.controller import embedded_store
 from kbroker.controller.controller import Controller, TopicDefaults
-from kbroker.controller.embedded import JOURNAL, SNAPSHOT, CorruptMetadata, EmbeddedStore
-from kbroker.controller.store import Delete, Put, VersionConflict
+from kbroker.controller.embedded_store import JOURNAL, SNAPSHOT, CorruptMetadata, EmbeddedStore
+from kbroker.controller.store_interface import Delete, Put, VersionConflict
 
 
 def test_what_was_written_is_there_after_reopening(tmp_path):
@@ -112,7 +112,7 @@ def test_zeros_in_the_last_line_are_what_a_loss_of_power_leaves(tmp_path, length
 
 
 def test_the_journal_is_folded_into_a_snapshot(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "_COMPACT_BYTES", 500)
+    monkeypatch.setattr(embedded_store, "_COMPACT_BYTES", 500)
     store = EmbeddedStore(str(tmp_path))
     for i in range(50):
         store.write([Put(f"/n/{i % 7}", {"i": i})])
@@ -156,7 +156,7 @@ def test_reopening_gives_what_a_dictionary_gives(changes, tmp_path_factory):
 
 
 def test_a_journal_that_is_missing_beside_a_snapshot_stops_the_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "_COMPACT_BYTES", 10)
+    monkeypatch.setattr(embedded_store, "_COMPACT_BYTES", 10)
     store = EmbeddedStore(str(tmp_path))
     store.write([Put("/a", {})])
     store.close()
@@ -182,15 +182,15 @@ def test_a_journal_that_is_missing_beside_a_snapshot_stops_the_start(tmp_path, m
 @settings(deadline=None)
 def test_a_line_is_plain_json(entries):
     listed = [list(entry) for entry in entries] * 2
-    line = embedded._line(listed)
-    assert embedded.parse_line(line[:-1]) == listed
+    line = embedded_store._line(listed)
+    assert embedded_store.parse_line(line[:-1]) == listed
     assert line[9:-1] == json.dumps(listed, separators=(",", ":")).encode()
 
 
 def test_a_value_that_many_share_is_encoded_once(tmp_path, monkeypatch):
     encoded = []
-    encode = embedded._encode
-    monkeypatch.setattr(embedded, "_encode", lambda value: encoded.append(value) or encode(value))
+    encode = embedded_store._encode
+    monkeypatch.setattr(embedded_store, "_encode", lambda value: encoded.append(value) or encode(value))
     controller = Controller(EmbeddedStore(str(tmp_path)), "cluster", TopicDefaults(1, 1, {}))
     controller.register_broker(BrokerEndpoint(1, "localhost", 9092))
     controller.put_topics([controller.plan_topic("t", 1000, 1)])

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.controller import embedded, metadata_snapshot
-from kbroker.controller.embedded import JOURNAL, NEXT, SNAPSHOT, CorruptMetadata, EmbeddedStore
-from kbroker.controller.store import Change, Delete, Put
+from kbroker.controller import embedded_store
+from kbroker.controller import metadata_snapshot
+from kbroker.controller.embedded_store import JOURNAL, NEXT, SNAPSHOT, CorruptMetadata, EmbeddedStore
+from kbroker.controller.store_interface import Change, Delete, Put
 from tests.crash.power import Power
 
 SEED = 20261122
@@ -140,7 +141,7 @@ def test_one_that_was_cut_off_is_ended_later(tmp_path: Path, seed: int) -> None:
 
 def test_it_goes_on_beside_requests_and_is_told_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is encoded at once is little, and what is acknowledged meanwhile is on the disk."""
-    monkeypatch.setattr(embedded, "_COMPACT_BYTES", 40_000)
+    monkeypatch.setattr(embedded_store, "_COMPACT_BYTES", 40_000)
     encoded: list[int] = []
     real = json.dumps
 
@@ -182,7 +183,7 @@ def test_it_goes_on_beside_requests_and_is_told_to_nobody(tmp_path: Path, monkey
 
 
 def test_a_full_disk_ends_it_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_COMPACT_BYTES", 1000)
+    monkeypatch.setattr(embedded_store, "_COMPACT_BYTES", 1000)
     model = Model(SEED)
     store = EmbeddedStore(str(tmp_path))
     pwrite = os.pwrite
@@ -219,9 +220,9 @@ def begun(directory: Path) -> tuple[bytes, bytes]:
     begin, *rest = second.splitlines(keepends=True)
     lines = [begin]
     for line in rest:
-        entries = embedded.parse_line(line[:-1])
+        entries = embedded_store.parse_line(line[:-1])
         assert entries is not None
-        lines.append(embedded._line([["synced", 0], *entries]))
+        lines.append(embedded_store._line([["synced", 0], *entries]))
     (directory / NEXT).write_bytes(b"".join(lines))
     return first, b"".join(lines)
 

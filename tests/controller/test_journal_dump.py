@@ -7,10 +7,10 @@ from typing import Any
 
 from crc32c import crc32c
 
-from kbroker.controller import embedded
-from kbroker.controller.embedded import EmbeddedStore
+from kbroker.controller import embedded_store
+from kbroker.controller.embedded_store import EmbeddedStore
 from kbroker.controller.journal_dump import dump_journal
-from kbroker.controller.store import Delete, Put
+from kbroker.controller.store_interface import Delete, Put
 
 
 def dumped(path: Path) -> list[str]:
@@ -24,11 +24,11 @@ def raw(text: str) -> bytes:
 def test_batches_and_entries(tmp_path: Path) -> None:
     store = EmbeddedStore(str(tmp_path))
     store.write([Put("/a", {"x": 1}), Put("/a/b", {"y": "ü"})])
-    first = (tmp_path / embedded.JOURNAL).stat().st_size
+    first = (tmp_path / embedded_store.JOURNAL).stat().st_size
     store.write([Delete("/a")])
     store.close()
-    whole = (tmp_path / embedded.JOURNAL).stat().st_size
-    assert dumped(tmp_path / embedded.JOURNAL) == [
+    whole = (tmp_path / embedded_store.JOURNAL).stat().st_size
+    assert dumped(tmp_path / embedded_store.JOURNAL) == [
         f"position: 0 size: {first} count: 2 isvalid: true",
         '| put /a {"x":1}',
         '| put /a/b {"y":"\\u00fc"}',
@@ -38,14 +38,14 @@ def test_batches_and_entries(tmp_path: Path) -> None:
 
 
 def test_a_snapshot(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(embedded, "_COMPACT_BYTES", 10)
+    monkeypatch.setattr(embedded_store, "_COMPACT_BYTES", 10)
     store = EmbeddedStore(str(tmp_path))
     store.write([Put("/a", {"x": 1})])
     store.close()
-    (batch, entry) = dumped(tmp_path / embedded.SNAPSHOT)
+    (batch, entry) = dumped(tmp_path / embedded_store.SNAPSHOT)
     assert batch.endswith(" count: 1 isvalid: true")
     assert entry == '| load /a version: 1 {"x":1}'
-    assert dumped(tmp_path / embedded.JOURNAL)[1:] == ['| ["follows", 32]'], "a journal without any change"
+    assert dumped(tmp_path / embedded_store.JOURNAL)[1:] == ['| ["follows", 32]'], "a journal without any change"
 
 
 def test_secrets_are_not_shown(tmp_path: Path) -> None:

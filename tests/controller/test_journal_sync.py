@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-from kbroker.controller import embedded
-from kbroker.controller.embedded import JOURNAL, CorruptMetadata, EmbeddedStore
-from kbroker.controller.store import Put
+from kbroker.controller import embedded_store
+from kbroker.controller.embedded_store import JOURNAL, CorruptMetadata, EmbeddedStore
+from kbroker.controller.store_interface import Put
 
 PATIENCE_S = 30
 
@@ -152,7 +152,7 @@ def test_a_close_tells_of_what_the_last_sync_lost(tmp_path, monkeypatch):
 
 
 def test_a_compaction_whose_end_fails_leaves_no_hole(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "_COMPACT_BYTES", 200)
+    monkeypatch.setattr(embedded_store, "_COMPACT_BYTES", 200)
     store = EmbeddedStore(str(tmp_path))
     sync = os.fdatasync
 

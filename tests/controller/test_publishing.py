@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState
 from kbroker.controller.controller import Controller, TopicDefaults
-from kbroker.controller.store import Change, Node
+from kbroker.controller.store_interface import Change, Node
 from kbroker.protocol.errors import ApiError
 
 

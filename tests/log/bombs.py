@@ -14,7 +14,7 @@ import zstandard
 
 from kbroker.protocol.compression import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
 from kbroker.protocol.records import HEADER, HEADER_SIZE, LOG_OVERHEAD, compute_crc, put_number
-from kbroker.protocol.unpacking import XERIAL_HEADER
+from kbroker.protocol.snappy_format import XERIAL_HEADER
 
 BASE: Final = 1_700_000_000_000
 MINIMAL: Final = bytes([12, 0, 0, 0, 1, 1, 0])

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.controller.embedded import CorruptMetadata, EmbeddedStore
-from kbroker.controller.store import Put
+from kbroker.controller.embedded_store import CorruptMetadata, EmbeddedStore
+from kbroker.controller.store_interface import Put
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import LogDirectory

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.handlers.registry import CloseConnection
 from kbroker.network.connection import Connection, State
-from kbroker.network.memory import Memory
+from kbroker.network.memory_budget import Memory
 from kbroker.network.turns import TURN, Breadth, Turns, now
 
 DEADLINE = 10.0

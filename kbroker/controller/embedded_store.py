@@ -34,7 +34,7 @@ from typing import Any
 
 from kbroker.controller.journal_sync import JournalSync
 from kbroker.controller.metadata_snapshot import Steps, sync_directory, write_snapshot
-from kbroker.controller.store import ANY_VERSION, Change, Node, Put, VersionConflict
+from kbroker.controller.store_interface import ANY_VERSION, Change, Node, Put, VersionConflict
 from kbroker.failpoints import passed
 from kbroker.protocol.checksum import crc32c
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from kbroker.network import memory as module
-from kbroker.network.memory import DEFAULT_LIMIT, Memory
+from kbroker.network import memory_budget as module
+from kbroker.network.memory_budget import DEFAULT_LIMIT, Memory
 
 
 class Holder:

@@ -11,9 +11,9 @@ import snappy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.protocol import snappy_blocks
+from kbroker.protocol import snappy_format
 from kbroker.protocol.errors import Malformed, Undecodable
-from kbroker.protocol.snappy_blocks import unpack_block
+from kbroker.protocol.snappy_format import unpack_block
 from tests.tries import tries
 
 parts = st.lists(
@@ -22,7 +22,7 @@ parts = st.lists(
 
 
 def unpacked(block: bytes, at_once: int) -> bytes | type[Exception]:
-    with patch.object(snappy_blocks, "_AT_ONCE", at_once):
+    with patch.object(snappy_format, "_AT_ONCE", at_once):
         try:
             return b"".join(unpack_block(memoryview(block), 1 << 24))
         except Malformed as error:
@@ -38,7 +38,7 @@ def test_as_the_library(parts: list[bytes | tuple[bytes, int]], mutations: list[
         block[place % len(block)] = byte
     if cut == 1 and len(block) > 1:
         del block[-1]
-    with patch.object(snappy_blocks, "_REACH", 1 << 17):
+    with patch.object(snappy_format, "_REACH", 1 << 17):
         assert unpacked(bytes(block), -1) == unpacked(bytes(block), 1 << 24)
 
 
@@ -50,7 +50,7 @@ def test_what_is_random_and_what_repeats() -> None:
 
 def test_a_large_block_takes_steps_and_little_memory() -> None:
     block = bytes(snappy.compress(bytes(20 << 20)))
-    work = cast("Generator[bytes]", snappy_blocks._elements(memoryview(block), 4, 20 << 20))
+    work = cast("Generator[bytes]", snappy_format._elements(memoryview(block), 4, 20 << 20))
     sizes, kept = [], 0
     for piece in work:
         sizes.append(len(piece))

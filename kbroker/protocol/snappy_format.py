@@ -1,8 +1,10 @@
-"""Raw snappy blocks, unpacked: a small one by the library, a large one element by element.
+"""Snappy as Java's SnappyOutputStream writes it, and raw blocks of it, which other producers write.
 
-Owns the format of a block as far as unpacking needs it. The library can only unpack a block as a whole, which may be 21
-times its size; producers that write one block a batch (librdkafka does) seldom come to some megabytes.
+Owns the stream, in both directions, and the format of a block as far as unpacking needs it: a small one is unpacked by
+the library, a large one element by element. The library can only unpack a block as a whole, which may be 21 times its
+size; producers that write one block a batch (librdkafka does) seldom come to some megabytes.
 
+    stream   magic 8 bytes, two i32 versions, then blocks: size i32 | raw block of at most 32 kB of input
     block    size uvarint | elements         element: tag u8, whose low two bits are its kind
     literal  00, size - 1 in the upper six bits, from 60 on in the next 1 to 4 bytes | bytes
     copy     01, size - 4 in 3 bits, 11 bits of offset; 10, size - 1 in 6 bits, offset u16; 11, the same, offset u32
@@ -10,16 +12,70 @@ times its size; producers that write one block a batch (librdkafka does) seldom 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kbroker.protocol.errors import Malformed, Undecodable
 
+XERIAL_HEADER: Final = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
+
+_XERIAL_MAGIC = XERIAL_HEADER[:8]
+_XERIAL_BLOCK = 32768
 _AT_ONCE: Final = 4 << 20  # bytes: some ms
 _ELEMENTS: Final = 512  # in one step: some hundred us
 _PIECE: Final = 65536
 _REACH: Final = 1 << 20  # of copies; the library's own blocks reach back for 64 kB at most
 _RATIO: Final = 64 / 3  # a copy of 64 bytes takes 3: no block holds more for its size
+
+
+def compress_snappy(data: memoryview) -> bytes:
+    """Return a stream that holds `data`."""
+    blocks = (_snappy_block(data[start : start + _XERIAL_BLOCK]) for start in range(0, len(data), _XERIAL_BLOCK))
+    return b"".join((XERIAL_HEADER, *blocks))
+
+
+def pack_snappy(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a stream that holds the pieces, step by step; some steps are empty."""
+    yield XERIAL_HEADER
+    held = b""
+    for piece in pieces:
+        held += piece
+        start = 0
+        while len(held) - start >= _XERIAL_BLOCK:
+            yield _snappy_block(memoryview(held)[start : start + _XERIAL_BLOCK])
+            start += _XERIAL_BLOCK
+        held = held[start:]
+        yield b""
+    if held:
+        yield _snappy_block(memoryview(held))
+
+
+def _snappy_block(data: memoryview) -> bytes:
+    import snappy  # late, as in unpack_block
+
+    block = snappy.compress(bytes(data))
+    return len(block).to_bytes(4) + bytes(block)
+
+
+def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+    """Yield what raw snappy blocks hold; raises Undecodable, or Malformed before one is more than is left."""
+    if data[:8] != _XERIAL_MAGIC:
+        yield from unpack_block(data, max_bytes)
+        return
+    position, left = len(XERIAL_HEADER), max_bytes
+    while position < len(data):
+        if data[position : position + 8] == _XERIAL_MAGIC:  # streams may be concatenated
+            position += len(XERIAL_HEADER)
+            yield b""
+            continue
+        size = int.from_bytes(data[position : position + 4])
+        position += 4
+        if size == 0 or position + size > len(data):
+            raise Undecodable(f"snappy block of {size} bytes does not fit in its batch")
+        for piece in unpack_block(data[position : position + size], left):
+            left -= len(piece)
+            yield piece
+        position += size
 
 
 def unpack_block(block: memoryview, max_bytes: int) -> Iterator[bytes]:
