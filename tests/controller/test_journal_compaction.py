@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.controller import embedded_store
-from kbroker.controller import metadata_snapshot
+from kbroker.controller import embedded_store, metadata_snapshot
 from kbroker.controller.embedded_store import JOURNAL, NEXT, SNAPSHOT, CorruptMetadata, EmbeddedStore
 from kbroker.controller.store_interface import Change, Delete, Put
 from tests.crash.power import Power
