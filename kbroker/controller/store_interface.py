@@ -1,7 +1,7 @@
 """Where the cluster's metadata is kept: a small tree of paths, as ZooKeeper has it.
 
-Owns the `MetadataStore` seam and its errors. embedded_store.py stands behind it, for one node. Paths are those of Apache
-Kafka 3.9 (`/brokers/topics/<t>`, `/config/topics/<t>`, ...), values are JSON objects.
+Owns the `MetadataStore` seam and its errors. embedded_store.py stands behind it, for one node. Paths are those of
+Apache Kafka 3.9 (`/brokers/topics/<t>`, `/config/topics/<t>`, ...), values are JSON objects.
 """
 
 from __future__ import annotations
