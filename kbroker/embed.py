@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import contextlib
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -54,7 +55,7 @@ class Broker:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        data_dir: str | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
         strict: bool = False,
     ) -> None:
@@ -62,7 +63,7 @@ class Broker:
         self._settings.setdefault("listeners", f"PLAINTEXT://{host}:{port}")
         self._own_dirs = data_dir is None and not self._settings.keys().isdisjoint(("log.dirs", "log.dir"))
         self._private = data_dir is None and not self._own_dirs
-        self._data_dir = data_dir
+        self._data_dir = None if data_dir is None else os.fspath(data_dir)
         self._clock = clock
         self._strict = strict
         self._thread: threading.Thread | None = None

@@ -46,6 +46,7 @@ SNAPSHOT = "__metadata.snapshot"
 _COMPACT_BYTES = 4 * 1024 * 1024
 _SLICE_SECONDS = 0.001
 _encode = partial(json.dumps, separators=(",", ":"), ensure_ascii=True)
+_REMEDY = "move it and {} away, and let `kbroker log adopt` find the topics in their partitions"
 
 
 class CorruptMetadata(Exception):  # noqa: N818
@@ -156,7 +157,7 @@ class EmbeddedStore:
         except FileNotFoundError:
             return
         if entries is None:
-            raise CorruptMetadata(f"{self._path(SNAPSHOT)} is damaged")
+            raise CorruptMetadata(f"{self._path(SNAPSHOT)} is damaged: {_REMEDY.format(JOURNAL)}")
         for path, (version, value) in entries[0][1].items():
             self._set(path, Node(value, version))
 
@@ -175,7 +176,8 @@ class EmbeddedStore:
             if entries is None:
                 may_be_torn = position > end or (position == end and b"\0" in line)
                 if not may_be_torn or not _never_synced(end, begin[i + (position == end) :]):
-                    raise CorruptMetadata(f"{self._path(JOURNAL)} is damaged at byte {end - old_base}")
+                    where = f"{self._path(JOURNAL)} is damaged at byte {end - old_base}"
+                    raise CorruptMetadata(f"{where}: {_REMEDY.format(SNAPSHOT)}")
                 break
             self._apply(entries)
             end += len(line) + 1

@@ -103,7 +103,7 @@ class Server:
         if self._sweep is None:
             self._schedule_sweep()
             self.watch.start()
-        log.info("listening on %s://%s:%d", name, host, port)
+        log.info("listening on %s://%s:%d", name, f"[{host}]" if ":" in host else host, port)
         return int(port)
 
     def _accept(self, listening: socket.socket, name: str) -> None:

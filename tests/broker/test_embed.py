@@ -79,7 +79,7 @@ def test_async_with():
 
 
 def test_data_stays_where_a_directory_is_given(tmp_path):
-    with Broker(data_dir=str(tmp_path)) as broker:
+    with Broker(data_dir=tmp_path) as broker:
         produce(broker, "kept", b"x", b"y")
         cluster = broker.cluster_id
     with Broker(data_dir=str(tmp_path)) as broker:

@@ -77,7 +77,7 @@ def test_damage_in_the_middle_stops_the_start(tmp_path):
     raw = bytearray((tmp_path / JOURNAL).read_bytes())
     raw[12] ^= 1
     (tmp_path / JOURNAL).write_bytes(raw)
-    with pytest.raises(CorruptMetadata, match="damaged at byte 0"):
+    with pytest.raises(CorruptMetadata, match=r"damaged at byte 0: move it .* `kbroker log adopt`"):
         EmbeddedStore(str(tmp_path))
 
 
