@@ -230,3 +230,27 @@ def test_both_keepers_do_the_same(zookeeper_address: str) -> None:
             assert await whole(memory) == await whole(real), seed
 
     run(scenario())
+
+
+def test_who_is_cut_off_does_not_hear_that_its_session_is_gone() -> None:
+    """So a controller goes on believing that it is one: nothing but the epoch it writes with keeps it from harm."""
+
+    async def scenario() -> None:
+        keeper = Memory()
+        async with keeper.session() as tree, keeper.session() as other:
+            heard: list[Session] = []
+            tree.listen(heard.append)
+            await tree.commit([Create("/mine", b"", ephemeral=True)])
+            first = tree.session_id
+            tree.cut()
+            tree.expire()
+            assert await other.get("/mine") is None
+            assert heard == [Session.UNREACHABLE]
+            with pytest.raises(Unreachable):
+                await tree.get("/mine")
+            tree.heal()
+            assert heard == [Session.UNREACHABLE, Session.EXPIRED, Session.LIVE]
+            assert tree.session_id != first
+            await tree.commit([Create("/mine", b"", ephemeral=True)])
+
+    run(scenario())
