@@ -173,7 +173,7 @@ class Replicas:
         self._refused_keys: set[tuple[str, int]] = set()
         self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._hosting: tuple[TopicState, Divided[None]] | None = None  # the first of those put off, and the way on
+        self._hosting: dict[str, tuple[TopicState, Divided[None]]] = {}  # those put off that are begun, and the way on
         self._when_hosted: list[Callable[[], object]] = []
         self._unsynced = False
         self._offline: set[tuple[str, int]] = set()
@@ -267,6 +267,7 @@ class Replicas:
         if self._later:
             self._defer(self._catch_up)
         else:
+            self._hosting.clear()
             self._sync()
             self._tell_hosted()
 
@@ -301,13 +302,13 @@ class Replicas:
     def _host_next(self) -> None:
         """Host one more partition of what was put off."""
         name, topic = next(iter(self._later.items()))
-        if self._hosting is None or self._hosting[0] is not topic:
-            self._hosting = topic, self._host_each(topic)
+        begun = self._hosting.get(name)
+        if begun is None or begun[0] is not topic:
+            begun = self._hosting[name] = topic, self._host_each(topic)
         try:
-            next(self._hosting[1])
+            next(begun[1])
         except StopIteration:
-            del self._later[name]
-            self._hosting = None
+            del self._later[name], self._hosting[name]
 
     def _host_each(self, topic: TopicState) -> Divided[None]:
         """Host a topic, partition by partition. Once the disk does not take one, those left are tried by `tick`."""
@@ -338,7 +339,7 @@ class Replicas:
     def reconfigure(self, state: ClusterState) -> None:
         """Take over changed defaults in every topic, of many partitions in slices as `apply` does."""
         self._known_settings.clear()
-        self._hosting = None
+        self._hosting.clear()
         left = _LARGE
         for topic in state.topics.values():
             if topic.name in self._later:

@@ -216,3 +216,14 @@ def test_a_change_of_a_coordinators_topic_is_followed_at_once(world: World) -> N
     old, world.state = world.state, world.state.with_topic(replace(offsets, partitions=led))
     world.replicas.apply(old, world.state)
     assert {partition.leader_epoch for partition in world.replicas} == {1}
+
+
+def test_two_who_wait_for_a_topic_each_do_not_keep_each_other_back(world: World) -> None:
+    both = [topic("__consumer_offsets", 50), topic("__transaction_state", 50)]
+    world.replicas.apply(world.state, world.state.with_topics(both))
+    waiting = [world.replicas.hosted_of(each.name) for each in both]
+    for _ in range(60):
+        for each in waiting:
+            next(each, None)
+    assert world.hosted() == 100
+    assert world.replicas.has_hosted_all

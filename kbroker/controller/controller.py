@@ -21,6 +21,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
@@ -46,6 +47,8 @@ DEFAULT_ENTITY = "<default>"
 PIECE_TOPICS, PIECE_PARTITIONS = 50, 100
 """Topics, and partitions, that are stored and published at once where there are many: some milliseconds."""
 LOGGED_BY_NAME = 8
+_TURN_SECONDS = 0.001
+"""For so long decisions are published in one turn of the loop: one sync of the disk may have stored hundreds."""
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
 
@@ -71,7 +74,8 @@ class Controller:
         """What is decided, some of which may not be stored yet: for who decides, and for nobody else."""
         self._unpublished: deque[Step] = deque()
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._decisions = self._published = 0
+        self._decisions = self._published = self._publishable = 0
+        self._publishing = False
         self._error: OSError | None = None
         self._colliding = decide.CollidingNames(self.state.topics)
         self._deleted = {parse_uuid(topic_id): None for topic_id in store.children(DELETED_TOPICS)}
@@ -384,7 +388,7 @@ class Controller:
             self._publish_next()
         else:
             # What was stored before is about to be published, and this comes behind it.
-            asyncio.get_running_loop().call_soon(self._publish_next)
+            asyncio.get_running_loop().call_soon(self._may_publish)
 
     def close(self) -> None:
         """Publish nothing more: what is stored by the end is there at the next start. Who waits is cancelled."""
@@ -396,13 +400,31 @@ class Controller:
         """Publish the next decision. What could not be stored is never published, nor is what came behind it."""
         error = None if stored.cancelled() else stored.exception()
         if error is None:
-            self._publish_next()
+            self._may_publish()
             return
         self._error = error if isinstance(error, OSError) else OSError(str(error))
         while self._waiting:
             future = self._waiting.popleft()[1]
             if not future.done():
                 future.set_exception(self._error)
+
+    def _may_publish(self) -> None:
+        """Have one more decision published: now, or in one of the next turns where many come at once."""
+        self._publishable += 1
+        if not self._publishing:
+            self._publish_some()
+
+    def _publish_some(self) -> None:
+        self._publishing = self._publishable > 0
+        if not self._publishing:
+            return
+        until = perf_counter() + _TURN_SECONDS
+        while self._publishable:
+            self._publishable -= 1
+            self._publish_next()
+            if perf_counter() >= until:
+                break
+        asyncio.get_running_loop().call_soon(self._publish_some)
 
     def _publish_next(self) -> None:
         step = self._unpublished.popleft()
@@ -412,7 +434,11 @@ class Controller:
         self.state = state
         self._published += 1
         for listener in self._listeners:
-            listener(old, state)
+            try:
+                listener(old, state)
+            except Exception:
+                # It is stored, and the others have to hear of it, as has whoever waits.
+                log.exception("a change of the cluster was not followed to its end")
         while self._waiting and self._waiting[0][0] <= self._published:
             future = self._waiting.popleft()[1]
             if not future.done():

@@ -63,7 +63,7 @@ class EmbeddedStore:
         self._compact_at = _COMPACT_BYTES
         self._sync: JournalSync | None = None
         self._compaction: Steps | None = None
-        self._left: list[int] = []  # descriptors of journals that are written to no more
+        self._left: list[int] = []  # descriptors of journals that are written to no more, and of their directory
         self._fd = -1
         self._load_snapshot()
         if self._nodes and not os.path.exists(self._path(JOURNAL)):
@@ -278,7 +278,12 @@ class EmbeddedStore:
             self._follow()
         yield from write_snapshot(self._path(SNAPSHOT), nodes)
         passed("journal.compacted")
-        yield partial(os.fdatasync, self._fd)  # its first line, which tells where it begins, must be there
+        try:
+            yield partial(os.fdatasync, self._fd)  # its first line, which tells where it begins, must be there
+        except OSError as error:
+            if self._sync is not None:
+                self._sync.fail(error)
+            raise
         os.replace(self._path(NEXT), self._path(JOURNAL))
         self._following = False
         yield partial(sync_directory, self._directory)
@@ -293,17 +298,24 @@ class EmbeddedStore:
 
     def _follow(self) -> None:
         """Write to a second journal from now on."""
-        fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        opened: list[int] = []
         try:
-            size = _begin_behind(fd, self._size)
+            # Now: where descriptors are few this is tried again, but what the thread cannot do ends the broker.
+            names = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
+            opened.append(names)
+            fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            opened.append(fd)
             if self._sync is None:
-                sync_directory(self._directory)
-            else:
-                self._sync.go_on_in(fd, partial(_sync_file_and_names, self._fd, self._directory))
+                os.fsync(names)
+            # Last: where that fails, the first journal goes on growing, and a start would find this one in its middle.
+            size = _begin_behind(fd, self._size)
+            if self._sync is not None:
+                self._sync.go_on_in(fd, partial(_sync_file_and_names, self._fd, names))
         except BaseException:
-            os.close(fd)
+            for each in opened:
+                os.close(each)
             raise
-        self._left.append(self._fd)
+        self._left += [self._fd, names]
         self._fd, self._base, self._following = fd, self._size, True
         self._size += size
 
@@ -316,9 +328,9 @@ def _begin_behind(fd: int, size: int) -> int:
     return len(line)
 
 
-def _sync_file_and_names(fd: int, directory: str) -> None:
+def _sync_file_and_names(fd: int, directory: int) -> None:
     os.fdatasync(fd)
-    sync_directory(directory)
+    os.fsync(directory)
 
 
 def _lines_of(path: str) -> list[bytes]:

@@ -103,6 +103,12 @@ class JournalSync:
                 raise
             self._reached(self._asked, self._asked_size)
 
+    def fail(self, error: OSError) -> None:
+        """Hear that another sync of the file has failed: the kernel tells of it only once."""
+        if self._error is None:
+            self._error = error
+            self._failed(error)
+
     def close(self) -> None:
         """Bring what was written to the disk, and end the thread; raises OSError."""
         self._pool.shutdown()

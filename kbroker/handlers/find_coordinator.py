@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from kbroker.divided import Divided, each, in_slices
+from kbroker.divided import Divided, each
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
@@ -47,7 +47,7 @@ def _failed(request: FindCoordinatorRequest, code: int, message: str | None) -> 
 @handles(FindCoordinatorRequest, FindCoordinatorResponse, "0-6", _failed)
 def find_coordinator(
     ctx: RequestContext, request: FindCoordinatorRequest
-) -> Divided[FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]]:
+) -> Divided[FindCoordinatorResponse | Awaitable[Divided[FindCoordinatorResponse]]]:
     """Name the broker that coordinates each key, once there is a topic from which that can be told."""
     if request.key_type not in (GROUP, TRANSACTION, SHARE):
         return (yield from _failed(request, ErrorCode.INVALID_REQUEST, None))
@@ -61,9 +61,9 @@ def find_coordinator(
 
 async def _find_later(
     ctx: RequestContext, request: FindCoordinatorRequest, created: Awaitable[None]
-) -> FindCoordinatorResponse:
+) -> Divided[FindCoordinatorResponse]:
     await created
-    return await in_slices(_find_all(ctx, request))
+    return _find_all(ctx, request)
 
 
 def _coordinator(ctx: RequestContext, key_type: int) -> GroupCoordinator | TransactionCoordinator:

@@ -13,6 +13,7 @@ log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, at a
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 import sys
@@ -60,6 +61,8 @@ from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, par
 _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
+_NOT_OPENED = frozenset({errno.EMFILE, errno.ENFILE})
+"""What keeps a file from being opened, and no fsync ever says."""
 _FEW_PRODUCERS = 500
 """Up to so many are written down at once when a segment is rolled, in half a millisecond."""
 _AT_ONCE = 8
@@ -294,7 +297,7 @@ class PartitionLog:
             raise self._append_failed(error, completed, now_ms) from error
         self.log_end_offset = last_offset + 1
         if last_offset + 1 - self.recovery_point >= config.flush_messages:
-            self.flush(now_ms)
+            self.flush(now_ms, snapshots=False)
         return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, self.log_start_offset)
 
     def _append_failed(self, error: OSError, completed: CompletedTxn | None, now_ms: int) -> AppendError:
@@ -587,14 +590,17 @@ class PartitionLog:
         """Forget producers that have been silent for so long; returns how many."""
         return whole(self.producers.expire(now_ms, expiration_ms))
 
-    def begin_flush(self) -> FlushTask | None:
-        """Return the work of a flush, which may be done on another thread; None if all is on disk."""
-        snapshots = self._snapshots.to_sync()
-        if self.recovery_point >= self.log_end_offset and not self.segments.directory_changed and not snapshots:
+    def begin_flush(self, *, snapshots: bool = True) -> FlushTask | None:
+        """Return the work of a flush, which may be done on another thread; None if all is on disk.
+
+        Without `snapshots` those of the producers are left to the next one: there may be megabytes of them.
+        """
+        unsynced = self._snapshots.to_sync() if snapshots else {}
+        if self.recovery_point >= self.log_end_offset and not self.segments.directory_changed and not unsynced:
             return None
-        paths = chain(self.segments.sealed_paths_from(self.recovery_point), snapshots.values())
+        paths = chain(self.segments.sealed_paths_from(self.recovery_point), unsynced.values())
         active, end = self.segments.active.handle, self.log_end_offset
-        return FlushTask(active, paths, self.segments.take_directory(), end, list(snapshots), self.truncations)
+        return FlushTask(active, paths, self.segments.take_directory(), end, list(unsynced), self.truncations)
 
     @property
     def wants_flush(self) -> bool:
@@ -603,7 +609,9 @@ class PartitionLog:
 
     def end_flush(self, task: FlushTask, now_ms: int) -> None:
         self.last_flush_ms = now_ms
-        if task.error is not None:
+        if task.error is not None and task.error.errno in _NOT_OPENED:
+            self.segments.directory_changed = True  # nothing is lost, and the next flush does it all
+        elif task.error is not None:
             # After a failed fsync the kernel may have dropped the pages: a second one would succeed and prove nothing.
             self.refuse_appends(f"flush failed: {task.error}")
             self.report_failure(task.error)
@@ -616,9 +624,9 @@ class PartitionLog:
         """Count as on disk what lies before `offset`, and nothing else."""
         self.recovery_point = offset
 
-    def flush(self, now_ms: int = 0) -> None:
-        """Write everything to disk; raises AppendError(KAFKA_STORAGE_ERROR)."""
-        task = self.begin_flush()
+    def flush(self, now_ms: int = 0, *, snapshots: bool = True) -> None:
+        """Write everything to disk, or all but the producers' snapshots; raises AppendError(KAFKA_STORAGE_ERROR)."""
+        task = self.begin_flush(snapshots=snapshots)
         if task is not None:
             task.run()
             self.end_flush(task, now_ms)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import random
 import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +269,63 @@ def test_a_journal_that_was_on_disk_and_is_shorter_stops_the_start(tmp_path: Pat
     (tmp_path / JOURNAL).write_bytes(raw[: raw.rindex(b"\n", 0, -1) + 1])
     with pytest.raises(CorruptMetadata, match="is damaged"):
         EmbeddedStore(str(tmp_path))
+
+
+def test_a_second_journal_that_could_not_be_begun_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "_COMPACT_BYTES", 200)
+    store = EmbeddedStore(str(tmp_path))
+    sync = os.fsync
+
+    def failing(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, "broken")
+        sync(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        for number in range(20):
+            store.write([Put(f"/{number}", {})])
+    store.close()
+    again = EmbeddedStore(str(tmp_path))
+    assert len(again.children("")) == 20
+    again.close()
+
+
+def test_one_that_finds_no_descriptors_is_tried_again_and_ends_no_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[OSError] = []
+    opened = os.open
+
+    def scarce(path: Any, *rest: Any, **more: Any) -> int:
+        if os.fspath(path) == str(tmp_path):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, *rest, **more)
+
+    async def scenario() -> None:
+        store = EmbeddedStore(str(tmp_path))
+        store.sync_by_thread(asyncio.get_running_loop(), failures.append)
+        store._compact_at = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", scarce)
+            for number in range(3):
+                store.write([Put(f"/{number}", {})])
+                stored = store.stored()
+                assert stored is not None
+                await asyncio.wait_for(stored, PATIENCE_S)
+                await asyncio.sleep(0.01)
+        assert failures == []
+        store._compact_at = 0
+        store.write([Put("/3", {})])
+        for _ in range(PATIENCE_S * 1000):
+            if (tmp_path / SNAPSHOT).exists() and not (tmp_path / NEXT).exists():
+                break
+            await asyncio.sleep(0.001)
+        store.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    again = EmbeddedStore(str(tmp_path))
+    assert again.children("") == ["0", "1", "2", "3"]
+    again.close()

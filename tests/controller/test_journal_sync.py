@@ -233,3 +233,37 @@ def test_a_flipped_bit_in_a_line_that_was_not_on_disk_stops_the_start(tmp_path, 
     (tmp_path / JOURNAL).write_bytes(raw)
     with pytest.raises(CorruptMetadata):
         EmbeddedStore(str(tmp_path))
+
+
+def test_what_the_sync_of_a_compaction_lost_is_not_found_by_the_next(tmp_path, monkeypatch):
+    begun, may_end = threading.Event(), threading.Event()
+    sync = os.fdatasync
+
+    def forgetful(fd: int) -> None:
+        if (tmp_path / embedded.SNAPSHOT).exists() and not begun.is_set():
+            begun.set()
+            assert may_end.wait(PATIENCE_S)
+            raise OSError(errno.EIO, "broken")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", forgetful)
+
+    async def run():
+        store = EmbeddedStore(str(tmp_path))
+        failures = []
+        store.sync_by_thread(asyncio.get_running_loop(), failures.append)
+        try:
+            store._compact_at = 0
+            store.write([Put("/a", {})])
+            assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+            store.write([Put("/b", {})])
+            stored = store.stored()
+            may_end.set()
+            with pytest.raises(OSError, match="broken"):
+                await stored
+            assert len(failures) == 1
+        finally:
+            may_end.set()
+            store.close()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))

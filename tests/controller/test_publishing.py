@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -185,3 +186,48 @@ async def _finish(controller: Controller) -> None:
     published = controller.published()
     if published is not None:
         await published
+
+
+def test_what_one_sync_has_stored_is_published_over_many_turns() -> None:
+    async def scenario(controller: Controller, store: SlowStore) -> None:
+        heard = 0
+
+        def listener(_old: ClusterState, _new: ClusterState) -> None:
+            nonlocal heard
+            heard += 1
+            time.sleep(0.002)
+
+        controller.subscribe(listener)
+        for number in range(20):
+            create(controller, f"t{number}")
+        answer = asyncio.ensure_future(_finish(controller))
+        await asyncio.sleep(0)
+        store.finish(20)
+        turns = []
+        while heard < 20:
+            before = heard
+            await asyncio.sleep(0)
+            turns.append(heard - before)
+        assert max(turns) == 1
+        await answer
+
+    run(scenario)
+
+
+def test_a_listener_that_fails_keeps_nobody_else_from_hearing() -> None:
+    async def scenario(controller: Controller, store: SlowStore) -> None:
+        seen: list[set[str]] = []
+
+        def broken(_old: ClusterState, _new: ClusterState) -> None:
+            raise RuntimeError("broken")
+
+        controller.subscribe(broken)
+        controller.subscribe(lambda _old, new: seen.append(set(new.topics)))
+        create(controller, "a")
+        answer = asyncio.ensure_future(_finish(controller))
+        await asyncio.sleep(0)
+        store.finish(1)
+        await asyncio.wait_for(answer, 5)
+        assert seen == [{"a"}]
+
+    run(scenario)

@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ErrorCode
+from tests.descriptors import no_descriptors
 from tests.log.builders import NOW, batch, offsets_of, open_log, read_all
 
 
@@ -259,3 +261,22 @@ def test_segments_that_cannot_be_renamed_now_go_later(tmp_path: Path, monkeypatc
     assert log.segments.bases == [5]
     left = [name for name in os.listdir(log.directory) if not name.startswith(f"{5:020d}")]
     assert [name for name in left if "log" in name or "index" in name] == []
+
+
+def test_a_flush_that_found_no_descriptors_has_lost_nothing(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0", config=LogConfig(segment_bytes=200))
+    for _ in range(10):
+        log.append_as_leader(batch(), 0, NOW)
+    task = log.begin_flush()
+    assert task is not None
+    thread = threading.Thread(target=task.run)
+    with no_descriptors():
+        thread.start()
+        thread.join()
+    assert task.error is not None
+    log.end_flush(task, NOW)
+    assert not log.failed
+    assert log.recovery_point == 0
+    log.append_as_leader(batch(), 0, NOW)
+    log.flush(NOW)
+    assert log.recovery_point == log.log_end_offset

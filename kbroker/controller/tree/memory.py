@@ -170,7 +170,7 @@ class MemoryTree:
         self._data_watches: Watches = {}
         self._child_watches: Watches = {}
         self._reachable = True
-        self._closed = False
+        self._closed = self._expired = False
         self.session_id = ensemble.begin(self)
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
@@ -214,13 +214,21 @@ class MemoryTree:
             raise Unreachable("the metadata ensemble is not reachable")
 
     def expire(self) -> None:
-        """End the session as ZooKeeper does that of somebody whom it does not hear; another one begins."""
+        """End the session as ZooKeeper does that of somebody whom it does not hear; another one begins.
+
+        Who is cut off hears of it when it is back.
+        """
         self._ensemble.end(self.session_id)
         self._drop_watches()
+        self._expired = True
+        if self._reachable:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._expired = False
         self._hear(Session.EXPIRED)
         self.session_id = self._ensemble.begin(self)
-        if self._reachable:
-            self._hear(Session.LIVE)
+        self._hear(Session.LIVE)
 
     def cut(self) -> None:
         """Reach nothing from now on; the session lives on."""
@@ -231,7 +239,10 @@ class MemoryTree:
     def heal(self) -> None:
         """Reach the ensemble again."""
         self._reachable = True
-        self._hear(Session.LIVE)
+        if self._expired:
+            self._begin_anew()
+        else:
+            self._hear(Session.LIVE)
 
     def _hear(self, what: Session) -> None:
         for listener in self._listeners:

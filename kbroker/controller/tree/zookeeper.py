@@ -4,7 +4,8 @@ Owns the client, its threads, and the way from them to the event loop: nothing h
 the caller's runs on kazoo's threads. Never interprets a znode.
 
 kazoo keeps a watch only as long as its connection, and sets off all when it is lost; then it begins a new session by
-itself where the old one has expired. What is asked meanwhile is answered by an error, not kept for later.
+itself where the old one has expired. What is asked meanwhile it would keep, and hold the loop once a few hundred wait:
+so it is answered by an error here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import KazooState, ZnodeStat
+from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE
 
@@ -100,23 +101,23 @@ class ZooKeeperTree:
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
         watch = self._watch(changed)
         try:
-            data, stat = await self._done(path, self._client.get_async(path, watch))
+            data, stat = await self._done(path, self._connected().get_async(path, watch))
         except Refused:
             if watch is None:
                 return None
         else:
             return Znode(data, _stat(stat))
         # What is not there can be watched, too, by another call; it may have come in between.
-        if await self._done(path, self._client.exists_async(path, watch)) is None:
+        if await self._done(path, self._connected().exists_async(path, watch)) is None:
             return None
         return await self.get(path)
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
-        found: list[str] = await self._done(path, self._client.get_children_async(path, self._watch(changed)))
+        found: list[str] = await self._done(path, self._connected().get_children_async(path, self._watch(changed)))
         return sorted(found)
 
     async def commit(self, changes: Sequence[Change]) -> list[Done]:
-        transaction = self._client.transaction()
+        transaction = self._connected().transaction()
         for change in changes:
             _add(transaction, change)
         results = await self._done(changes[0].path, transaction.commit_async())
@@ -130,6 +131,11 @@ class ZooKeeperTree:
 
     async def close(self) -> None:
         await self._loop.run_in_executor(None, _end, self._client)
+
+    def _connected(self) -> KazooClient:
+        if self._client.client_state == KeeperState.CONNECTING:
+            raise Unreachable(f"there is no connection to ZooKeeper at {self._what}")
+        return self._client
 
     async def _done(self, path: str, result: Any) -> Any:
         """Wait for what kazoo's thread brings."""

@@ -461,9 +461,12 @@ class LogDirectory:
         yield from self._checkpointer.write_due(now_ms)
 
     def _do_later(self) -> Divided[None]:
+        """Do what waits now; what that brings waits for the next time, or a log that rolls often would hold up all."""
         try:
             self._checkpointer.settle_forgotten()
-            while self._later and not self.failure:
+            left = len(self._later)
+            while left and self._later and not self.failure:
+                left -= 1
                 yield from self._later.popleft()
         except OSError as error:
             logger.error("%s: %s", self.directory, error)

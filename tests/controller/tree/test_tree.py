@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
 
 from kbroker.controller.tree.znode import (
     ANY_VERSION,
@@ -23,6 +27,7 @@ from kbroker.controller.tree.znode import (
     SetData,
     Unreachable,
 )
+from kbroker.controller.tree.zookeeper import ZooKeeperTree
 
 from .keepers import PATIENCE_S, Keeper, Memory, ZooKeeper
 
@@ -228,5 +233,50 @@ def test_both_keepers_do_the_same(zookeeper_address: str) -> None:
                 batch = [some_change(source) for _ in range(source.choice((1, 1, 2, 5)))]
                 assert await outcome(memory, batch) == await outcome(real, batch), (seed, batch)
             assert await whole(memory) == await whole(real), seed
+
+    run(scenario())
+
+
+def test_who_is_cut_off_does_not_hear_that_its_session_is_gone() -> None:
+    """So a controller goes on believing that it is one: nothing but the epoch it writes with keeps it from harm."""
+
+    async def scenario() -> None:
+        keeper = Memory()
+        async with keeper.session() as tree, keeper.session() as other:
+            heard: list[Session] = []
+            tree.listen(heard.append)
+            await tree.commit([Create("/mine", b"", ephemeral=True)])
+            first = tree.session_id
+            tree.cut()
+            tree.expire()
+            assert await other.get("/mine") is None
+            assert heard == [Session.UNREACHABLE]
+            with pytest.raises(Unreachable):
+                await tree.get("/mine")
+            tree.heal()
+            assert heard == [Session.UNREACHABLE, Session.EXPIRED, Session.LIVE]
+            assert tree.session_id != first
+            await tree.commit([Create("/mine", b"", ephemeral=True)])
+
+    run(scenario())
+
+
+def test_a_tree_without_a_connection_says_so_and_does_not_hold_the_loop() -> None:
+    """kazoo alone keeps what is asked until there is one, and its 279th call waits for that."""
+
+    async def scenario() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0)
+            client = KazooClient(f"127.0.0.1:{taken.getsockname()[1]}", 6, connection_retry=retry)
+            client.start_async()
+            await until(lambda: client.client_state == KeeperState.CONNECTING)
+            tree = ZooKeeperTree(client, asyncio.get_running_loop(), "nowhere")
+            try:
+                for ask in (tree.get("/a"), tree.children("/a"), tree.commit([Create("/a")])):
+                    with pytest.raises(Unreachable):
+                        await asyncio.wait_for(ask, 5)
+            finally:
+                await tree.close()
 
     run(scenario())

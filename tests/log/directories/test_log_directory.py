@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import uuid
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kbroker.divided import Divided
 from kbroker.log import checkpoints
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError, is_locked
@@ -382,3 +384,22 @@ def test_log_config_from_kafkas_names() -> None:
     for key, value in (("segment.bytes", "1k"), ("preallocate", "yes"), ("min.cleanable.dirty.ratio", "")):
         with pytest.raises(ValueError, match=key):
             LogConfig.from_map({key: value})
+
+
+def test_work_that_brings_more_work_does_not_keep_the_chores_from_their_turn(tmp_path: Path) -> None:
+    """As a log does that rolls while its many producers are written down, again and again."""
+    logs = loaded(tmp_path / "data")
+    begun = 0
+
+    def again() -> Divided[None]:
+        nonlocal begun
+        begun += 1
+        yield
+        logs.do_later(again())
+
+    logs.do_later(again())
+    for ticks in range(1, 4):
+        for _ in islice(logs.due(NOW), 1000):
+            pass
+        assert begun == ticks
+    logs.close()

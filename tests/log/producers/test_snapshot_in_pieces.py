@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections import deque
@@ -231,3 +232,27 @@ def test_what_an_append_does_of_it_does_not_grow(world: World, monkeypatch: pyte
     world.roll()
     assert isinstance(world.log, PartitionLog)
     assert len(world.later) == 1
+
+
+def test_an_append_that_is_flushed_at_once_leaves_the_snapshot_to_the_thread(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is megabytes for very many producers."""
+    world.roll()
+    whole(world.later.popleft())
+    world.log.update_config(replace(LogConfig(), flush_messages=1))
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    world.produce(0)
+    assert world.log.recovery_point == world.log.log_end_offset
+    assert not [name for name in synced if name.endswith(".snapshot")]
+    assert world.log.wants_flush
+    world.log.flush(NOW)
+    assert [name for name in synced if name.endswith(".snapshot")]
+    assert not world.log.wants_flush
