@@ -274,7 +274,7 @@ def test_a_journal_that_was_on_disk_and_is_shorter_stops_the_start(tmp_path: Pat
 def test_a_second_journal_that_could_not_be_begun_is_in_nobodys_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "_COMPACT_BYTES", 200)
+    monkeypatch.setattr(embedded_store, "_COMPACT_BYTES", 200)
     store = EmbeddedStore(str(tmp_path))
     sync = os.fsync
 

@@ -240,7 +240,7 @@ def test_what_the_sync_of_a_compaction_lost_is_not_found_by_the_next(tmp_path, m
     sync = os.fdatasync
 
     def forgetful(fd: int) -> None:
-        if (tmp_path / embedded.SNAPSHOT).exists() and not begun.is_set():
+        if (tmp_path / embedded_store.SNAPSHOT).exists() and not begun.is_set():
             begun.set()
             assert may_end.wait(PATIENCE_S)
             raise OSError(errno.EIO, "broken")
