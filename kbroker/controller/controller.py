@@ -1,8 +1,7 @@
 """Keeps the cluster's state: decides (decide.py), stores (a MetadataStore), publishes, and then answers.
 
-Owns the current `ClusterState` and its listeners. A change is published once it is stored, so that nobody has seen what
-a crash or a loss of power takes back; until then only the next decision knows of it (`decided`). Never touches logs:
-who must act on a change subscribes to it.
+Owns what becomes of each request for a change: whether it may be, what is stored of it, and the state that comes of it;
+when that is published is PublishedState's. Never touches logs: who must act on a change subscribes to it.
 
 Stored, on Apache Kafka 3.9's paths:
 
@@ -16,18 +15,16 @@ Stored, on Apache Kafka 3.9's paths:
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller import decide
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
 from kbroker.controller.internal_topics import InternalTopic
+from kbroker.controller.published_state import PublishedState
 from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -35,9 +32,6 @@ from kbroker.protocol.wire import new_uuid, parse_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 
-Listener = Callable[[ClusterState, ClusterState], None]
-Step = Callable[[ClusterState], ClusterState]
-"""A change, of whatever state comes before it."""
 TOPICS = "/brokers/topics"
 CONFIG = "/config"
 FEATURES = "/feature"
@@ -47,8 +41,6 @@ DEFAULT_ENTITY = "<default>"
 PIECE_TOPICS, PIECE_PARTITIONS = 50, 100
 """Topics, and partitions, that are stored and published at once where there are many: some milliseconds."""
 LOGGED_BY_NAME = 8
-_TURN_SECONDS = 0.001
-"""For so long decisions are published in one turn of the loop: one sync of the disk may have stored hundreds."""
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
 
@@ -61,22 +53,13 @@ class TopicDefaults:
     internal: Mapping[str, InternalTopic]
 
 
-class Controller:
+class Controller(PublishedState):
     """The controller of a cluster, and every broker's view of it."""
 
     def __init__(self, store: MetadataStore, cluster_id: str, defaults: TopicDefaults) -> None:
+        super().__init__(store, _load(store, cluster_id))
         self._store = store
         self._defaults = defaults
-        self._listeners: list[Listener] = []
-        self.state = _load(store, cluster_id)
-        """What is stored and known to all."""
-        self.decided = self.state
-        """What is decided, some of which may not be stored yet: for who decides, and for nobody else."""
-        self._unpublished: deque[Step] = deque()
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._decisions = self._published = self._publishable = 0
-        self._publishing = False
-        self._error: OSError | None = None
         self._colliding = decide.CollidingNames(self.state.topics)
         self._deleted = {parse_uuid(topic_id): None for topic_id in store.children(DELETED_TOPICS)}
 
@@ -85,28 +68,6 @@ class Controller:
         if not self._store.children(""):
             self.set_configs("brokers", "", {"min.insync.replicas": str(min_insync_replicas)})
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether all that was decided is stored and published."""
-        return self._decisions == self._published
-
-    def published(self) -> Awaitable[None] | None:
-        """Return what is done once all that was decided so far is stored and published, None if it is.
-
-        Whoever asked for a change is not told before. Raises OSError, then or now.
-        """
-        if self._error is not None:
-            raise self._error
-        if self.is_settled:
-            return None
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append((self._decisions, future))
-        return future
-
-    def subscribe(self, listener: Listener) -> None:
-        """Call `listener(old, new)` after every change."""
-        self._listeners.append(listener)
-
     def register_broker(self, endpoint: BrokerEndpoint) -> None:
         """Make a live broker known."""
 
@@ -114,7 +75,7 @@ class Controller:
             brokers = {**state.brokers, endpoint.node_id: endpoint}
             return replace(state, version=state.version + 1, brokers=brokers)
 
-        self._decide([], step)
+        self.decide([], step)
 
     # --- topics
 
@@ -231,7 +192,7 @@ class Controller:
         for topic in topics:
             known = old.get(topic.name)
             changes += _topic_changes(topic, len(known.partitions) if known else 0)
-        self._decide(changes, lambda state: state.with_topics(topics))
+        self.decide(changes, lambda state: state.with_topics(topics))
         for topic in topics:
             self._colliding.add(topic.name)
         _log_put(old, topics)
@@ -272,7 +233,7 @@ class Controller:
             changes += [Delete(f"{TOPICS}/{name}"), Delete(f"{CONFIG}/topics/{name}")]
         ids = [self.decided.topics[name].topic_id for name in gone]
         changes += [Put(_deleted_path(each), {"name": name}) for each, name in zip(ids, gone, strict=True)]
-        self._decide(changes, lambda state: state.without_topics(gone))
+        self.decide(changes, lambda state: state.without_topics(gone))
         self._deleted.update(dict.fromkeys(ids))
         for name in gone:
             self._colliding.discard(name)
@@ -327,7 +288,7 @@ class Controller:
             changes.append(_partition_change(name, index, partitions[index]))
         if changes:
             changed = [replace(topics[name], partitions=tuple(partitions)) for name, partitions in by_topic.items()]
-            self._decide(changes, lambda state: state.with_topics(changed))
+            self.decide(changes, lambda state: state.with_topics(changed))
 
     # --- configs
 
@@ -338,7 +299,7 @@ class Controller:
         plain = f"{CONFIG}/{kind}/{name}"
         if plain != path and _name(name) == name and self._store.get(plain) is not None:
             changes.insert(0, Delete(plain))  # as it was stored before names were encoded
-        self._decide(changes, lambda state: state.with_configs(kind, name, configs))
+        self.decide(changes, lambda state: state.with_configs(kind, name, configs))
         # Without the values: those of brokers may be secrets.
         log.info("configs set on %s %s: %s", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
 
@@ -353,7 +314,7 @@ class Controller:
         def step(state: ClusterState) -> ClusterState:
             return replace(state, version=state.version + 1, features=levels, features_epoch=state.features_epoch + 1)
 
-        self._decide([Put(FEATURES, {"version": 2, "status": 1, "features": levels})], step)
+        self.decide([Put(FEATURES, {"version": 2, "status": 1, "features": levels})], step)
         log.info("feature levels are set: %s", ", ".join(f"{name}={level}" for name, level in sorted(levels.items())))
 
     # --- producer ids
@@ -370,79 +331,6 @@ class Controller:
         node = self._store.get(PRODUCER_IDS)
         if least > (int(node.value["next"]) if node else 0):
             self._store.write([Put(PRODUCER_IDS, {"next": least}, node.version if node else 0)])
-
-    # --- decide, store, publish
-
-    def _decide(self, changes: Sequence[Change], step: Step) -> None:
-        """Store changes, and publish what they come to once they are stored. Raises OSError with nothing decided."""
-        decided = step(self.decided)
-        if changes:
-            self._store.write(changes)
-        self.decided = decided
-        self._decisions += 1
-        self._unpublished.append(step)
-        stored = self._store.stored()
-        if stored is not None:
-            stored.add_done_callback(self._stored)
-        elif len(self._unpublished) == 1:
-            self._publish_next()
-        else:
-            # What was stored before is about to be published, and this comes behind it.
-            asyncio.get_running_loop().call_soon(self._may_publish)
-
-    def close(self) -> None:
-        """Publish nothing more: what is stored by the end is there at the next start. Who waits is cancelled."""
-        self._listeners.clear()
-        while self._waiting:
-            self._waiting.popleft()[1].cancel()
-
-    def _stored(self, stored: asyncio.Future[None]) -> None:
-        """Publish the next decision. What could not be stored is never published, nor is what came behind it."""
-        error = None if stored.cancelled() else stored.exception()
-        if error is None:
-            self._may_publish()
-            return
-        self._error = error if isinstance(error, OSError) else OSError(str(error))
-        while self._waiting:
-            future = self._waiting.popleft()[1]
-            if not future.done():
-                future.set_exception(self._error)
-
-    def _may_publish(self) -> None:
-        """Have one more decision published: now, or in one of the next turns where many come at once."""
-        self._publishable += 1
-        if not self._publishing:
-            self._publish_some()
-
-    def _publish_some(self) -> None:
-        self._publishing = self._publishable > 0
-        if not self._publishing:
-            return
-        until = perf_counter() + _TURN_SECONDS
-        while self._publishable:
-            self._publishable -= 1
-            self._publish_next()
-            if perf_counter() >= until:
-                break
-        asyncio.get_running_loop().call_soon(self._publish_some)
-
-    def _publish_next(self) -> None:
-        step = self._unpublished.popleft()
-        old, state = self.state, step(self.state)
-        if not self._unpublished:
-            self.decided = state  # the same value, of which one is enough
-        self.state = state
-        self._published += 1
-        for listener in self._listeners:
-            try:
-                listener(old, state)
-            except Exception:
-                # It is stored, and the others have to hear of it, as has whoever waits.
-                log.exception("a change of the cluster was not followed to its end")
-        while self._waiting and self._waiting[0][0] <= self._published:
-            future = self._waiting.popleft()[1]
-            if not future.done():
-                future.set_result(None)
 
 
 def _log_put(old: Mapping[str, TopicState], topics: Sequence[TopicState]) -> None:

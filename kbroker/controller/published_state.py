@@ -1,0 +1,136 @@
+"""The cluster's state as it is known to all, and as it is decided: a change is stored before anybody hears of it.
+
+Owns the current `ClusterState`, its listeners, and the order decide, store, publish, answer. Nobody has seen what a
+crash or a loss of power takes back: until a change is stored, only the next decision knows of it (`decided`). Never
+decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
+
+from kbroker.cluster_state import ClusterState
+from kbroker.controller.store_interface import Change, MetadataStore
+
+log = logging.getLogger(__name__)
+
+Listener = Callable[[ClusterState, ClusterState], None]
+Step = Callable[[ClusterState], ClusterState]
+"""A change, of whatever state comes before it."""
+_TURN_SECONDS = 0.001
+"""For so long decisions are published in one turn of the loop: one sync of the disk may have stored hundreds."""
+
+
+class PublishedState:
+    """A state, and the way of a change into it."""
+
+    def __init__(self, store: MetadataStore, state: ClusterState) -> None:
+        """Begin with what is stored."""
+        self._changes = store
+        self._listeners: list[Listener] = []
+        self.state = state
+        """What is stored and known to all."""
+        self.decided = state
+        """What is decided, some of which may not be stored yet: for who decides, and for nobody else."""
+        self._unpublished: deque[Step] = deque()
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._decisions = self._published = self._publishable = 0
+        self._publishing = False
+        self._error: OSError | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was decided is stored and published."""
+        return self._decisions == self._published
+
+    def published(self) -> Awaitable[None] | None:
+        """Return what is done once all that was decided so far is stored and published, None if it is.
+
+        Whoever asked for a change is not told before. Raises OSError, then or now.
+        """
+        if self._error is not None:
+            raise self._error
+        if self.is_settled:
+            return None
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._decisions, future))
+        return future
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call `listener(old, new)` after every change."""
+        self._listeners.append(listener)
+
+    def decide(self, changes: Sequence[Change], step: Step) -> None:
+        """Store changes, and publish what they come to once they are stored. Raises OSError with nothing decided."""
+        decided = step(self.decided)
+        if changes:
+            self._changes.write(changes)
+        self.decided = decided
+        self._decisions += 1
+        self._unpublished.append(step)
+        stored = self._changes.stored()
+        if stored is not None:
+            stored.add_done_callback(self._stored)
+        elif len(self._unpublished) == 1:
+            self._publish_next()
+        else:
+            # What was stored before is about to be published, and this comes behind it.
+            asyncio.get_running_loop().call_soon(self._may_publish)
+
+    def close(self) -> None:
+        """Publish nothing more: what is stored by the end is there at the next start. Who waits is cancelled."""
+        self._listeners.clear()
+        while self._waiting:
+            self._waiting.popleft()[1].cancel()
+
+    def _stored(self, stored: asyncio.Future[None]) -> None:
+        """Publish the next decision. What could not be stored is never published, nor is what came behind it."""
+        error = None if stored.cancelled() else stored.exception()
+        if error is None:
+            self._may_publish()
+            return
+        self._error = error if isinstance(error, OSError) else OSError(str(error))
+        while self._waiting:
+            future = self._waiting.popleft()[1]
+            if not future.done():
+                future.set_exception(self._error)
+
+    def _may_publish(self) -> None:
+        """Have one more decision published: now, or in one of the next turns where many come at once."""
+        self._publishable += 1
+        if not self._publishing:
+            self._publish_some()
+
+    def _publish_some(self) -> None:
+        self._publishing = self._publishable > 0
+        if not self._publishing:
+            return
+        until = perf_counter() + _TURN_SECONDS
+        while self._publishable:
+            self._publishable -= 1
+            self._publish_next()
+            if perf_counter() >= until:
+                break
+        asyncio.get_running_loop().call_soon(self._publish_some)
+
+    def _publish_next(self) -> None:
+        step = self._unpublished.popleft()
+        old, state = self.state, step(self.state)
+        if not self._unpublished:
+            self.decided = state  # the same value, of which one is enough
+        self.state = state
+        self._published += 1
+        for listener in self._listeners:
+            try:
+                listener(old, state)
+            except Exception:
+                # It is stored, and the others have to hear of it, as has whoever waits.
+                log.exception("a change of the cluster was not followed to its end")
+        while self._waiting and self._waiting[0][0] <= self._published:
+            future = self._waiting.popleft()[1]
+            if not future.done():
+                future.set_result(None)
