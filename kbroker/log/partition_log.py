@@ -557,6 +557,10 @@ class PartitionLog:
         snapshots = self._snapshots.forget_with_segments([segment.base_offset for segment in gone])
         if snapshots:
             self.segments.doomed.add_garbage(snapshots)
+        untold = self.producers.entries and self._snapshots.newest_offset < self.segments.bases[0]
+        if untold and self.producers.taking is None:
+            # The snapshot that was due there has failed, and now the log does not tell of its producers either.
+            self._later(self._snapshot_in_pieces(self.producers.begin_snapshot(self.log_end_offset)))
         return len(gone)
 
     def _remove(self, segment: Segment, now_ms: int) -> None:

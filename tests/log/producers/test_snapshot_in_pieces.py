@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ from kbroker.log import partition_log
 from kbroker.log.files import sync_directory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producers import producer_snapshots
 from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.log.producers.producer_state import ProducerEntry
 from tests.crash.power import Power
@@ -219,6 +221,33 @@ def test_a_snapshot_that_a_flush_has_overtaken_is_brought_to_the_disk(
             assert known(again.active_producers()) == expected
             world.log.flush(NOW)
     assert world.log._snapshots.offsets == [second], "the older one, which alone was safe, is not needed any more"
+
+
+def test_what_a_snapshot_that_failed_would_have_told_is_written_down_when_its_segment_goes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.roll()
+    whole(world.later.popleft())
+    world.log.flush(NOW)
+    for producer in range(PRODUCERS):
+        world.produce(producer)
+    with monkeypatch.context() as patch:
+        patch.setattr(producer_snapshots, "FileHandle", full_disk)
+        base = world.roll()
+        whole(world.later.popleft())
+    committed(world.log)
+    expected = known(world.log.active_producers())
+    world.log.update_config(replace(LogConfig(), retention_bytes=0))
+    world.log.delete_old_segments(NOW)
+    assert world.log.segments.bases[0] == base
+    whole(world.later.popleft())
+    world.log.purge_deleted(NOW + HOUR)
+    again = open_log(world.copied("topic-1"), clean=False, log_start_offset=base)
+    assert known(again.active_producers()) == expected
+
+
+def full_disk(*_arguments: object, **_options: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_nothing_is_noted_while_none_is_taken(world: World) -> None:
