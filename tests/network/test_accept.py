@@ -10,12 +10,19 @@ import pytest
 from kbroker import Broker
 
 
+def highest_of_next(count):
+    """Return the highest of the next descriptors: what ran before may have left gaps between those in use."""
+    taken = [socket.socket() for _ in range(count)]
+    highest = max(each.fileno() for each in taken)
+    for each in taken:
+        each.close()
+    return highest
+
+
 @pytest.fixture
 def few_descriptors():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as newest:
-        used = newest.fileno()  # by whatever ran before
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1024, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(highest_of_next(200) + 1024, hard), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -24,9 +31,7 @@ def test_connections_do_not_take_the_last_descriptors(few_descriptors, monkeypat
     with Broker() as broker:
         server = broker.node.server
         host, _, port = broker.bootstrap_servers.rpartition(":")
-        used = socket.socket()
-        monkeypatch.setattr(server, "_last_descriptor", used.fileno() + 45)
-        used.close()
+        monkeypatch.setattr(server, "_last_descriptor", highest_of_next(45))
         clients = [socket.create_connection((host, int(port))) for _ in range(30)]
         for client in clients:
             client.settimeout(10)
