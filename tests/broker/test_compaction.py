@@ -229,7 +229,8 @@ def test_dump_log_segments_reads_a_cleaned_log(tmp_path: Path, kafka_libs: Path)
     assert not TROUBLE.search(re.sub(r"isvalid: true", "", text)), text
     assert 100 <= text.count("| offset: ") < 50 * 100
     indexes = [*directory.glob("*.index"), *directory.glob("*.timeindex")]
-    # Seen once (2026-11-22): a stop left the index of a segment that compaction had replaced. The next start removes it.
+    # The index of a segment that compaction has replaced goes after its log; a stop may come in between, and the next
+    # start removes it.
     indexes = [each for each in indexes if each.with_suffix(".log").exists()]
     assert not TROUBLE.search(dump_log_segments(kafka_libs, indexes, "--deep-iteration"))
     sane = dump_log_segments(kafka_libs, indexes, "--index-sanity-check")
