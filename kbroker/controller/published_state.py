@@ -66,6 +66,8 @@ class PublishedState:
 
     def decide(self, changes: Sequence[Change], step: Step) -> None:
         """Store changes, and publish what they come to once they are stored. Raises OSError with nothing decided."""
+        if self._error is not None:
+            raise self._error
         decided = step(self.decided)
         if changes:
             self._changes.write(changes)

@@ -125,6 +125,10 @@ def test_what_cannot_be_stored_is_never_published() -> None:
             await answer
         with pytest.raises(OSError, match="broken"):
             controller.published()
+        before = controller.decided
+        with pytest.raises(OSError, match="broken"):
+            controller.register_broker(BrokerEndpoint(1, "localhost", 9092, cordoned=True))
+        assert controller.decided is before
         assert seen == []
 
     run(scenario)
