@@ -1,0 +1,181 @@
+"""A TCP connection to another broker: frames out, frames in, each answer to who waits for it.
+
+Owns the socket and what is in flight on it. Never asks again: whoever asked knows whether that may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from typing import Any, TypeVar
+
+from kbroker.peers.interface import PeerGone
+from kbroker.protocol.compiler import decode, encode
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.wire import read_uvarint
+
+Answer = TypeVar("Answer")
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""A larger frame ends the connection: a follower asks for 10 MB and gets one batch more at most."""
+_LENGTH, _CORRELATION = struct.Struct(">i"), struct.Struct(">i")
+
+
+class TcpPeers:
+    """Makes ways to brokers over plain TCP."""
+
+    def peer(self, host: str, port: int, client_id: str) -> TcpPeer:
+        return TcpPeer(host, port, client_id)
+
+
+class TcpPeer:
+    """A Peer over TCP."""
+
+    def __init__(self, host: str, port: int, client_id: str) -> None:
+        self._address = host, port
+        self._client_id = client_id
+        self._correlation = 0
+        self._frames: _Frames | None = None
+        self._connecting: asyncio.Task[_Frames] | None = None
+        self._closed = False
+
+    async def ask(self, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
+        if self._closed:
+            raise PeerGone("closed")
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                frames = self._frames
+                if frames is None or frames.is_gone:
+                    frames = await self._connected()
+                body = await frames.exchange(self._framed(request, version), self._correlation)
+        except TimeoutError:
+            # The answer may still come, and the next one must not be taken for it.
+            self._drop("no answer in time")
+            raise PeerGone(f"no answer from {self} within {timeout_ms:.0f} ms") from None
+        except OSError as error:
+            raise PeerGone(f"{self} cannot be reached: {error}") from None
+        try:
+            return decode(answer, version, body[_header_bytes(request, version, body) :])
+        except (Malformed, IndexError) as error:
+            self._drop("an answer that cannot be read")
+            raise PeerGone(f"{self} sent what cannot be read: {error}") from None
+
+    def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._drop("closed")
+
+    def __str__(self) -> str:
+        host, port = self._address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _framed(self, request: Any, version: int) -> bytes:
+        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+        header = RequestHeader(request.KEY, version, self._correlation, self._client_id)
+        body = encode(header, 2 if version in request.FLEXIBLE else 1) + encode(request, version)
+        return _LENGTH.pack(len(body)) + body
+
+    async def _connected(self) -> _Frames:
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        try:
+            # Others may wait for the same connection: who gives up must not take it from them.
+            return await asyncio.shield(self._connecting)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise PeerGone("closed") from None
+            raise
+
+    async def _connect(self) -> _Frames:
+        try:
+            _, self._frames = await asyncio.get_running_loop().create_connection(_Frames, *self._address)
+            return self._frames
+        finally:
+            self._connecting = None
+
+    def _drop(self, why: str) -> None:
+        if self._frames is not None:
+            self._frames.end(why)
+            self._frames = None
+
+
+class _Frames(asyncio.BufferedProtocol):
+    """Frames of a connection: each is received into memory of its own, of which answers hold views."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[tuple[int, asyncio.Future[memoryview]]] = deque()
+        self._buffer = memoryview(bytearray(_LENGTH.size))
+        self._filled = 0
+        self._in_length = True
+        self.is_gone = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(str(exc) if exc else "the connection was closed")
+
+    def exchange(self, frame: bytes, correlation: int) -> asyncio.Future[memoryview]:
+        """Send a frame; return what becomes the answer's. Raises PeerGone."""
+        if self.is_gone or self._transport is None:
+            raise PeerGone("the connection was closed")
+        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self._waiting.append((correlation, future))
+        self._transport.write(frame)
+        return future
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        return self._buffer[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        if self._filled < len(self._buffer):
+            return
+        done, self._filled, was_length = self._buffer, 0, self._in_length
+        self._in_length = not was_length
+        if not was_length:
+            self._buffer = memoryview(bytearray(_LENGTH.size))
+            self._take(done)
+            return
+        size = _LENGTH.unpack(done)[0]
+        if not _CORRELATION.size <= size <= MAX_ANSWER_BYTES:
+            self.end(f"a frame of {size} bytes")
+            return
+        self._buffer = memoryview(bytearray(size))
+
+    def _take(self, frame: memoryview) -> None:
+        correlation = _CORRELATION.unpack_from(frame)[0]
+        if not self._waiting or self._waiting[0][0] != correlation:
+            self.end("an answer to what was not asked")
+            return
+        future = self._waiting.popleft()[1]
+        if not future.done():
+            future.set_result(frame)
+
+    def end(self, why: str) -> None:
+        """Close the connection; whoever waits hears `why`."""
+        self.is_gone = True
+        if self._transport is not None:
+            self._transport.abort()
+        while self._waiting:
+            future = self._waiting.popleft()[1]
+            if not future.done():
+                future.set_exception(PeerGone(why))
+
+
+def _header_bytes(request: Any, version: int, body: memoryview) -> int:
+    """Return how many bytes the response header takes; Malformed for tags that cannot be."""
+    pos = _CORRELATION.size
+    if version not in request.FLEXIBLE:
+        return pos
+    tags, pos = read_uvarint(body, pos)
+    for _ in range(tags):
+        _, pos = read_uvarint(body, pos)
+        size, pos = read_uvarint(body, pos)
+        pos += size
+    return pos
