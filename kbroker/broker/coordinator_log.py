@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
 
-from kbroker.controller.controller import Controller
+from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -17,7 +17,7 @@ _READ_BYTES = 4 * 1024 * 1024
 class CoordinatorLog:
     """A coordinator's way to its topic."""
 
-    def __init__(self, topic: str, controller: Controller, replicas: Replicas) -> None:
+    def __init__(self, topic: str, controller: ClusterMetadata, replicas: Replicas) -> None:
         self._topic = topic
         self._controller = controller
         self._replicas = replicas

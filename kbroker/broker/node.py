@@ -30,10 +30,11 @@ from kbroker.clock import Clock, SystemClock
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.controller.controller import Controller, TopicDefaults
+from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import JOURNAL, SNAPSHOT, EmbeddedStore
 from kbroker.controller.features import TRANSACTION_VERSION
 from kbroker.controller.internal_topics import internal_topics
+from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.group_coordinator.config import group_config
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
@@ -153,6 +154,8 @@ class BrokerNode:
 
         Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
         """
+        if config.in_cluster:
+            raise ConfigError("zookeeper.connect is set, but clusters do not exist yet: remove it to run a single node")
         clock = clock or SystemClock()
         handlers.load_all()
         async with AsyncExitStack() as parts:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
-from kbroker.controller.controller import Controller
+from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.replicas import Replicas
@@ -20,13 +20,21 @@ from kbroker.txn.producer_ids import ProducerIds
 
 
 @dataclass(slots=True)
+class ClusterServices:
+    """What a node of a cluster has beside the parts that every broker has."""
+
+    broker_epoch: Callable[[], int]
+    """The number of this broker's registration: that of the transaction that made its znode, -1 while it has none."""
+
+
+@dataclass(slots=True)
 class Services:
     """The broker's parts, by role. `metadata` is read through `controller.state`."""
 
     node_id: int
     config: BrokerConfig
     clock: Clock
-    controller: Controller
+    controller: ClusterMetadata
     replicas: Replicas
     groups: GroupCoordinator
     producer_ids: ProducerIds
@@ -34,5 +42,7 @@ class Services:
     fetch_max_bytes: int
     transactions: TransactionCoordinator
     markers: Target
+    cluster: ClusterServices | None = None
+    """What only a node of a cluster has."""
     on_levels_changed: Callable[[], None] = lambda: None
     """Called when the level of a logger was altered."""
