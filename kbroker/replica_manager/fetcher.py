@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 _FETCH_VERSION: Final = 17
 _LIST_OFFSETS_VERSION: Final = 9
 _LATEST, _EARLIEST = -1, -2
+_FIRST_PAUSE_MS: Final = 50
+"""The first pause after a failure; then twice as long each time, up to replica.fetch.backoff.ms. A leader that has not
+heard of its leadership yet does so soon."""
 _SLICE_SECONDS: Final = 0.002
 """How long an answer is taken before others have a turn."""
 
@@ -61,13 +64,15 @@ Endpoint = tuple[str, int]
 class Followed:
     """A partition that is copied; another one each time that it begins to follow."""
 
-    __slots__ = ("partition", "said", "way")
+    __slots__ = ("partition", "pause_ms", "said", "way")
 
     def __init__(self, partition: ReplicatedPartition, way: Following) -> None:
         self.partition = partition
         self.way = way
         self.said = ErrorCode.NONE
         """The last error that a line was written about."""
+        self.pause_ms = _FIRST_PAUSE_MS
+        """How long it rests the next time."""
 
     @property
     def id(self) -> Key:
@@ -153,9 +158,11 @@ class Fetcher:
         self._session.want(followed.id, followed, followed.wish(self._config.fetch_max_bytes))
 
     def _rest(self, followed: Followed) -> None:
-        """Leave a partition alone for replica.fetch.backoff.ms."""
+        """Leave a partition alone for a while."""
         if self._is_current(followed):
-            self._resting[followed.id] = self._clock.monotonic_ms() + self._config.backoff_ms
+            pause_ms = min(followed.pause_ms, self._config.backoff_ms)
+            followed.pause_ms = pause_ms * 2
+            self._resting[followed.id] = self._clock.monotonic_ms() + pause_ms
             self._session.drop(followed.id)
 
     def _wake_rested(self) -> None:
@@ -167,6 +174,7 @@ class Fetcher:
     # --- the task
 
     async def _run(self) -> None:
+        pause_ms = _FIRST_PAUSE_MS
         try:
             while self._followed:
                 self._wake.clear()
@@ -174,13 +182,16 @@ class Fetcher:
                 if len(self._session):
                     try:
                         await self._fetch()
+                        pause_ms = _FIRST_PAUSE_MS
                         continue
                     except PeerGone as error:
                         log.info("%s: broker %d: %s", self._name, self.source, error)
                     except Exception:
                         log.exception("%s: fetching from broker %d failed", self._name, self.source)
                     self._session.lost()
-                    await self._pause(self._config.backoff_ms)
+                    pause_ms = min(pause_ms, self._config.backoff_ms)
+                    await self._pause(pause_ms)
+                    pause_ms *= 2
                 else:
                     await self._pause(self._until_rested())
         finally:
@@ -360,6 +371,7 @@ class Fetcher:
             if self._is_current(followed):
                 self._appended(followed)
         self._take_offsets(followed, data)
+        followed.pause_ms = _FIRST_PAUSE_MS
         if followed.partition.log.log_start_offset != asked.log_start_offset or followed.said:
             followed.said = ErrorCode.NONE
             self._ask_for(followed)

@@ -7,6 +7,7 @@ Never asks anybody: proposals to the controller are handed to `Surroundings.prop
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -16,7 +17,7 @@ from kbroker.log.append_info import CLIENT, AppendInfo, AppendOrigin
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
 from kbroker.replicas import Partition, Waiter
 from kbroker.replication.leadership import Granted, Leadership, Proposal
@@ -131,6 +132,16 @@ class ReplicatedPartition(Partition):
     @property
     def key(self) -> tuple[str, int]:
         return self.topic, self.index
+
+    def check_epoch(self, epoch: int) -> ErrorCode:
+        """Compare somebody's idea of the leader epoch (-1: none) with ours, whoever leads."""
+        if epoch < 0 or epoch == self.leader_epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def has_replica(self, broker: int) -> bool:
+        """Whether another broker is assigned a replica."""
+        return broker in self.leadership.replicas and broker != self._around.node_id
 
     # --- as the controller says
 
@@ -261,9 +272,32 @@ class ReplicatedPartition(Partition):
         verdict = self.leadership.verdict(required_offset, self.log.high_watermark, self.min_isr)
         return ErrorCode.NONE if verdict is None else verdict
 
-    def when_committed(self, offset: int, tell: Tell) -> Wait:
-        """Have `tell` called once everything below `offset` is committed, or will not be here."""
-        return self.acks.add(offset, tell)
+    def when_committed(self, offset: int, tell: Tell) -> Wait | None:
+        """Have `tell` called once everything below `offset` is committed, or will not be here; None: it was, now."""
+        if not self.leading:
+            tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.log.high_watermark >= offset:
+            tell(self._verdict(offset))
+        else:
+            return self.acks.add(offset, tell)
+        return None
+
+    def committed(self, offset: int) -> asyncio.Future[None]:
+        """Return what is done once everything below `offset` is committed; ApiError where that will not be here."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def tell(code: ErrorCode) -> None:
+            if future.done():
+                return
+            if code is ErrorCode.NONE:
+                future.set_result(None)
+            else:
+                future.set_exception(ApiError(code))
+
+        wait = self.when_committed(offset, tell)
+        if wait is not None:
+            future.add_done_callback(lambda _future: self.acks.give_up(wait))
+        return future
 
     # --- deletion of records
 
@@ -272,9 +306,15 @@ class ReplicatedPartition(Partition):
         """Before which offset all live replicas have deleted their records."""
         return self.leadership.low_watermark(self.log.log_start_offset, self._around.live_brokers())
 
-    def when_deleted(self, offset: int, tell: Tell) -> Wait:
-        """Have `tell` called once all live replicas have deleted what lies below `offset`, or this one is no leader."""
-        return self.deletions.add(offset, tell)
+    def when_deleted(self, offset: int, tell: Tell) -> Wait | None:
+        """Have `tell` called once all live replicas have deleted what lies below `offset`; None: it was, now."""
+        if not self.leading:
+            tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.low_watermark >= offset:
+            tell(ErrorCode.NONE)
+        else:
+            return self.deletions.add(offset, tell)
+        return None
 
     def _tell_deleted(self) -> None:
         self.deletions.tell(self.low_watermark, lambda _offset: ErrorCode.NONE)
