@@ -10,9 +10,9 @@ import pytest
 from kbroker.log.append_info import CLIENT, COORDINATOR, AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import build_batch, iter_batches
-from tests.log.builders import marker
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100)
@@ -78,7 +78,8 @@ def test_transactions_and_their_ends(make: Make) -> None:
             [(NOW, b"k", b"v", ())], producer_id=7, producer_epoch=0, base_sequence=number, transactional=True
         )
         leader.append_as_leader(records, 0, NOW)
-        leader.append_as_leader(marker(7, 0, commit=commit), 0, NOW, origin=COORDINATOR)
+        end = build_marker(producer_id=7, producer_epoch=0, commit=commit, coordinator_epoch=0, timestamp=NOW)
+        leader.append_as_leader(end, 0, NOW, origin=COORDINATOR)
     for log in (leader, follower):
         if log is follower:
             copy(leader, follower)

@@ -1,4 +1,4 @@
-"""Brokers that die, come back, are cut off and lose leadership at random, under producers: nothing acknowledged is lost.
+"""Brokers that die, return, are cut off and lose leadership at random, under producers: nothing acknowledged is lost.
 
 The real managers, logs and handlers in virtual time (cluster.py); the same seed gives the same run.
 """
@@ -57,10 +57,8 @@ class Chaos:
     async def disturb(self) -> None:
         for _ in range(STEPS):
             await asyncio.sleep(self.random.choice((0.01, 0.2, 1.0, 3.0)))
-            fault = self.random.choice(
-                (self.kill, self.start, self.start, self.cut, self.heal, self.expire, self.elect)
-            )
-            await fault()
+            faults = self.kill, self.start, self.start, self.cut, self.heal, self.expire, self.elect
+            await self.random.choice(faults)()
             self.check()
 
     async def kill(self) -> None:
