@@ -73,6 +73,11 @@ class Channels:
         for broker in list(self._channels):
             self.close(broker)
 
+    def has_told(self, broker: int) -> bool:
+        """Whether a broker has answered all that it was to be told."""
+        channel = self._channels.get(broker)
+        return channel is None or channel.is_idle
+
     def put(self, broker: int, item: Outgoing) -> None:
         """Tell a broker something, after all that it has still to be told."""
         channel = self._channels.get(broker)
@@ -123,10 +128,12 @@ class _Channel:
         self._channels = channels
         self._queue = OutgoingQueue()
         self._filled = asyncio.Event()
+        self.is_idle = False
         self._task = asyncio.ensure_future(self._run())
 
     def put(self, item: Outgoing) -> None:
         self._queue.put(item)
+        self.is_idle = False
         self._filled.set()
 
     def move(self, peer: Peer) -> None:
@@ -142,6 +149,7 @@ class _Channel:
             item = self._queue.take()
             if item is None:
                 self._filled.clear()
+                self.is_idle = True
                 await self._filled.wait()
                 continue
             try:

@@ -84,6 +84,13 @@ class ClusterController:
         """Return the controller epoch of this broker's term, 0 while it is not the controller."""
         return 0 if self._term is None else self._term.epoch
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all is done that is known, and all live brokers have answered what they were told."""
+        if not self._queue.is_idle:
+            return False
+        return self._term is None or all(map(self._term.channels.has_told, self._term.context.brokers))
+
     async def start(self) -> None:
         """Watch who is the controller from now on, and be it where there is none. The broker is registered before."""
         self._steady = SteadyTree(self._tree, self._sleep)

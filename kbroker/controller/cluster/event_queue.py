@@ -45,6 +45,12 @@ class EventQueue:
         self._events: deque[Event] = deque()
         self._keys: set[Hashable] = set()
         self._filled = asyncio.Event()
+        self._is_resting = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all is done, and nothing waits."""
+        return self._is_resting and not self._events
 
     def put(self, work: Work, key: Hashable = None) -> None:
         """Let work wait behind all other, unless the same waits already."""
@@ -73,7 +79,9 @@ class EventQueue:
         """Wait for the next event, and return it."""
         while not self._events:
             self._filled.clear()
+            self._is_resting = True
             await self._filled.wait()
+        self._is_resting = False
         event = self._events.popleft()
         if event.key is not None:
             self._keys.discard(event.key)
