@@ -9,6 +9,7 @@ from kbroker.log.append_info import COORDINATOR
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import iter_batches
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Replicas
 
 _READ_BYTES = 4 * 1024 * 1024
@@ -40,23 +41,28 @@ class CoordinatorLog:
         return min(config.max_message_bytes, config.segment_bytes)
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return None when everything below `offset` is committed; on one node it always is."""
-        if self._replicas.leader(self._topic, partition).log.high_watermark < offset:
-            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-        return None
+        """Return None when everything below `offset` is committed, or what to await; on one node it always is."""
+        leader = self._replicas.leader(self._topic, partition)
+        if leader.log.high_watermark >= offset:
+            return None
+        if isinstance(leader, ReplicatedPartition):
+            return leader.committed(offset)
+        raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def read(self, partition: int) -> Iterator[memoryview]:
-        """Yield the partition's batches from its start to its high watermark, in chunks.
+        """Yield the partition's batches from its start to its end, in chunks.
 
-        A partition that was created with many others just now is hosted first.
+        A partition that was created with many others just now is hosted first. What a leader finds in its log at the
+        start of its epoch will be committed, and the high watermark that it knows of may be behind what its
+        predecessor has acknowledged.
         """
         self._replicas.host_now(self._topic, partition)
         partition_log = self._replicas.leader(self._topic, partition).log
         offset = partition_log.log_start_offset
-        while offset < partition_log.high_watermark:
-            piece = partition_log.read(offset, _READ_BYTES, partition_log.high_watermark, min_one=True)
+        while offset < partition_log.log_end_offset:
+            piece = partition_log.read(offset, _READ_BYTES, partition_log.log_end_offset, min_one=True)
             if not len(piece):
-                raise OSError(f"{self._topic}-{partition} ends before its high watermark")
+                raise OSError(f"{self._topic}-{partition} ends at {offset}, before its log does")
             view = piece.view()
             yield view
             offset = _next_offset(view)

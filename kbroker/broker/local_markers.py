@@ -6,6 +6,7 @@ anything.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 
 from kbroker.clock import Clock
@@ -17,10 +18,13 @@ from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Replicas
 from kbroker.txn.marker_sender import Answers, Marker
 from kbroker.txn.transaction import TopicPartition
 
+_REPLICATED_WITHIN_MS = 30_000
+"""How long markers wait for other replicas (KafkaApis: request.timeout.ms of the broker)."""
 _NOT_READY = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
@@ -45,6 +49,7 @@ class LocalMarkers:
         )
         answers: dict[TopicPartition, ErrorCode] = {}
         waiting: dict[TopicPartition, Awaitable[ErrorCode]] = {}
+        replicated: dict[TopicPartition, Awaitable[None]] = {}
         for partition in marker.partitions:
             if partition[0] == OFFSETS_TOPIC and self._replicas.get(partition) is not None:
                 answer = self._groups.end_transaction(partition[1], end)
@@ -53,23 +58,47 @@ class LocalMarkers:
                 else:
                     waiting[partition] = answer
             else:
-                answers[partition] = self._append(partition, end)
+                appended = self._append(partition, end)
+                if isinstance(appended, ErrorCode):
+                    answers[partition] = appended
+                else:
+                    replicated[partition] = appended
             passed("txn.marker")
-        return _gather(answers, waiting) if waiting else answers
+        return _gather(answers, waiting, replicated) if waiting or replicated else answers
 
-    def _append(self, partition: TopicPartition, end: EndOfTransaction) -> ErrorCode:
+    def _append(self, partition: TopicPartition, end: EndOfTransaction) -> ErrorCode | Awaitable[None]:
+        """Append to a log; where other replicas are in sync, return what brings their word or an ApiError."""
         now_ms = self._clock.now_ms()
         try:
             leader = self._replicas.leader(*partition)
-            leader.append(marker_batch(end, now_ms), -1, now_ms, COORDINATOR, UNCHECKED, end.transaction_version)
+            info = leader.append(marker_batch(end, now_ms), -1, now_ms, COORDINATOR, UNCHECKED, end.transaction_version)
+            if isinstance(leader, ReplicatedPartition) and leader.log.high_watermark <= info.last_offset:
+                return leader.committed(info.last_offset + 1)
         except ApiError as err:
             return err.code
         return ErrorCode.NONE
 
 
 async def _gather(
-    answers: dict[TopicPartition, ErrorCode], waiting: dict[TopicPartition, Awaitable[ErrorCode]]
+    answers: dict[TopicPartition, ErrorCode],
+    waiting: dict[TopicPartition, Awaitable[ErrorCode]],
+    replicated: dict[TopicPartition, Awaitable[None]],
 ) -> Answers:
+    try:
+        async with asyncio.timeout(_REPLICATED_WITHIN_MS / 1000):
+            for partition, committed in replicated.items():
+                try:
+                    await committed
+                    answers[partition] = ErrorCode.NONE
+                except ApiError as err:
+                    answers[partition] = err.code
+    except TimeoutError:
+        for partition in replicated:
+            answers.setdefault(partition, ErrorCode.REQUEST_TIMED_OUT)
+    finally:
+        for committed in replicated.values():
+            if isinstance(committed, asyncio.Future):
+                committed.cancel()  # those that are done stay so
     for partition, answer in waiting.items():
         answers[partition] = _for_coordinator(await answer)
     return answers

@@ -13,6 +13,8 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replicas import Replicas
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
@@ -25,6 +27,7 @@ class ClusterServices:
 
     broker_epoch: Callable[[], int]
     """The number of this broker's registration: that of the transaction that made its znode, -1 while it has none."""
+    replica_manager: ReplicaManager
 
 
 @dataclass(slots=True)
@@ -46,3 +49,10 @@ class Services:
     """What only a node of a cluster has."""
     on_levels_changed: Callable[[], None] = lambda: None
     """Called when the level of a logger was altered."""
+
+
+def in_cluster(services: Services) -> ClusterServices:
+    """Return what only a node of a cluster has; raises ApiError on a node alone, which serves none of these APIs."""
+    if services.cluster is None:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    return services.cluster
