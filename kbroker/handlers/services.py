@@ -18,7 +18,8 @@ from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replicas import Replicas
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
-from kbroker.txn.producer_ids import ProducerIds
+from kbroker.txn.other_coordinators import OtherCoordinators
+from kbroker.txn.shard import ProducerIdSupply
 
 
 @dataclass(slots=True)
@@ -28,6 +29,8 @@ class ClusterServices:
     broker_epoch: Callable[[], int]
     """The number of this broker's registration: that of the transaction that made its znode, -1 while it has none."""
     replica_manager: ReplicaManager
+    other_coordinators: OtherCoordinators
+    """The transaction coordinators on other brokers."""
 
 
 @dataclass(slots=True)
@@ -40,7 +43,7 @@ class Services:
     controller: ClusterMetadata
     replicas: Replicas
     groups: GroupCoordinator
-    producer_ids: ProducerIds
+    producer_ids: ProducerIdSupply
     fetch_sessions: FetchSessions
     fetch_max_bytes: int
     transactions: TransactionCoordinator
