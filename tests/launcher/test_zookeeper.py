@@ -37,11 +37,11 @@ COPY = 'for each in "$@"; do case $each in -DoutputDirectory=*) out=${each#*=};;
 
 def test_what_is_not_installed_is_said_in_a_line(alone: Path) -> None:
     with pytest.raises(
-        JarsMissing, match="^java and mvn must be installed to start a ZooKeeper; --zookeeper HOST:PORT"
+        JarsMissing, match=r"^java and mvn must be installed to start a ZooKeeper; --zookeeper HOST:PORT"
     ):
         zookeeper_jars()
     program(alone, "java", "")
-    with pytest.raises(JarsMissing, match="^mvn must be installed"):
+    with pytest.raises(JarsMissing, match=r"^mvn must be installed"):
         zookeeper_jars()
 
 
@@ -67,7 +67,7 @@ def test_what_maven_says_is_told_and_nothing_is_kept(alone: Path, tmp_path: Path
 
 
 def test_a_fetch_can_be_given_up(alone: Path, tmp_path: Path) -> None:
-    class GivenUp(Exception):
+    class GivenUp(Exception):  # noqa: N818 - an order
         pass
 
     def give_up(_seconds: float) -> None:
