@@ -207,7 +207,11 @@ class Cluster(ABC):
         self.wait_until_in_sync()
 
     def __enter__(self) -> Self:
-        self.start_all()
+        try:
+            self.start_all()
+        except BaseException:
+            self.stop_all()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

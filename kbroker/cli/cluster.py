@@ -74,9 +74,18 @@ def up(
         except Stopped:
             pass  # while it was starting
         finally:
-            for name in cluster.stop():
-                _say(f"{name} did not stop in time and was killed")
+            _stop(cluster, signals)
+
+
+def _stop(cluster: LocalCluster, signals: StopSignals) -> None:
+    """Stop all in good order; at a second order, at once."""
+    signals.forget()
+    try:
+        for name in cluster.stop():
+            _say(f"{name} did not stop in time and was killed")
         _say("stopped")
+    except Stopped:
+        _say("killed")
 
 
 @command.command("status")

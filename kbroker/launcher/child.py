@@ -64,19 +64,16 @@ class Child:
         """The exit status of the last run, negative for a signal; None while it runs and before the first run."""
         return None if self._process is None else self._process.poll()
 
-    def stop(self, timeout_s: float) -> bool:
+    def stop(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
         """End the program in good order, by force after `timeout_s`; return whether it ended by itself."""
-        process = self._process
-        if process is None or process.poll() is not None:
+        if not self.running:
             return True
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGCONT)  # one that is paused would never hear of it
-        try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return False
-        return True
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # one that is paused would never hear of it
+        if wait_until(lambda: not self.running, timeout_s, pause):
+            return True
+        self.kill()
+        return False
 
     def kill(self) -> None:
         """End the program at once."""
@@ -93,9 +90,9 @@ class Child:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None:
             raise LauncherError(f"{self.name} does not run")
-        self._process.send_signal(number)
+        self._process.send_signal(number)  # which sends nothing to one that has ended
 
     def last_words(self) -> str:
         """Return the last line that this run has printed."""

@@ -49,33 +49,44 @@ class LocalCluster:
     # -- all of it
 
     def start(self) -> Self:
-        """Start everything and wait until each broker knows them all; stops what runs where that fails."""
-        try:
-            require_free(self.plan.brokers)
-            if self.plan.zookeeper is None:
-                self._told("starting ZooKeeper")
-                self._zookeeper = ZooKeeperServer(self.plan.zookeeper_directory, free_ports(HOST, 1)[0])
-                self._zookeeper.start(self._pause)
-            else:
-                require_reachable(self.plan.zookeeper)
-            self._told(f"starting {len(self._plans)} brokers")
-            for node_id in self._plans:
-                self._launch(node_id)
-            self._wait_until_known(self._plans)
-        except BaseException:
-            self.stop()
-            raise
+        """Start everything and wait until each broker knows them all; what runs when that fails is to be stopped."""
+        require_free(self.plan.brokers)
+        if self.plan.zookeeper is None:
+            self._told("starting ZooKeeper")
+            self._zookeeper = ZooKeeperServer(self.plan.zookeeper_directory, free_ports(HOST, 1)[0])
+            self._zookeeper.start(self._pause)
+        else:
+            require_reachable(self.plan.zookeeper)
+        self._told(f"starting {len(self._plans)} brokers")
+        for node_id in self._plans:
+            self._launch(node_id)
+        self._wait_until_known(self._plans)
         return self
 
     def stop(self) -> list[str]:
         """End the brokers in good order, then the ZooKeeper that was started; return the names of those killed."""
-        forced = [self._children[each].name for each in self._order_of_stop() if not self._stop_child(each)]
-        if self._zookeeper is not None:
-            self._zookeeper.stop()
+        try:
+            forced = [self._children[each].name for each in self._order_of_stop() if not self._stop_child(each)]
+            if self._zookeeper is not None:
+                self._zookeeper.stop(self._pause)
+        except BaseException:
+            self.kill()
+            raise
         return forced
 
+    def kill(self) -> None:
+        """End everything at once."""
+        for child in self._children.values():
+            child.kill()
+        if self._zookeeper is not None:
+            self._zookeeper.child.kill()
+
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -153,7 +164,7 @@ class LocalCluster:
         child = self._children[node_id]
         if child.running:
             self._told(f"stopping {child.name}")
-        return child.stop(STOP_TIMEOUT_S)
+        return child.stop(STOP_TIMEOUT_S, self._pause)
 
     def _order_of_stop(self) -> list[int]:
         """Return the ids with the controller last, which moves the others' leadership away as they go."""

@@ -39,7 +39,7 @@ def kept(pom: Path, cache: Path) -> Path:
     return cache / f"{pom.stem}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
 
 
-def fetch(pom: Path, cache: Path, pause: Pause = time.sleep) -> Path:
+def fetch_jars(pom: Path, cache: Path, pause: Pause = time.sleep) -> Path:
     """Return the directory with the jars that a pom file names, fetching them when they are not there."""
     target = kept(pom, cache)
     if target.is_dir():

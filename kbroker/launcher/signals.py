@@ -58,6 +58,10 @@ class StopSignals:
         except BlockingIOError:
             pass
 
+    def forget(self) -> None:
+        """Wait for the next order: the one that came is being carried out."""
+        self.asked = False
+
     def close(self) -> None:
         """Take the handlers back."""
         for number, handler in self._before:

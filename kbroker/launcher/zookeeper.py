@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from kbroker.launcher.child import Child, LauncherError, Pause, wait_until
-from kbroker.launcher.jars import JarsMissing, fetch, kept, missing_tools, user_cache_dir
+from kbroker.launcher.jars import JarsMissing, fetch_jars, kept, missing_tools, user_cache_dir
 
 POM: Final = Path(__file__).with_name("zookeeper.xml")
 HOST: Final = "127.0.0.1"
@@ -51,7 +51,7 @@ def zookeeper_jars(pause: Pause = time.sleep) -> Path:
         raise JarsMissing(
             f"{' and '.join(missing)} must be installed to start a ZooKeeper; --zookeeper HOST:PORT names one that runs"
         )
-    return fetch(POM, user_cache_dir(), pause)
+    return fetch_jars(POM, user_cache_dir(), pause)
 
 
 def config_text(directory: Path, port: int) -> str:
@@ -100,9 +100,9 @@ class ZooKeeperServer:
         except OSError:
             return False
 
-    def stop(self) -> None:
+    def stop(self, pause: Pause = time.sleep) -> None:
         """End the server; what it has acknowledged is on the disk."""
-        self.child.stop(STOP_TIMEOUT_S)
+        self.child.stop(STOP_TIMEOUT_S, pause)
 
 
 def require_reachable(connect: str) -> None:

@@ -70,8 +70,8 @@ def test_a_frozen_broker_stops(tmp_path: Path, zookeeper: str) -> None:
 def test_a_broker_that_cannot_start_is_named_and_nothing_is_left(tmp_path: Path, zookeeper: str) -> None:
     plan = make_plan(tmp_path, 3, ("127.0.0.1", 0), zookeeper, {"fake.failure": "the directory is another's"})
     cluster = LocalCluster(plan, program=FAKE)
-    with pytest.raises(LauncherError, match="broker 2 has ended: kbroker: the directory is another's"):
-        cluster.start()
+    with pytest.raises(LauncherError, match="broker 2 has ended: kbroker: the directory is another's"), cluster:
+        pytest.fail("it has started")
     assert [child.running for child in cluster.brokers.values()] == [False] * 3
 
 

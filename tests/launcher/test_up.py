@@ -95,6 +95,18 @@ def test_a_signal_stops_all_in_order(up: Up, number: int) -> None:
     assert up.output().endswith("kbroker: stopped\n")
 
 
+def test_a_second_signal_kills(tmp_path: Path, zookeeper: str) -> None:
+    up = Up(tmp_path, zookeeper, "--set", "fake.deaf=yes").start()
+    pids = [each["pid"] for each in up.told()["brokers"]]
+    assert up.child.pid is not None
+    os.kill(up.child.pid, signal.SIGINT)
+    assert wait_until(lambda: "stopping broker 3" in up.output(), DEADLINE_S)
+    os.kill(up.child.pid, signal.SIGINT)
+    assert wait_until(lambda: not up.child.running, DEADLINE_S)
+    assert up.output().endswith("kbroker: killed\n")
+    assert not any(map(runs, pids))
+
+
 def test_none_outlives_an_up_that_is_killed(up: Up) -> None:
     pids = [each["pid"] for each in up.told()["brokers"]]
     up.child.kill()
