@@ -7,7 +7,7 @@ leads: it follows the controller's published state. Every mutable thing here bel
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -144,6 +144,13 @@ class Partition:
             if self.waiters:
                 self.poke()
         return info
+
+    def committed(self, _offset: int) -> Awaitable[None]:
+        """Return what is done once all below an offset is committed; raises ApiError, then or now.
+
+        On one node all is committed at once, and what is not never will be.
+        """
+        raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def poke(self) -> None:
         """Tell everyone who waits."""

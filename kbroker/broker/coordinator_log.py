@@ -7,9 +7,7 @@ from collections.abc import Awaitable, Iterator
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.producers.verification_guard import UNCHECKED
-from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import iter_batches
-from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Replicas
 
 _READ_BYTES = 4 * 1024 * 1024
@@ -41,20 +39,15 @@ class CoordinatorLog:
         return min(config.max_message_bytes, config.segment_bytes)
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return None when everything below `offset` is committed, or what to await; on one node it always is."""
+        """Return None when everything below `offset` is committed, as on one node it always is; else what to await."""
         leader = self._replicas.leader(self._topic, partition)
-        if leader.log.high_watermark >= offset:
-            return None
-        if isinstance(leader, ReplicatedPartition):
-            return leader.committed(offset)
-        raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        return None if leader.log.high_watermark >= offset else leader.committed(offset)
 
     def read(self, partition: int) -> Iterator[memoryview]:
         """Yield the partition's batches from its start to its end, in chunks.
 
-        A partition that was created with many others just now is hosted first. What a leader finds in its log at the
-        start of its epoch will be committed, and the high watermark that it knows of may be behind what its
-        predecessor has acknowledged.
+        To its end: a new leader's high watermark may lag behind what the one before has acknowledged. A partition that
+        was created with many others just now is hosted first.
         """
         self._replicas.host_now(self._topic, partition)
         partition_log = self._replicas.leader(self._topic, partition).log
@@ -62,7 +55,7 @@ class CoordinatorLog:
         while offset < partition_log.log_end_offset:
             piece = partition_log.read(offset, _READ_BYTES, partition_log.log_end_offset, min_one=True)
             if not len(piece):
-                raise OSError(f"{self._topic}-{partition} ends at {offset}, before its log does")
+                raise OSError(f"{self._topic}-{partition} ends before its end offset")
             view = piece.view()
             yield view
             offset = _next_offset(view)

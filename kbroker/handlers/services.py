@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
@@ -14,11 +15,16 @@ from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replicas import Replicas
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
-from kbroker.txn.producer_ids import ProducerIds
+from kbroker.txn.shard import ProducerIdSupply
+
+if TYPE_CHECKING:  # what a node that is alone does without
+    from kbroker.controller.cluster.cluster_controller import ClusterController
+    from kbroker.controller.member.metadata import MemberMetadata
+    from kbroker.replica_manager.manager import ReplicaManager
+    from kbroker.txn.other_coordinators import OtherCoordinators
 
 
 @dataclass(slots=True)
@@ -27,7 +33,11 @@ class ClusterServices:
 
     broker_epoch: Callable[[], int]
     """The number of this broker's registration: that of the transaction that made its znode, -1 while it has none."""
+    metadata: MemberMetadata
     replica_manager: ReplicaManager
+    controller: ClusterController
+    other_coordinators: OtherCoordinators
+    """The transaction coordinators on other brokers."""
 
 
 @dataclass(slots=True)
@@ -40,7 +50,7 @@ class Services:
     controller: ClusterMetadata
     replicas: Replicas
     groups: GroupCoordinator
-    producer_ids: ProducerIds
+    producer_ids: ProducerIdSupply
     fetch_sessions: FetchSessions
     fetch_max_bytes: int
     transactions: TransactionCoordinator
