@@ -98,6 +98,11 @@ class ReplicaManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
+    @property
+    def is_rack_aware(self) -> bool:
+        """Whether consumers that tell their rack are sent to the replica there (replica.selector.class)."""
+        return self._config.rack_aware
+
     # --- life
 
     def begin(self) -> None:

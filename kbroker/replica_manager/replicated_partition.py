@@ -19,6 +19,7 @@ from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
+from kbroker.replica_manager.replica_selector import Readable
 from kbroker.replicas import Partition, Waiter
 from kbroker.replication.leadership import Granted, Leadership, Proposal
 
@@ -298,6 +299,15 @@ class ReplicatedPartition(Partition):
         if wait is not None:
             future.add_done_callback(lambda _future: self.acks.give_up(wait))
         return future
+
+    def readable_followers(self, offset: int) -> list[Readable]:
+        """Return the followers from which a consumer may read at an offset: those in sync that have it."""
+        leadership = self.leadership
+        return [
+            Readable(broker, follower.end_offset, follower.caught_up_ms)
+            for broker, follower in leadership.followers
+            if broker in leadership.isr and follower.log_start_offset <= offset <= follower.end_offset
+        ]
 
     # --- deletion of records
 

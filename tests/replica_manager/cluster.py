@@ -19,7 +19,6 @@ from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, 
 from kbroker.config.server_config import BrokerConfig
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.registry import RequestContext
-from kbroker.handlers.services import ClusterServices
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
@@ -188,7 +187,7 @@ class Node:
             replicas=self.replicas,
             fetch_sessions=FetchSessions(1000, seed=self.id),
             fetch_max_bytes=55 << 20,
-            cluster=ClusterServices(broker_epoch=lambda: self.broker_epoch, replica_manager=self.manager),
+            cluster=SimpleNamespace(broker_epoch=lambda: self.broker_epoch, replica_manager=self.manager),
         )
         self.services = services
         self.dispatcher = Dispatcher(in_cluster=True)
@@ -279,7 +278,7 @@ class Cluster:
     """Settings of all topics, beside min.insync.replicas."""
 
     def __post_init__(self) -> None:
-        handlers.load_all()
+        handlers.load_all(in_cluster=True)
         self.network = Network()
         self.network.served[CONTROLLER] = self._serve_controller
         self.controller_epoch = 1

@@ -13,7 +13,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.alter_partition import AlterPartitionRequest
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.records import iter_batches, read_records
-from tests.replica_manager.cluster import CONFIG, CONTROLLER, Cluster, batch
+from tests.replica_manager.cluster import CONFIG, CONTROLLER, Cluster, as_of, batch
 from tests.replica_manager.virtual_time import run
 
 Test = Callable[[Cluster], Coroutine[Any, Any, None]]
@@ -468,6 +468,26 @@ def test_a_follower_serves_consumers_that_may_read_from_it(play: Callable[..., N
         assert (await cluster.fetch(**names)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     play(test)
+
+
+def test_consumers_are_sent_to_the_replica_of_their_rack(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create()
+        await cluster.produce(b"one")
+        await cluster.until(cluster.are_equal)
+        sent = await cluster.fetch(rack_id="rack3", wait_ms=10_000)
+        assert (sent.error_code, sent.preferred_read_replica) == (0, 3)
+        assert not sent.records
+        assert values(bytes((await cluster.fetch(rack_id="rack3", to=3)).records)) == [b"one"]
+        for rack in ("rack1", "rack9", ""):
+            found = await cluster.fetch(rack_id=rack)
+            assert found.preferred_read_replica == -1
+            assert found.records
+        cluster.kill(3)
+        await cluster.told()
+        assert (await cluster.fetch(rack_id="rack3")).records
+
+    play(test, config=as_of(CONFIG, rack_aware=True))
 
 
 # --- deleted records
