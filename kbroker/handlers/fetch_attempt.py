@@ -199,6 +199,8 @@ class Fetch:
                     )  # fmt: skip
             limit = min(want.partition_max_bytes, left)
             bound = stable if committed_only else log.log_end_offset if to_end else high_watermark
+            if to_end and not self._may_have(partition):
+                bound = want.fetch_offset
             piece = log.read(want.fetch_offset, limit, bound, min_one=first)
             aborted = None
             if committed_only:
@@ -208,6 +210,8 @@ class Fetch:
                 if code:
                     return self._failed(key[2], code)
                 high_watermark, stable = log.high_watermark, log.last_stable_offset
+            if to_end and piece and isinstance(partition, ReplicatedPartition):
+                partition.count_sent(self._replica, len(piece))
         except ApiError as err:
             return self._failed(key[2], err.code)
         except OSError as err:
@@ -217,6 +221,10 @@ class Fetch:
             key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
             piece if len(piece) else b"",
         )  # fmt: skip
+
+    def _may_have(self, partition: Partition) -> bool:
+        """Whether a follower is to get records now."""
+        return not isinstance(partition, ReplicatedPartition) or partition.may_send(self._replica)
 
     def _preferred(self, partition: ReplicatedPartition, offset: int) -> int | None:
         """Return the replica from which a consumer had better read than from this one, which leads."""

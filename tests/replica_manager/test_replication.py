@@ -490,6 +490,33 @@ def test_consumers_are_sent_to_the_replica_of_their_rack(play: Callable[..., Non
     play(test, config=as_of(CONFIG, rack_aware=True))
 
 
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_throttled_replica_is_copied_no_faster_than_it_may_be_until_it_is_in_sync(
+    play: Callable[..., None], side: str
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        throttled = "*" if side == "leader" else "0:3"
+        cluster.topic_configs["t"] = {f"{side}.replication.throttled.replicas": throttled}
+        await cluster.create(replicas=(1, 2))
+        for _ in range(100):
+            await cluster.produce(bytes(10_000))
+        for node in cluster.nodes.values():
+            node.manager.set_rates(100_000, 100_000)
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        cluster.partitions["t", 0].replicas = (1, 2, 3)
+        cluster.elect(("t", 0), keep=True)
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
+        assert 5 <= loop.time() - before <= 20
+        answer = await cluster.produce(bytes(500_000), bytes(500_000))
+        assert answer.error_code == 0
+        before = loop.time()
+        assert (await cluster.produce(bytes(500_000), bytes(500_000))).error_code == 0
+        assert loop.time() - before < 1
+
+    play(test, config=as_of(CONFIG, fetch_max_bytes=30_000))
+
+
 # --- deleted records
 
 
