@@ -327,6 +327,7 @@ def test_a_leader_that_the_controller_does_not_hear_acknowledges_nothing_alone(p
         answer = await cluster.produce(b"two", timeout_ms=30_000, to=1)
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
         cluster.unregister(1)  # its session expires; it lives on
+        await cluster.told()
         cluster.network.cut -= {("broker2", "broker1"), ("broker3", "broker1")}
         assert (await cluster.produce(b"three", to=2)).error_code == 0
         cluster.network.cut.clear()
