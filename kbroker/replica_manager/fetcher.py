@@ -326,6 +326,7 @@ class Fetcher:
             else:
                 self._truncate(followed, step.offset)
             way.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
+            self._session.renew()
             self._ask_for(followed)
             if before == (partition_log.log_end_offset, way.last_fetched_epoch):
                 self._rest(followed)  # or the same would be asked at once, and answered so, for ever

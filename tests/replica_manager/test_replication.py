@@ -379,6 +379,29 @@ def test_a_follower_with_an_empty_disk_copies_all_and_begins_where_the_leaders_l
     play(test)
 
 
+def test_a_follower_learns_of_the_high_watermark_that_came_with_the_order_to_cut_its_log(
+    play: Callable[..., None],
+) -> None:
+    """A leader tells a session of a high watermark once."""
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create()
+        await cluster.produce(b"one")
+        await cluster.until(cluster.are_equal)
+        cluster.network.cut.update({("broker3", "broker1"), ("broker2", "broker1")})
+        cluster.network.change()
+        await cluster.produce(b"lost", acks=1)
+        cluster.kill(1)
+        await cluster.told()
+        cluster.network.cut.clear()
+        await cluster.start(1)  # which has forgotten its high watermark
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
+        await cluster.until(cluster.are_equal)
+        assert cluster.nodes[1].partition().log.high_watermark == 1
+
+    play(test)
+
+
 def test_unclean_election_cuts_the_others_to_the_new_leaders_log(play: Callable[..., None]) -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.create()
