@@ -193,7 +193,7 @@ class ClusterNode(Node):
         self.logs.wake = advance_moves
         self.logs.on_fatal = self._fail
         self.logs.on_moved = self.replicas.replace_log
-        self.logs.on_offline = lambda keys: loop.call_soon(self.replica_manager.lose, keys)
+        self.logs.on_offline = self._lose_soon
         self.member.subscribe(self.groups.on_cluster_state)
         self.member.subscribe(self._coordinators.follow)
         self.member.subscribe(self._follow)
@@ -268,6 +268,10 @@ class ClusterNode(Node):
         return None if partition is None or partition.leader < 0 else partition.leader
 
     # --- what changes
+
+    def _lose_soon(self, keys: list[tuple[str, int]]) -> None:
+        """Follow the failure of a log directory once the append that met it has been answered."""
+        asyncio.get_running_loop().call_soon(self.replica_manager.lose, keys)
 
     def expired(self) -> None:
         """The session on ZooKeeper is gone; what is led here is led on until others hear of it."""
