@@ -71,6 +71,7 @@ class ClusterNode(Node):
         """Put the parts together over logs and configs that are loaded. None of them does anything yet."""
         peers = TcpPeers()
         self.peers = peers
+        self._killed = False
         self.tree = tree
         self._configs = configs
         self.registration = BrokerRegistration(tree, config.node_id, config.get_int("zookeeper.session.timeout.ms"))
@@ -236,12 +237,15 @@ class ClusterNode(Node):
 
     async def kill(self) -> None:
         """End as a process does that is killed: nobody is told, nothing is flushed, connections break."""
+        self._killed = True
         await self.tree.close()
         self.server.abort()
         self.logs.close(clean=False)  # the second close, which would be a clean one, finds nothing to do
         await self.stop()
 
     async def _leave(self) -> None:
+        if self._killed:
+            return
         self.replica_manager.stop_fetching()
         await shut_down_controlled(self.config, self.peers, self._broker_epoch, self.controller_endpoint)
 
