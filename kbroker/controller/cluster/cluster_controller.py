@@ -99,12 +99,11 @@ class ClusterController:
 
     async def close(self) -> None:
         """Decide nothing any more, and tell nobody anything; with the end of the session somebody else is elected."""
-        self._steady.end()
-        self._queue.clear()
+        self.expired()
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
-        self._leave()
+        self.expired()  # it may have been elected over it
 
     def expired(self) -> None:
         """Take in that the session is gone, and what it held with it: nothing of its time is done any more."""
