@@ -1,6 +1,8 @@
 # Everything a developer runs. Each target makes the virtualenv that it needs; python3 must be 3.11 or newer.
 #
 #   make run      a broker on 127.0.0.1:9092 with its data in ./data; PORT=9192 takes another port
+#   make cluster  three brokers on 127.0.0.1:9092 to 9094 and a ZooKeeper (Java, and Maven the first time), their data in
+#                 ./kbroker-cluster; PORT=9192 takes other ports
 #   make unit     the tests that need no Java and end soon, random ones with a fifth of their tries: under three minutes
 #   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven
 #   make check    linters, types, import rules, freshness of generated pages
@@ -9,7 +11,7 @@
 #   make demo     the tour of the pipeline: events, visits, an archive, and a chart in ./demo
 #   make docs     regenerate generated pages
 #   make fmt      format the sources
-#   make clean    remove what these targets made (never ./data)
+#   make clean    remove what these targets made (never ./data, ./kbroker-cluster)
 
 PYTHON ?= python3
 ifneq ($(shell $(PYTHON) -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null),True)
@@ -19,10 +21,13 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 PORT ?= 9092
 
-.PHONY: run unit test check bench torture demo docs fmt clean
+.PHONY: run cluster unit test check bench torture demo docs fmt clean
 
 run: .venv-run/.stamp
 	.venv-run/bin/kbroker start --dev --listen 127.0.0.1:$(PORT) --data-dir ./data
+
+cluster: .venv-run/.stamp
+	.venv-run/bin/kbroker cluster up --listen 127.0.0.1:$(PORT)
 
 unit: .venv/.stamp
 	KBROKER_TESTS=short $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long" $(PYTEST_ARGS)

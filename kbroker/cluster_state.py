@@ -68,6 +68,8 @@ class ClusterState:
 
     cluster_id: str
     version: int = 0
+    controller_id: int = NO_LEADER
+    """The broker that decides, as far as this one knows."""
     brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     topic_names: Mapping[bytes, str] = field(default_factory=dict)

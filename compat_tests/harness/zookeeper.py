@@ -36,7 +36,7 @@ class ZooKeeper(BrokerProcess):
         self._port = 0
 
     def _command(self) -> list[str]:
-        self._port = free_port()
+        self._port = self._port or free_port()
         config = self.directory / "zoo.cfg"
         settings = {
             "tickTime": "500",
@@ -91,7 +91,7 @@ class Kafka39(BrokerProcess):
         self._port = 0
 
     def _command(self) -> list[str]:
-        self._port = free_port()
+        self._port = self._port or free_port()  # a broker that is started again is where clients look for it
         properties = self.directory / "server.properties"
         settings = {
             **{key: value for key, value in self.settings.items() if not key.startswith("share.")},

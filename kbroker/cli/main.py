@@ -14,6 +14,7 @@ import click
 
 VERBS = {
     "start": "Start a broker.",
+    "cluster": "Start several brokers and a ZooKeeper on this machine, and stop, kill and restart them.",
     "topic": "Create, list, describe, alter and delete topics.",
     "produce": "Write lines of standard input to a topic.",
     "consume": "Print the records of topics.",

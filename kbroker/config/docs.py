@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from kbroker.config.model import ConfigKey, Mode
-from kbroker.config.table import BROKER_SECTIONS, GROUP, TOPIC
+from kbroker.config.table import BROKER_SECTIONS, CLUSTER_SECTIONS, GROUP, TOPIC
 from kbroker.config.values import to_text
 
 _INTRO = """\
@@ -37,7 +37,7 @@ def render() -> str:
     )
     parts.append(_table(TOPIC.values(), "Broker configs", _synonyms))
     parts.append("## Broker configs\n")
-    for section in BROKER_SECTIONS:
+    for section in (*BROKER_SECTIONS, *CLUSTER_SECTIONS):
         parts.append(f"### {section.title}\n")
         parts.append(
             _table(section.keys, "Dynamic", lambda key: key.mode.value if key.mode is not Mode.READ_ONLY else "")

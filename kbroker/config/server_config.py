@@ -16,7 +16,7 @@ from kbroker.config import listeners as listener_rules
 from kbroker.config.between_keys import check_start
 from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
 from kbroker.config.sources import parse_properties, settings_from_environment
-from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms, listener_base
+from kbroker.config.table import BROKER, CLUSTER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms, listener_base
 from kbroker.config.values import parse, parse_text, to_text
 
 # Keys of older Kafka versions that many files still carry: no typing mistakes, so no guess at a nearer name.
@@ -58,6 +58,7 @@ class BrokerConfig:
         """Check `settings` (text by key); raise ConfigError for a bad value, and under `strict` for an unknown key."""
         self.warnings: list[str] = []
         self.static: dict[str, str] = dict(settings or {})
+        self._keys = {**BROKER, **CLUSTER} if self.in_cluster else BROKER
         self._check_node_id()
         self.dynamic_default: dict[str, str] = {}
         self.dynamic_broker: dict[str, str] = {}
@@ -145,6 +146,11 @@ class BrokerConfig:
         return value
 
     @property
+    def in_cluster(self) -> bool:
+        """Whether this broker is a node of a cluster, which its ZooKeeper makes it."""
+        return bool(self.static.get("zookeeper.connect", "").strip())
+
+    @property
     def node_id(self) -> int:
         """Number of this broker, from node.id or broker.id."""
         return self.get_int("node.id")
@@ -225,9 +231,9 @@ class BrokerConfig:
         return changed
 
     def _recompute(self) -> None:
-        values = {name: key.default for name, key in BROKER.items()}
+        values = {name: key.default for name, key in self._keys.items()}
         for name, text in self.static.items():
-            key = BROKER.get(name)
+            key = self._keys.get(name)
             if key is None:
                 continue
             try:
@@ -248,11 +254,9 @@ class BrokerConfig:
 
     def _check_names(self, strict: bool) -> None:
         """Sort out the settings that are no keys of ours."""
-        if self.static.get("zookeeper.connect"):
-            raise ConfigError("zookeeper.connect is set, but clusters do not exist yet: remove it to run a single node")
         complaints = []
         for name in sorted(self.static):
-            if broker_key(name) is not None and name not in DYNAMIC_ONLY:
+            if (name in self._keys or broker_key(name) is not None) and name not in DYNAMIC_ONLY:
                 continue
             if name in DYNAMIC_ONLY:
                 complaints.append(f"{name} can only be set dynamically and is ignored here")
@@ -268,7 +272,7 @@ class BrokerConfig:
         """Refuse what promises security, rather than to serve without it. A default or an empty value does no harm."""
         promised = []
         for name, text in sorted(self.static.items()):
-            key = broker_key(name)
+            key = self._keys.get(name) or broker_key(name)
             base = listener_base(name) or name
             promises = key.refused if key else base in _OF_AUTHORIZERS or base.startswith(_SECURITY_PREFIXES)
             if promises and text.strip() and (key is None or parse_text(name, key.type, text) != key.default):
@@ -283,6 +287,8 @@ class BrokerConfig:
         """Give the two names of this broker's number the same value; clients see both as set."""
         node, broker = self.static.get("node.id"), self.static.get("broker.id")
         if node is None and broker is None:
+            if self.in_cluster:
+                raise ConfigError("zookeeper.connect is set, but not broker.id: every broker of a cluster has its own")
             return
         if node is not None and broker is not None and node.strip() != broker.strip():
             raise ConfigError(

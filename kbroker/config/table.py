@@ -1,8 +1,9 @@
 """The table of all config keys, by resource, as the files beside this one declare them.
 
-Owns reading `broker_keys.txt`, `topic_keys.txt` and `group_keys.txt`, and which names stand for which key. Never parses
-a value that somebody set. Topic and group keys stand in the order in which Kafka checks them: when several values of
-one request are wrong, the first in this order is the one reported.
+Owns reading the files (`broker_keys.txt` and, for nodes of a cluster, `cluster_keys.txt`; `topic_keys.txt` and
+`group_keys.txt`), and which names stand for which key. Never parses a value that somebody set. Topic and group keys
+stand in the order in which Kafka checks them: when several values of one request are wrong, the first in this order is
+the one reported.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _read(resource: str) -> list[Section]:
         if line.startswith("## "):
             sections.append(Section(line[3:], []))
         elif line and not line.startswith("#"):
-            sections[-1].keys.append(_key(line, of_broker=resource == "broker"))
+            sections[-1].keys.append(_key(line, of_broker=resource in ("broker", "cluster")))
     return [section for section in sections if section.keys]
 
 
@@ -82,6 +83,9 @@ def _by_name(sections: list[Section]) -> Mapping[str, ConfigKey]:
 
 BROKER_SECTIONS: Final = _read("broker")
 BROKER: Final = _by_name(BROKER_SECTIONS)
+CLUSTER_SECTIONS: Final = _read("cluster")
+CLUSTER: Final = _by_name(CLUSTER_SECTIONS)
+"""What a broker has beside them as a node of a cluster."""
 TOPIC: Final = _by_name(_read("topic"))
 GROUP: Final = _by_name(_read("group"))
 

@@ -18,8 +18,9 @@ from kbroker.config.model import InvalidConfig
 from kbroker.config.table import TOPIC
 from kbroker.config.values import parse_all
 from kbroker.controller.adopt_producer_ids import first_unused_producer_id
-from kbroker.controller.controller import Controller, TopicDefaults
+from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import EmbeddedStore
+from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.log import checkpoints
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.directories import meta_properties

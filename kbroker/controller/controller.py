@@ -16,19 +16,19 @@ Stored, on Apache Kafka 3.9's paths:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
-from kbroker.controller import decide
+from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
-from kbroker.controller.internal_topics import InternalTopic
 from kbroker.controller.published_state import PublishedState
 from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
+from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.divided import Divided
-from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.wire import new_uuid, parse_uuid, uuid_text
+from kbroker.protocol.errors import ApiError
+from kbroker.protocol.wire import parse_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -44,23 +44,13 @@ LOGGED_BY_NAME = 8
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDefaults:
-    """What a topic gets where the request says -1."""
-
-    num_partitions: int
-    replication_factor: int
-    internal: Mapping[str, InternalTopic]
-
-
-class Controller(PublishedState):
+class Controller(PublishedState, ClusterMetadata):
     """The controller of a cluster, and every broker's view of it."""
 
     def __init__(self, store: MetadataStore, cluster_id: str, defaults: TopicDefaults) -> None:
-        super().__init__(store, _load(store, cluster_id))
+        PublishedState.__init__(self, store, _load(store, cluster_id))
+        TopicPlans.__init__(self, defaults, self.state.topics)
         self._store = store
-        self._defaults = defaults
-        self._colliding = decide.CollidingNames(self.state.topics)
         self._deleted = {parse_uuid(topic_id): None for topic_id in store.children(DELETED_TOPICS)}
 
     def begin_cluster(self, min_insync_replicas: int) -> None:
@@ -73,114 +63,18 @@ class Controller(PublishedState):
 
         def step(state: ClusterState) -> ClusterState:
             brokers = {**state.brokers, endpoint.node_id: endpoint}
-            return replace(state, version=state.version + 1, brokers=brokers)
+            return replace(state, version=state.version + 1, brokers=brokers, controller_id=endpoint.node_id)
 
         self.decide([], step)
 
+    def check_is_controller(self) -> None:
+        """One node is its own controller."""
+
     # --- topics
-
-    def plan_topic(
-        self,
-        name: str,
-        num_partitions: int,
-        replication_factor: int,
-        assignments: Mapping[int, Sequence[int]] | None = None,
-        configs: Mapping[str, str] | None = None,
-    ) -> TopicState:
-        """Return the topic that a request asks for, nothing stored. Raises ApiError as Kafka refuses it.
-
-        -1 means the broker's default; `assignments` (partition -> replicas) excludes both numbers.
-        """
-        self.check_new_name(name)
-        partitions = self._plan_partitions(num_partitions, replication_factor, assignments)
-        return TopicState(name, new_uuid(), partitions, dict(configs or {}))
-
-    def check_new_name(self, name: str, beside: Container[str] = ()) -> None:
-        """Raise ApiError when no topic of this name can be created; names may collide with those in `beside`."""
-        if name in self.decided.topics:
-            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        decide.check_topic_name(name)
-        other = self._colliding.other(name, beside)
-        if other is not None:
-            text = f"Topic '{name}' collides with existing topic: {other}"
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
-
-    def plan_auto(self, name: str) -> TopicState:
-        """Plan a topic that a client uses, with the broker's defaults or as an internal topic needs it."""
-        internal = self._defaults.internal.get(name)
-        if internal is None:
-            return self.plan_topic(name, -1, -1)
-        return self.plan_topic(name, internal.num_partitions, internal.replication_factor, None, internal.configs)
 
     def auto_create(self, name: str) -> None:
         """Create a topic that a client uses."""
         self.put_topics([self.plan_auto(name)])
-
-    def _plan_partitions(
-        self, num_partitions: int, replication_factor: int, assignments: Mapping[int, Sequence[int]] | None
-    ) -> tuple[PartitionState, ...]:
-        if assignments:
-            for what, value in (("replication factor", replication_factor), ("numPartitions", num_partitions)):
-                if value != -1:
-                    text = f"A manual partition assignment was specified, but {what} was not set to -1."
-                    raise ApiError(ErrorCode.INVALID_REQUEST, text)
-            if sorted(assignments) != list(range(len(assignments))):
-                for replicas in assignments.values():
-                    decide.check_assignment(self.decided, replicas, None)
-                raise ApiError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
-                )
-            return decide.manual(self.decided, [assignments[i] for i in sorted(assignments)], None)
-        if replication_factor < -1 or replication_factor == 0:
-            raise ApiError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                "Replication factor must be larger than 0, or -1 to use the default value.",
-            )
-        if num_partitions < -1 or num_partitions == 0:
-            raise ApiError(
-                ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
-            )
-        count = self._defaults.num_partitions if num_partitions == -1 else num_partitions
-        factor = self._defaults.replication_factor if replication_factor == -1 else replication_factor
-        return decide.place(self.decided, 0, count, factor)
-
-    def plan_growth(
-        self,
-        name: str,
-        count: int,
-        assignments: Sequence[Sequence[int]] | None,
-        most: int = decide.MAX_PARTITIONS_PER_REQUEST,
-    ) -> TopicState:
-        """Return the topic with `count` partitions in all, nothing stored. Raises ApiError as Kafka refuses it.
-
-        At most `most` partitions are added.
-        """
-        topic = self.decided.topics.get(name)
-        if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        current = len(topic.partitions)
-        if count == current:
-            raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
-        if count < current:
-            raise ApiError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"The topic {name} currently has {current} partition(s); {count} would not be an increase.",
-            )
-        additional = count - current
-        if additional > most:
-            raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
-        factor = len(topic.partitions[0].replicas)
-        if assignments is None:
-            added = decide.place(self.decided, current, additional, factor)
-        elif len(assignments) != additional:
-            raise ApiError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Attempted to add {additional} additional partition(s), but only {len(assignments)} assignment(s) "
-                "were specified.",
-            )
-        else:
-            added = decide.manual(self.decided, assignments, factor)
-        return replace(topic, partitions=topic.partitions + added)
 
     def put_topics(self, topics: Sequence[TopicState]) -> None:
         """Store new or grown topics, then publish them."""
@@ -197,7 +91,7 @@ class Controller(PublishedState):
             self._colliding.add(topic.name)
         _log_put(old, topics)
 
-    def put_in_pieces(self, plans: Sequence[TopicState]) -> Divided[dict[str, ApiError]]:
+    def put_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> Divided[dict[str, ApiError]]:
         """Store and publish new topics that were planned a while ago, some at a time; return why some were not.
 
         What has changed meanwhile is held against each plan once more: another may have created its name.

@@ -5,6 +5,7 @@ Owns their partitions, replicas and configs. Never creates one: the controller d
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,10 +23,11 @@ class InternalTopic:
 
 
 def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
-    """Return what the broker's config says of each."""
+    """Return what the broker's config says of each; a node that is alone can have one replica only."""
+    most = sys.maxsize if config.in_cluster else 1
     offsets = InternalTopic(
         config.get_int("offsets.topic.num.partitions"),
-        min(config.get_int("offsets.topic.replication.factor"), 1),
+        min(config.get_int("offsets.topic.replication.factor"), most),
         {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -34,7 +36,7 @@ def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
     )
     transactions = InternalTopic(
         config.get_int("transaction.state.log.num.partitions"),
-        min(config.get_int("transaction.state.log.replication.factor"), 1),
+        min(config.get_int("transaction.state.log.replication.factor"), most),
         {
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",

@@ -49,7 +49,7 @@ class Writer(Protocol):
         """Return what to await until the high watermark is at `offset`; None when it is there already."""
 
     def read(self, partition: int) -> Iterator[memoryview]:
-        """Yield the log from start to end, in chunks of whole batches."""
+        """Yield the log from start to end, in chunks of whole batches, also what is not committed yet."""
 
     def ensure_topic(self) -> None:
         """Start to create the topic."""

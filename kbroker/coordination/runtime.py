@@ -189,15 +189,41 @@ class Runtime(Generic[S]):
     # -- loading
 
     def _load(self, partition: int, state: _Partition[S]) -> Iterator[None]:
-        """Replay the log, then serve; yields every few records. One that fails is begun anew later."""
+        """Replay the log, then serve; yields every few records. One that fails is begun anew later.
+
+        What the leader before has appended last may be lost until other replicas have it as well: nobody is told of it
+        sooner, and nothing is done upon it.
+        """
         try:
-            yield from self._log.replay(partition, state.shard)
-            state.active = True
-            self._settle(partition, state.shard.on_loaded(self._clock.now_ms()))
-            if state.active:
-                state.attempts = 0
+            end = state.last_end = yield from self._log.replay(partition, state.shard)
+            awaitable = self._writer.committed(partition, end)
+            if awaitable is None:
+                self._begin(partition, state)
+            else:
+                state.waiter = asyncio.ensure_future(awaitable)
+                state.waiter.add_done_callback(partial(self._on_loaded_committed, partition, state))
         except Exception as err:  # noqa: BLE001 - told of below
-            self._load_later(partition, state, err, f"cannot be loaded (attempt {state.attempts + 1})")
+            self._load_failed(partition, state, err)
+
+    def _on_loaded_committed(self, partition: int, state: _Partition[S], done: asyncio.Future[None]) -> None:
+        if done.cancelled() or self._partitions.get(partition) is not state:
+            return
+        state.waiter = None
+        try:
+            done.result()
+            self._begin(partition, state)
+        except Exception as err:  # noqa: BLE001 - told of below
+            self._load_failed(partition, state, err)
+
+    def _begin(self, partition: int, state: _Partition[S]) -> None:
+        """Serve what was loaded."""
+        state.active = True
+        self._settle(partition, state.shard.on_loaded(self._clock.now_ms()))
+        if state.active:
+            state.attempts = 0
+
+    def _load_failed(self, partition: int, state: _Partition[S], error: Exception) -> None:
+        self._load_later(partition, state, error, f"cannot be loaded (attempt {state.attempts + 1})")
 
     def _load_later(self, partition: int, state: _Partition[S], error: BaseException, what: str) -> None:
         """Load a failed partition anew, at growing intervals: its reason may go, as that of a full table of files."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from kbroker.coordination.batches import marker_batch, record_batch, split
 from kbroker.coordination.interfaces import Shard, Writer
@@ -136,13 +136,17 @@ class ShardLog:
         log.warning("%s %d: an append failed: %s", self._name, partition, error)
         return code
 
-    def replay(self, partition: int, shard: Shard) -> Iterator[None]:
-        """Replay the log into a shard; yields every few records, so that the caller may do something else."""
-        started, count, bytes_read = time.perf_counter(), 0, 0
+    def replay(self, partition: int, shard: Shard) -> Generator[None, None, int]:
+        """Replay the log into a shard; yields every few records, so that the caller may do something else.
+
+        Returns the offset behind what was replayed.
+        """
+        started, count, bytes_read, end = time.perf_counter(), 0, 0, 0
         replay = shard.replay
         for chunk in self._writer.read(partition):
             bytes_read += len(chunk)
             for position, header in iter_batches(chunk):
+                end = header.last_offset + 1
                 batch = chunk[position : position + header.size]
                 producer_id = header.producer_id if header.is_transactional else -1
                 if header.is_control:
@@ -163,3 +167,4 @@ class ShardLog:
         seconds = time.perf_counter() - started
         if count:
             log.info("%s %d: %d records, %d bytes loaded in %.3f s", self._name, partition, count, bytes_read, seconds)
+        return end

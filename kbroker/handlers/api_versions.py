@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from kbroker.controller.features import SUPPORTED
-from kbroker.handlers.registry import APIS, RequestContext, handles
+from kbroker.handlers.registry import APIS, RequestContext, handles, served
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import (
     ApiVersion,
@@ -43,7 +43,7 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> Api
         ctx.client_software = (name, version)
     state = ctx.services.controller.state
     return ApiVersionsResponse(
-        api_keys=[_advertised(key) for key in sorted(APIS)],
+        api_keys=[_advertised(key) for key in sorted(served(in_cluster=ctx.services.cluster is not None))],
         supported_features=[
             SupportedFeatureKey(name, low, high)
             for name, (low, high) in SUPPORTED.items()

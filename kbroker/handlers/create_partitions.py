@@ -36,6 +36,7 @@ def create_partitions(
     ctx: RequestContext, request: CreatePartitionsRequest
 ) -> Divided[CreatePartitionsResponse | Awaitable[CreatePartitionsResponse]]:
     """Check every topic, and store the growth of those that may grow, some at a time."""
+    ctx.services.controller.check_is_controller()
     if len(request.topics) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
     seen: dict[str, int] = {}

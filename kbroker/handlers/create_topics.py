@@ -38,6 +38,7 @@ def create_topics(
     ctx: RequestContext, request: CreateTopicsRequest
 ) -> Divided[CreateTopicsResponse | Awaitable[CreateTopicsResponse]]:
     """Check every topic, then store those that may be, some at a time."""
+    ctx.services.controller.check_is_controller()
     seen: dict[str, int] = {}
     for topic in request.topics:
         seen[topic.name] = seen.get(topic.name, 0) + 1
@@ -57,7 +58,7 @@ def create_topics(
                 results[topic.name] = _created(ctx, plan, entries)
         yield
     if not request.validate_only:
-        refused = yield from ctx.services.controller.put_in_pieces(planned)
+        refused = yield from ctx.services.controller.put_in_pieces(planned, request.timeout_ms)
         results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
     for name, count in seen.items():
         if count > 1:

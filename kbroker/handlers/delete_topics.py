@@ -35,6 +35,7 @@ def delete_topics(
     ctx: RequestContext, request: DeleteTopicsRequest
 ) -> Divided[DeleteTopicsResponse | Awaitable[DeleteTopicsResponse]]:
     """Sort the request into names and ids, refuse what is ambiguous, delete the rest, some at a time."""
+    ctx.services.controller.check_is_controller()
     if not ctx.services.config.get_bool("delete.topic.enable"):
         if ctx.version < _FIRST_DISABLED_VERSION:
             raise ApiError(ErrorCode.INVALID_REQUEST, "This version does not support topic deletion.")

@@ -31,7 +31,7 @@ def describe_cluster(ctx: RequestContext, request: DescribeClusterRequest) -> De
     state = ctx.services.controller.state
     return DescribeClusterResponse(
         cluster_id=state.cluster_id,
-        controller_id=ctx.services.node_id,
+        controller_id=state.controller_id,
         brokers=[DescribeClusterBroker(b.node_id, b.host, b.port, b.rack) for b in state.reached_by(ctx.listener)],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

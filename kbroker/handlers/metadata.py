@@ -60,7 +60,7 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataR
     answer = MetadataResponse(
         brokers=[MetadataResponseBroker(b.node_id, b.host, b.port, b.rack) for b in state.reached_by(ctx.listener)],
         cluster_id=state.cluster_id,
-        controller_id=services.node_id,
+        controller_id=state.controller_id,
         topics=topics,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

@@ -78,9 +78,16 @@ class Api:
     versions: Versions
     handler: Handler
     on_error: Callable[[Any, int, str | None], Any]
+    cluster: bool = False
+    """Whether only a node of a cluster serves it."""
 
 
 APIS: dict[int, Api] = {}
+
+
+def served(*, in_cluster: bool) -> dict[int, Api]:
+    """Return what a node serves, by key: brokers ask each other for things that a node alone has no answer to."""
+    return {key: api for key, api in APIS.items() if in_cluster or not api.cluster}
 
 
 def handles(
@@ -88,13 +95,15 @@ def handles(
     response: type[_Answer],
     versions: str,
     on_error: Callable[[_Request, int, str | None], _Answer | Divided[_Answer]] | None = None,
+    *,
+    cluster: bool = False,
 ) -> Callable[
     [Callable[[RequestContext, _Request], Reply[_Answer]]], Callable[[RequestContext, _Request], Reply[_Answer]]
 ]:
     """Register a function for an API in `versions` ("3-13").
 
     `on_error(request, code, message)` makes the answer for an ApiError; without it the response's `error_code` field is
-    set (and `error_message`, where there is one).
+    set (and `error_message`, where there is one). `cluster`: only a node of a cluster serves it.
     """
 
     def default_error(_request: Any, code: int, message: str | None) -> Any:
@@ -118,6 +127,7 @@ def handles(
             versions=Versions.parse(versions),
             handler=function,
             on_error=on_error or default_error,
+            cluster=cluster,
         )
         return function
 

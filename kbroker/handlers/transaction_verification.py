@@ -57,7 +57,7 @@ Verdicts = dict[TopicPartition, Verdict]
 def verify(
     services: Services, transactional_id: str, producer: Identity, questions: Sequence[Question], client: Client
 ) -> Verdicts | Awaitable[Verdicts]:
-    """Return a verdict for each partition, or an awaitable where the coordinator's log lags behind."""
+    """Return a verdict for each partition, or an awaitable: of a coordinator elsewhere, or whose log lags behind."""
     epoch_bump = client is Client.ADDS_IMPLICITLY
     if not epoch_bump and not services.config.get_bool("transaction.partition.verification.enable"):
         return {question.key: Verdict(ErrorCode.NONE, UNCHECKED) for question in questions}
@@ -89,7 +89,10 @@ def verify(
             verdicts[key] = Verdict(_translated(code, client), guards[key])
         return verdicts
 
-    transactions = services.transactions
+    transactions, cluster = services.transactions, services.cluster
+    if cluster is not None and not cluster.other_coordinators.is_here(transactional_id):
+        others = cluster.other_coordinators
+        return then(others.ask(transactional_id, producer, asked, verify_only=not epoch_bump), conclude)
     if not epoch_bump:
         return conclude(transactions.verify(transactional_id, producer, list(asked)))
     added = transactions.add_partitions(transactional_id, producer, list(asked), BUMPS_EPOCH_SINCE)

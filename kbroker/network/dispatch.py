@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from kbroker.divided import Divided
 from kbroker.handlers.express_produce import Forms
-from kbroker.handlers.registry import APIS, Api, CloseConnection, Handler, RequestContext
+from kbroker.handlers.registry import Api, CloseConnection, Handler, RequestContext, served
 from kbroker.network.turns import Breadth, Lane
 from kbroker.protocol.compiler import (
     DividedDecoder,
@@ -139,7 +139,8 @@ class Work:
 class Dispatcher:
     """Runs requests. One serves all connections of a broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_cluster: bool = False) -> None:
+        self._apis = served(in_cluster=in_cluster)
         self._table: dict[int, Entry] = {}
         self._express = not log.isEnabledFor(logging.DEBUG)
 
@@ -255,7 +256,7 @@ class Dispatcher:
     def name_of(self, frame: memoryview) -> str:
         """Name the request in a frame."""
         key, version = _HEADER.unpack_from(frame)[:2]
-        api = APIS.get(key)
+        api = self._apis.get(key)
         return f"{api.name if api is not None else key} v{version}"
 
     def _failed(self, entry: Entry, request: Any, error: BaseException) -> Any:
@@ -272,7 +273,7 @@ class Dispatcher:
         return entry.api.on_error(request, ErrorCode.UNKNOWN_SERVER_ERROR, message)
 
     def _resolve(self, key: int, version: int) -> Entry:
-        api = APIS.get(key)
+        api = self._apis.get(key)
         if api is None:
             raise CloseConnection(f"unknown api key {key}")
         if version not in api.versions:

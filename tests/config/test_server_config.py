@@ -125,7 +125,7 @@ def test_key_of_an_older_version_is_named_as_such_even_under_strict() -> None:
     [
         ({"num.partitions": "many"}, ["num.partitions", "many", "INT"]),
         ({"num.partitions": "0"}, ["num.partitions", "0", "at least 1", "[1,...]"]),
-        ({"zookeeper.connect": "zk:2181"}, ["zookeeper.connect", "clusters do not exist yet"]),
+        ({"zookeeper.connect": "zk:2181"}, ["zookeeper.connect", "but not broker.id"]),
         ({"listeners": "9092"}, ["listeners", "'9092'", "PLAINTEXT://host:9092"]),
         ({"listeners": "SSL://:9093"}, ["SSL", "only PLAINTEXT"]),
         ({"listeners": "INSIDE://:9093"}, ["INSIDE", "listener.security.protocol.map"]),

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.controller.adopt import AdoptError, adopt
-from kbroker.controller.controller import Controller, TopicDefaults
+from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import JOURNAL, EmbeddedStore
+from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.log import checkpoints
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError, lock_directory

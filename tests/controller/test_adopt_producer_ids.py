@@ -11,8 +11,9 @@ from compat_tests.harness.brokers import ApacheKafka
 from kbroker import Broker
 from kbroker.controller.adopt import adopt
 from kbroker.controller.adopt_producer_ids import first_unused_producer_id
-from kbroker.controller.controller import Controller, TopicDefaults
+from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import EmbeddedStore
+from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.coordination.batches import record_batch
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from kbroker.cluster_state import BrokerEndpoint
 from kbroker.controller import embedded_store
-from kbroker.controller.controller import Controller, TopicDefaults
+from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import JOURNAL, SNAPSHOT, CorruptMetadata, EmbeddedStore
 from kbroker.controller.store_interface import Delete, Put, VersionConflict
+from kbroker.controller.topic_plans import TopicDefaults
 
 
 def test_what_was_written_is_there_after_reopening(tmp_path):

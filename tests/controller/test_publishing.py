@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState
-from kbroker.controller.controller import Controller, TopicDefaults
+from kbroker.controller.controller import Controller
 from kbroker.controller.store_interface import Change, Node
+from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.protocol.errors import ApiError
 
 

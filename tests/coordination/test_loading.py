@@ -9,8 +9,9 @@ import pytest
 
 from kbroker.coordination import load_queue
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, Outcome
+from kbroker.coordination.runtime import RELOAD_MS
 from kbroker.protocol.control_records import build_marker
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import build_batch
 
 from .world import FakeWriter, World, failed
@@ -225,6 +226,76 @@ def test_a_shard_whose_after_raises_instead_of_moving_it_is_loaded_anew(lag: boo
         world.advance(1_000)
         assert [key for _, _, key, _ in world.runtime.shard(0).seen] == [b"a", b"b"]
         assert world.write(b"c") == "done"
+        world.runtime.close()
+
+    asyncio.run(scenario())
+
+
+def uncommitted(*keys: bytes) -> FakeWriter:
+    """Return a log whose leader before has appended what other replicas have not got yet."""
+    writer = FakeWriter()
+    writer.lag = True
+    writer.append(0, build_batch([(0, key, b"v", ()) for key in keys]), 0)
+    return writer
+
+
+def test_nobody_is_told_of_what_may_still_be_lost() -> None:
+    async def scenario() -> None:
+        writer = uncommitted(b"a", b"b")
+        world = World(writer)
+        world.runtime.lead(0, 1)
+        loading = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
+        assert world.read() == world.write(b"c") == loading
+        world.runtime.lead(0, 2)
+        writer.commit_to(1)
+        await asyncio.sleep(0)
+        assert world.read() == loading
+        writer.commit_to(2)
+        await world.loaded()
+        shard = world.runtime.shard(0)
+        assert shard.events == ["loaded"]
+        assert [key for _, _, key, _ in shard.seen] == [b"a", b"b"]
+        assert world.runtime.epoch(0) == 2
+        writer.lag = False
+        assert world.write(b"c") == "done"
+        world.runtime.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ending", ["resign", "close"])
+def test_leadership_that_goes_before_all_is_committed(ending: str) -> None:
+    async def scenario() -> None:
+        writer = uncommitted(b"a")
+        world = World(writer)
+        world.runtime.lead(0, 1)
+        if ending == "resign":
+            world.runtime.resign(0)
+            assert world.read() == (ErrorCode.NOT_COORDINATOR, None)
+        else:
+            world.runtime.close()
+            assert world.read() == (ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+        await asyncio.sleep(0)
+        assert writer.waiters[0][1].cancelled()
+        writer.commit_to(1)
+        await asyncio.sleep(0)
+        assert dict(world.runtime.shards()) == {}
+        world.runtime.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_wait_that_fails_is_a_load_that_failed() -> None:
+    async def scenario() -> None:
+        writer = uncommitted(b"a")
+        world = World(writer)
+        world.runtime.lead(0, 1)
+        writer.waiters[0][1].set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        await asyncio.sleep(0)
+        assert world.read() == (ErrorCode.NOT_COORDINATOR, None)
+        writer.commit_to(1)
+        world.advance(RELOAD_MS)
+        assert world.read() == 1
         world.runtime.close()
 
     asyncio.run(scenario())

@@ -1,0 +1,316 @@
+"""Several brokers on one ZooKeeper, of Apache Kafka 3.9.1 or of kbroker, with one interface for tests that break them.
+
+Owns starting, ending, freezing and mending brokers, and what the brokers themselves say of leaders. Brokers are started
+by the main thread only: those of kbroker end with the thread that started them (kbroker/launcher/child.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, Self
+
+from compat_tests.clients.common import wait_for
+from compat_tests.harness.brokers import COMMON
+from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
+from compat_tests.wire.client import WireClient
+from kbroker.launcher.cluster import LocalCluster
+from kbroker.launcher.plan import make_plan
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+DEADLINE_S: Final = 120.0
+"""For everything that waits for a session to expire, on a machine that has more to do."""
+_METADATA: Final = 12
+
+SETTINGS: Final[Mapping[str, str]] = {
+    **{key: value for key, value in COMMON.items() if key != "node.id" and not key.startswith("share.")},
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "zookeeper.session.timeout.ms": "6000",
+    "controlled.shutdown.retry.backoff.ms": "500",
+    "auto.create.topics.enable": "false",
+    "auto.leader.rebalance.enable": "false",
+}
+"""What all brokers are told; the rest are Kafka's defaults."""
+
+
+class Cluster(ABC):
+    """Some brokers by id, 1 and on; `bootstrap` names all of them, whether they run or not."""
+
+    name: ClassVar[str]
+    node_ids: tuple[int, ...]
+    bootstrap: str
+
+    def __init__(self) -> None:
+        self.paused: set[int] = set()
+
+    # -- what each kind does its own way
+
+    @abstractmethod
+    def start_all(self) -> None:
+        """Start all brokers."""
+
+    @abstractmethod
+    def stop_all(self) -> None:
+        """End all brokers in good order."""
+
+    @abstractmethod
+    def start(self, node_id: int) -> None:
+        """Start a broker, where it was before."""
+
+    @abstractmethod
+    def stop(self, node_id: int) -> None:
+        """End a broker in good order, with a controlled shutdown."""
+
+    @abstractmethod
+    def kill(self, node_id: int) -> None:
+        """End a broker by SIGKILL."""
+
+    @abstractmethod
+    def pid(self, node_id: int) -> int | None:
+        """Return the process id of a broker; None when it does not run."""
+
+    @abstractmethod
+    def address(self, node_id: int) -> str:
+        """Return where a broker is reached."""
+
+    @abstractmethod
+    def log_tail(self, node_id: int) -> str:
+        """Return the end of what a broker printed."""
+
+    # -- what is the same for all
+
+    def pause(self, node_id: int) -> None:
+        """Freeze a broker by SIGSTOP."""
+        self._signal(node_id, signal.SIGSTOP)
+        self.paused.add(node_id)
+
+    def resume(self, node_id: int) -> None:
+        """Let a frozen broker go on."""
+        self._signal(node_id, signal.SIGCONT)
+        self.paused.discard(node_id)
+
+    def _signal(self, node_id: int, number: signal.Signals) -> None:
+        pid = self.pid(node_id)
+        assert pid is not None, f"broker {node_id} does not run"
+        os.kill(pid, number)
+
+    @property
+    def serving(self) -> list[int]:
+        """The brokers that run and are not frozen."""
+        return [each for each in self.node_ids if each not in self.paused and self.pid(each) is not None]
+
+    def others(self, *node_ids: int) -> list[int]:
+        """Return the brokers that are not among some."""
+        return [each for each in self.node_ids if each not in node_ids]
+
+    def metadata(self, node_id: int, topics: Iterable[str] | None = ()) -> MetadataResponse | None:
+        """Return what a broker answers to Metadata, None where it does not; `topics` None asks for all."""
+        wanted = None if topics is None else [MetadataRequestTopic(name=each) for each in topics]
+        try:
+            with WireClient(self.address(node_id)) as client:
+                answer = client.ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), _METADATA)
+        except OSError:
+            return None
+        return answer if isinstance(answer, MetadataResponse) else None
+
+    def partition(self, topic: str, index: int, *, of: int | None = None) -> Any:
+        """Return what a broker that serves (`of` that one) knows of a partition; None if it knows of none."""
+        for node_id in self.serving if of is None else [of]:
+            answer = self.metadata(node_id, [topic])
+            for found in answer.topics[0].partitions if answer is not None else ():
+                if found.partition_index == index:
+                    return found
+        return None
+
+    def leader_of(self, topic: str, index: int) -> int:
+        """Return a partition's leader; -1 where none is known."""
+        found = self.partition(topic, index)
+        return -1 if found is None else found.leader_id
+
+    def isr_of(self, topic: str, index: int) -> set[int]:
+        """Return a partition's in-sync replicas."""
+        found = self.partition(topic, index)
+        return set() if found is None else set(found.isr_nodes)
+
+    def controller(self) -> int:
+        """Return the controller on which all brokers that serve agree; -1 as long as they do not."""
+        found = {answer.controller_id if (answer := self.metadata(each)) else -1 for each in self.serving}
+        return found.pop() if len(found) == 1 else -1
+
+    def wait_for_leader(self, topic: str, index: int, other_than: int = -1) -> int:
+        """Wait until a partition has a leader, another one than `other_than`, and return it."""
+
+        def led() -> int:
+            leader = self.leader_of(topic, index)
+            return leader if leader not in (-1, other_than) else 0
+
+        return self.wait_for(f"another leader of {topic}-{index} than {other_than}", led)
+
+    def wait_for_controller(self, other_than: int = -1) -> int:
+        """Wait until there is a controller, another one than `other_than`, and return it."""
+
+        def elected() -> int:
+            controller = self.controller()
+            return controller if controller not in (-1, other_than) else 0
+
+        return self.wait_for(f"another controller than {other_than}", elected)
+
+    def wait_for_isr(self, topic: str, index: int, isr: Iterable[int]) -> None:
+        """Wait until a partition's in-sync replicas are these."""
+        wanted = set(isr)
+        self.wait_for(
+            f"{topic}-{index} with the in-sync replicas {wanted}", lambda: self.isr_of(topic, index) == wanted
+        )
+
+    def wait_until_in_sync(self) -> None:
+        """Wait until every broker knows all brokers, and all partitions with their replicas in sync."""
+        everybody = set(self.node_ids)
+
+        def knows(node_id: int) -> bool:
+            answer = self.metadata(node_id, None)
+            return (
+                answer is not None
+                and {each.node_id for each in answer.brokers} == everybody
+                and all(
+                    each.leader_id > 0 and set(each.isr_nodes) == set(each.replica_nodes)
+                    for topic in answer.topics
+                    for each in topic.partitions
+                )
+            )
+
+        self.wait_for("all brokers with all replicas in sync", lambda: all(map(knows, self.node_ids)))
+
+    def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
+        """Wait for a condition; where it does not come, the failure shows what the brokers printed last."""
+        try:
+            return wait_for(what, condition, DEADLINE_S)
+        except AssertionError as error:
+            for node_id in self.node_ids:
+                error.add_note(f"broker {node_id}, process {self.pid(node_id)}:\n{self.log_tail(node_id)}")
+            raise
+
+    def mend(self) -> None:
+        """Bring every broker back and wait until nothing is missing."""
+        for node_id in list(self.paused):
+            if self.pid(node_id) is None:
+                self.paused.discard(node_id)
+            else:
+                self.resume(node_id)
+        for node_id in self.node_ids:
+            if self.pid(node_id) is None:
+                self.start(node_id)
+        self.wait_until_in_sync()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start_all()
+        except BaseException:
+            self.stop_all()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node_id in list(self.paused):
+            self.resume(node_id)
+        self.stop_all()
+
+
+class JavaCluster(Cluster):
+    """Brokers of Apache Kafka 3.9.1."""
+
+    name = "apache 3.9.1"
+
+    def __init__(
+        self,
+        libs: Path,
+        directory: Path,
+        zookeeper: ZooKeeper,
+        count: int = 3,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._zookeeper = zookeeper
+        self.node_ids = tuple(range(1, count + 1))
+        whole = {**SETTINGS, **(settings or {})}
+        self._brokers = {
+            each: Kafka39(libs, directory / f"broker-{each}", zookeeper, {**whole, "node.id": str(each)})
+            for each in self.node_ids
+        }
+        self.bootstrap = ""
+
+    def start_all(self) -> None:
+        for broker in self._brokers.values():
+            broker.start()
+        self.bootstrap = ",".join(broker.bootstrap for broker in self._brokers.values())
+
+    def stop_all(self) -> None:
+        controller = self.controller()
+        for node_id in sorted(self.node_ids, key=lambda each: each == controller):
+            self.stop(node_id)
+
+    def start(self, node_id: int) -> None:
+        # One that finds its own znode, of a session that has not expired yet, ends.
+        with self._zookeeper.tree() as tree:
+            self.wait_for(f"the end of the session of {node_id}", lambda: not tree.exists(f"/brokers/ids/{node_id}"))
+        self._brokers[node_id].start()
+
+    def stop(self, node_id: int) -> None:
+        self._brokers[node_id].stop()
+
+    def kill(self, node_id: int) -> None:
+        self._brokers[node_id].kill()
+
+    def pid(self, node_id: int) -> int | None:
+        broker = self._brokers[node_id]
+        return broker.pid if broker.running else None
+
+    def address(self, node_id: int) -> str:
+        return self._brokers[node_id].bootstrap
+
+    def log_tail(self, node_id: int) -> str:
+        return self._brokers[node_id].log_tail(15)
+
+
+class KBrokerCluster(Cluster):
+    """Brokers of this checkout, as `kbroker cluster up` starts them."""
+
+    name = "kbroker"
+
+    def __init__(
+        self, directory: Path, zookeeper: ZooKeeper, count: int = 3, settings: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__()
+        whole = {**SETTINGS, **(settings or {})}
+        self._cluster = LocalCluster(make_plan(directory, count, ("127.0.0.1", 0), zookeeper.bootstrap, whole))
+        self._plans = {each.node_id: each for each in self._cluster.plan.brokers}
+        self.node_ids = tuple(self._plans)
+        self.bootstrap = self._cluster.bootstrap_servers
+
+    def start_all(self) -> None:
+        self._cluster.start()
+
+    def stop_all(self) -> None:
+        self._cluster.stop()
+
+    def start(self, node_id: int) -> None:
+        self._cluster.start_broker(node_id)
+
+    def stop(self, node_id: int) -> None:
+        self._cluster.stop_broker(node_id)
+
+    def kill(self, node_id: int) -> None:
+        self._cluster.kill_broker(node_id)
+
+    def pid(self, node_id: int) -> int | None:
+        return self._cluster.child(node_id).pid
+
+    def address(self, node_id: int) -> str:
+        return self._plans[node_id].address
+
+    def log_tail(self, node_id: int) -> str:
+        return "\n".join(self._cluster.child(node_id).tail(15))

@@ -1,0 +1,192 @@
+"""`kbroker cluster`: a cluster of brokers on this machine, to try things with.
+
+Owns the options and what is printed. The work is done in kbroker/launcher: `up` starts the processes and stays with
+them; the other verbs ask the `up` that runs in the same directory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.launcher.asking import ask_brokers
+from kbroker.launcher.child import LauncherError, wait_until
+from kbroker.launcher.cluster import LocalCluster
+from kbroker.launcher.control import ControlSocket, ask_launcher, launcher_runs
+from kbroker.launcher.description import ClusterDescription, read_description
+from kbroker.launcher.plan import make_plan, parse_listen, parse_settings
+from kbroker.launcher.signals import Stopped, StopSignals
+from kbroker.launcher.supervisor import Supervisor
+
+DEFAULT_DIR = "kbroker-cluster"
+DEFAULT_LISTEN = "127.0.0.1:9092"
+_PATIENCE_S = 400.0
+
+_dir_option = click.option(
+    "--data-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="Where the cluster's data lies."
+)
+
+
+@click.group("cluster", context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Run several brokers on this machine as one cluster.
+
+    `up` stays in the foreground; `status`, `stop`, `kill` and `restart` are for another terminal.
+    """
+
+
+@command.command("up")
+@click.option("-n", "count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many brokers.")
+@click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="A ZooKeeper that runs; without, one is started.")
+@_dir_option
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=DEFAULT_LISTEN,
+    show_default=True,
+    help="Where the first broker listens; the others take the next ports. Port 0 takes free ones.",
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one key of all brokers.")
+@click.option("--ready-file", metavar="FILE", help="Write JSON with addresses and process ids there while it runs.")
+def up(
+    count: int, zookeeper: str | None, data_dir: str, listen: str, settings: tuple[str, ...], ready_file: str | None
+) -> None:
+    """Start a cluster, and stop it on Ctrl-C.
+
+    Without --zookeeper it starts one of its own, for which Java and, the first time, Maven must be installed. What a
+    cluster had stored is there again at the next start in the same directory, with the same number of brokers.
+    """
+    plan = make_plan(Path(data_dir), count, parse_listen(listen), zookeeper, parse_settings(settings))
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    ready = None if ready_file is None else Path(ready_file).absolute()
+    with ControlSocket(plan.directory) as control, StopSignals() as signals:
+        cluster = LocalCluster(plan, signals.pause, told=_say)
+        try:
+            cluster.start()
+            _announce(cluster, data_dir)
+            Supervisor(cluster, control, signals, ready, _say).run()
+        except Stopped:
+            pass  # while it was starting
+        finally:
+            _stop(cluster, signals)
+
+
+def _stop(cluster: LocalCluster, signals: StopSignals) -> None:
+    """Stop all in good order; at a second order, at once."""
+    signals.forget()
+    try:
+        for name in cluster.stop():
+            _say(f"{name} did not stop in time and was killed")
+        _say("stopped")
+    except Stopped:
+        _say("killed")
+
+
+@command.command("status")
+@_dir_option
+@json_option
+def status(data_dir: str, as_json: bool) -> None:
+    """Show which brokers run."""
+    description = _running(data_dir)
+    rows = [_status_row(description, number) for number in range(len(description.brokers))]
+    if as_json:
+        names = ("state", "is_controller")
+        brokers = [
+            {**told, **dict(zip(names, row, strict=True))}
+            for told, row in zip(description.as_json()["brokers"], rows, strict=True)
+        ]
+        print_json({**description.as_json(), "brokers": brokers})
+        return
+    _print_brokers(description, [(state, "yes" if is_controller else None) for state, is_controller in rows])
+
+
+@command.command("stop")
+@click.argument("node_id", type=int, required=False)
+@_dir_option
+def stop(node_id: int | None, data_dir: str) -> None:
+    """Stop the cluster, or the broker NODE_ID, in good order."""
+    directory = Path(data_dir).absolute()
+    ask_launcher(directory, {"do": "stop", "node_id": node_id}, _PATIENCE_S)
+    if node_id is None and not wait_until(lambda: not launcher_runs(directory), _PATIENCE_S):
+        raise click.ClickException(f"the cluster still runs after {_PATIENCE_S:.0f} s")
+
+
+@command.command("kill")
+@click.argument("node_id", type=int)
+@_dir_option
+def kill(node_id: int, data_dir: str) -> None:
+    """End the broker NODE_ID at once, as a crash would (SIGKILL)."""
+    ask_launcher(Path(data_dir).absolute(), {"do": "kill", "node_id": node_id}, _PATIENCE_S)
+
+
+@command.command("restart")
+@click.argument("node_id", type=int)
+@_dir_option
+def restart(node_id: int, data_dir: str) -> None:
+    """Start the broker NODE_ID, after stopping it where it runs; returns once the cluster knows it."""
+    ask_launcher(Path(data_dir).absolute(), {"do": "restart", "node_id": node_id}, _PATIENCE_S)
+
+
+def _running(data_dir: str) -> ClusterDescription:
+    """Return what runs in a directory; raises LauncherError where nothing does."""
+    directory = Path(data_dir).absolute()
+    description = read_description(directory)
+    if not launcher_runs(directory):
+        raise LauncherError(f"no cluster runs in {directory}")
+    return description
+
+
+def _status_row(description: ClusterDescription, number: int) -> tuple[str, bool]:
+    """Return a broker's state, and whether it is the controller as it knows itself."""
+    broker = description.brokers[number]
+    if broker.pid is None:
+        return "down", False
+    known = ask_brokers((broker.host, broker.port))
+    if known is None:
+        return "does not answer", False
+    return "serves", known.controller == broker.node_id
+
+
+def _announce(cluster: LocalCluster, data_dir: str) -> None:
+    """Print what runs and what may be done with it: each line can be pasted."""
+    description, where = cluster.describe(), cluster.bootstrap_servers
+    controller = cluster.controller()
+    rows = [("serves", "yes" if each.node_id == controller else None) for each in description.brokers]
+    _print_brokers(description, rows)
+    kbroker = "kbroker" if shutil.which("kbroker") or not sys.argv[0].endswith("/kbroker") else sys.argv[0]
+    replicas = min(len(description.brokers), 3)
+    place = "" if data_dir == DEFAULT_DIR else f" --data-dir {data_dir}"
+    create = f"--partitions 3 --replication-factor {replicas}"
+    click.echo(
+        f"\nZooKeeper at {description.zookeeper}; data in {cluster.plan.directory}; Ctrl-C stops all\n\n"
+        f"  {kbroker} topic create hello {create} --bootstrap {where}\n"
+        f"  echo 'hello, world' | {kbroker} produce hello --bootstrap {where}\n"
+        f"  {kbroker} consume hello --from-beginning --count 1 --bootstrap {where}\n"
+        f"  {kbroker} cluster kill 1{place}\n"
+        f"  {kbroker} topic describe hello --bootstrap {where}\n"
+        f"  {kbroker} cluster restart 1{place}\n\n"
+        "with Apache Kafka's own tools:\n\n"
+        f"  kafka-topics.sh --create --topic tools {create} --bootstrap-server {where}\n"
+        f"  echo 'hello, world' | kafka-console-producer.sh --topic tools --bootstrap-server {where}\n"
+        f"  kafka-console-consumer.sh --topic tools --from-beginning --max-messages 1 --bootstrap-server {where}\n"
+        f"  kafka-topics.sh --describe --topic tools --bootstrap-server {where}\n"
+    )
+    sys.stdout.flush()
+
+
+def _print_brokers(description: ClusterDescription, states: list[tuple[str, str | None]]) -> None:
+    rows: list[list[Any]] = [
+        [each.node_id, f"{each.host}:{each.port}", each.pid, state, controller, os.path.relpath(each.data_dir)]
+        for each, (state, controller) in zip(description.brokers, states, strict=True)
+    ]
+    print_table(["broker", "address", "pid", "state", "controller", "data"], rows)
+
+
+def _say(text: str) -> None:
+    click.echo(f"kbroker: {text}", err=True)

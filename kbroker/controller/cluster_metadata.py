@@ -1,0 +1,63 @@
+"""What a broker's handlers know of the cluster and may have changed of it, on one node and in a cluster.
+
+Owns the seam: controller.py stands behind it where one node is all there is, member/metadata.py on a node of a cluster.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from kbroker.cluster_state import ClusterState, TopicState
+from kbroker.controller.features import FeatureUpdate
+from kbroker.controller.topic_plans import TopicPlans
+from kbroker.divided import Divided
+from kbroker.protocol.errors import ApiError
+
+Listener = Callable[[ClusterState, ClusterState], None]
+
+
+class ClusterMetadata(TopicPlans, ABC):
+    """The cluster's state as this broker knows it, and the way to change it.
+
+    What changes it may return before the change is in effect: `published` tells when it is.
+    """
+
+    state: ClusterState
+    """What is known to all, or on its way to them."""
+
+    @abstractmethod
+    def check_is_controller(self) -> None:
+        """Raise NOT_CONTROLLER where another broker decides about topics."""
+
+    @abstractmethod
+    def subscribe(self, listener: Listener) -> None:
+        """Call `listener(old, new)` after every change."""
+
+    @abstractmethod
+    def published(self) -> Awaitable[None] | None:
+        """Return what is done once all that was asked for so far is in effect; raises OSError or ApiError, or later."""
+
+    @abstractmethod
+    def auto_create(self, name: str) -> None:
+        """Create a topic that a client uses, with the broker's defaults or as an internal topic needs it."""
+
+    @abstractmethod
+    def put_topics(self, topics: Sequence[TopicState]) -> None:
+        """Store topics that are new or have grown."""
+
+    @abstractmethod
+    def put_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = ...) -> Divided[dict[str, ApiError]]:
+        """Create topics that were planned a while ago; return why some were not."""
+
+    @abstractmethod
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics that exist, with their configs."""
+
+    @abstractmethod
+    def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default) or group."""
+
+    @abstractmethod
+    def update_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
+        """Change finalized feature levels: all or none. Raises ApiError."""

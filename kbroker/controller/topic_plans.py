@@ -1,0 +1,144 @@
+"""What becomes of a request for a topic or for more partitions, before anything is stored.
+
+Owns the checks of such a request, a broker's defaults in it, and the choice of replicas as one node makes it. Pure but
+for new topic ids; never stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kbroker.cluster_state import ClusterState, PartitionState, TopicState
+from kbroker.controller import decide
+from kbroker.controller.internal_topics import InternalTopic
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.wire import new_uuid
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What a topic gets where the request says -1."""
+
+    num_partitions: int
+    replication_factor: int
+    internal: Mapping[str, InternalTopic]
+
+
+class TopicPlans:
+    """Plans topics on top of what is decided (`decided`), whoever decides."""
+
+    decided: ClusterState
+
+    def __init__(self, defaults: TopicDefaults, names: Iterable[str]) -> None:
+        self._defaults = defaults
+        self._colliding = decide.CollidingNames(names)
+
+    def place(
+        self,
+        first: int,
+        count: int,
+        factor: int,
+        grown: TopicState | None,  # noqa: ARG002 - for who places by what is there
+    ) -> tuple[PartitionState, ...]:
+        """Choose replicas for new partitions, the first being number `first` of a new topic or of one that grows."""
+        return decide.place(self.decided, first, count, factor)
+
+    def plan_topic(
+        self,
+        name: str,
+        num_partitions: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> TopicState:
+        """Return the topic that a request asks for, nothing stored. Raises ApiError as Kafka refuses it.
+
+        -1 means the broker's default; `assignments` (partition -> replicas) excludes both numbers.
+        """
+        self.check_new_name(name)
+        partitions = self._plan_partitions(num_partitions, replication_factor, assignments)
+        return TopicState(name, new_uuid(), partitions, dict(configs or {}))
+
+    def check_new_name(self, name: str, beside: Container[str] = ()) -> None:
+        """Raise ApiError when no topic of this name can be created; names may collide with those in `beside`."""
+        if name in self.decided.topics:
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        decide.check_topic_name(name)
+        other = self._colliding.other(name, beside)
+        if other is not None:
+            text = f"Topic '{name}' collides with existing topic: {other}"
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+
+    def plan_auto(self, name: str) -> TopicState:
+        """Plan a topic that a client uses, with the broker's defaults or as an internal topic needs it."""
+        internal = self._defaults.internal.get(name)
+        if internal is None:
+            return self.plan_topic(name, -1, -1)
+        return self.plan_topic(name, internal.num_partitions, internal.replication_factor, None, internal.configs)
+
+    def _plan_partitions(
+        self, num_partitions: int, replication_factor: int, assignments: Mapping[int, Sequence[int]] | None
+    ) -> tuple[PartitionState, ...]:
+        if assignments:
+            for what, value in (("replication factor", replication_factor), ("numPartitions", num_partitions)):
+                if value != -1:
+                    text = f"A manual partition assignment was specified, but {what} was not set to -1."
+                    raise ApiError(ErrorCode.INVALID_REQUEST, text)
+            if sorted(assignments) != list(range(len(assignments))):
+                for replicas in assignments.values():
+                    decide.check_assignment(self.decided, replicas, None)
+                raise ApiError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+                )
+            return decide.manual(self.decided, [assignments[i] for i in sorted(assignments)], None)
+        if replication_factor < -1 or replication_factor == 0:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        if num_partitions < -1 or num_partitions == 0:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+            )
+        count = self._defaults.num_partitions if num_partitions == -1 else num_partitions
+        factor = self._defaults.replication_factor if replication_factor == -1 else replication_factor
+        return self.place(0, count, factor, None)
+
+    def plan_growth(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None,
+        most: int = decide.MAX_PARTITIONS_PER_REQUEST,
+    ) -> TopicState:
+        """Return the topic with `count` partitions in all, nothing stored. Raises ApiError as Kafka refuses it.
+
+        At most `most` partitions are added.
+        """
+        topic = self.decided.topics.get(name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        current = len(topic.partitions)
+        if count == current:
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
+        if count < current:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The topic {name} currently has {current} partition(s); {count} would not be an increase.",
+            )
+        additional = count - current
+        if additional > most:
+            raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        factor = len(topic.partitions[0].replicas)
+        if assignments is None:
+            added = self.place(current, additional, factor, topic)
+        elif len(assignments) != additional:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {additional} additional partition(s), but only {len(assignments)} assignment(s) "
+                "were specified.",
+            )
+        else:
+            added = decide.manual(self.decided, assignments, factor)
+        return replace(topic, partitions=topic.partitions + added)

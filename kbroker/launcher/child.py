@@ -1,0 +1,120 @@
+"""A program that runs as a child of the launcher: started, watched, stopped, killed.
+
+Owns the process and its log file. Each child has a session of its own, so that Ctrl-C at a terminal reaches the
+launcher alone, which stops its children in order; tied.py sees to it that none outlives the launcher.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from kbroker.launcher import tied
+
+Pause = Callable[[float], None]
+"""Waits for some seconds; raises whatever is to end the waiting."""
+
+_LOOK_S: Final = 0.05
+_TAIL_BYTES: Final = 16 * 1024
+
+
+class LauncherError(Exception):
+    """Something cannot be started or done; the text is one line for people."""
+
+
+class Child:
+    """One program. Starts as often as it is told to, once at a time.
+
+    The thread that calls `start` must live as long as the program is to.
+    """
+
+    def __init__(self, name: str, log_file: Path) -> None:
+        self.name = name
+        self.log_file = log_file
+        self._log_begin = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, command: Sequence[str]) -> None:
+        """Start the program; its output is appended to the log file."""
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        whole = [sys.executable, "-IS", tied.__file__, str(os.getpid()), *command]
+        with open(self.log_file, "ab") as log:
+            self._log_begin = log.tell()
+            self._process = subprocess.Popen(
+                whole, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int | None:
+        """Process id; None when the program does not run."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def running(self) -> bool:
+        return self.pid is not None
+
+    @property
+    def ended(self) -> int | None:
+        """The exit status of the last run, negative for a signal; None while it runs and before the first run."""
+        return None if self._process is None else self._process.poll()
+
+    def stop(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
+        """End the program in good order, by force after `timeout_s`; return whether it ended by itself."""
+        if not self.running:
+            return True
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # one that is paused would never hear of it
+        if wait_until(lambda: not self.running, timeout_s, pause):
+            return True
+        self.kill()
+        return False
+
+    def kill(self) -> None:
+        """End the program at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def pause(self) -> None:
+        """Freeze the program."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a frozen program go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            raise LauncherError(f"{self.name} does not run")
+        self._process.send_signal(number)  # which sends nothing to one that has ended
+
+    def last_words(self) -> str:
+        """Return the last line that this run has printed."""
+        return next(reversed(self.tail(1)), "it has printed nothing")
+
+    def tail(self, lines: int) -> list[str]:
+        """Return the last lines of this run, without empty ones."""
+        try:
+            with open(self.log_file, "rb") as log:
+                end = log.seek(0, os.SEEK_END)
+                log.seek(max(self._log_begin, end - _TAIL_BYTES))
+                text = log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return []
+        return [line.strip() for line in text.splitlines() if line.strip()][-lines:]
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, pause: Pause = time.sleep) -> bool:
+    """Look again and again until `condition` holds; return whether it did before `timeout_s` were over."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        pause(_LOOK_S)
+    return True

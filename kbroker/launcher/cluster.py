@@ -1,0 +1,198 @@
+"""Brokers of one cluster as children of this process, with a ZooKeeper of their own or one that runs already.
+
+Owns the order: ZooKeeper before brokers, and at the end the brokers one by one, the controller last, then ZooKeeper.
+Never prints; `pause` waits between two looks, and may raise to give a wait up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Self
+
+from kbroker.launcher.asking import ask_brokers
+from kbroker.launcher.child import Child, LauncherError, Pause, wait_until
+from kbroker.launcher.description import BrokerDescription, ClusterDescription
+from kbroker.launcher.plan import BrokerPlan, ClusterPlan, broker_command, free_ports, require_free
+from kbroker.launcher.zookeeper import HOST, ZooKeeperServer, require_reachable
+
+PROGRAM: Final = (sys.executable, "-m", "kbroker")
+START_TIMEOUT_S: Final = 300.0
+"""A broker that reads its logs after a crash needs its time."""
+STOP_TIMEOUT_S: Final = 60.0
+
+
+class LocalCluster:
+    """A cluster of processes; a context manager that starts and stops it.
+
+    `program` is what runs a broker, in front of its arguments. `told` hears in a line what goes on. The thread that
+    starts a broker must live as long as the broker is to (see child.py).
+    """
+
+    def __init__(
+        self,
+        plan: ClusterPlan,
+        pause: Pause = time.sleep,
+        program: Sequence[str] = PROGRAM,
+        told: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self.plan = plan
+        self._pause = pause
+        self._program = program
+        self._told = told
+        self._zookeeper: ZooKeeperServer | None = None
+        self._plans = {broker.node_id: broker for broker in plan.brokers}
+        self._children = {broker.node_id: Child(f"broker {broker.node_id}", broker.log_file) for broker in plan.brokers}
+
+    # -- all of it
+
+    def start(self) -> Self:
+        """Start everything and wait until each broker knows them all; what runs when that fails is to be stopped."""
+        require_free(self.plan.brokers)
+        if self.plan.zookeeper is None:
+            self._told("starting ZooKeeper")
+            self._zookeeper = ZooKeeperServer(self.plan.zookeeper_directory, free_ports(HOST, 1)[0])
+            self._zookeeper.start(self._pause)
+        else:
+            require_reachable(self.plan.zookeeper)
+        self._told(f"starting {len(self._plans)} brokers")
+        for node_id in self._plans:
+            self._launch(node_id)
+        self._wait_until_known(self._plans)
+        return self
+
+    def stop(self) -> list[str]:
+        """End the brokers in good order, then the ZooKeeper that was started; return the names of those killed."""
+        try:
+            forced = [self._children[each].name for each in self._order_of_stop() if not self._stop_child(each)]
+            if self._zookeeper is not None:
+                self._zookeeper.stop(self._pause)
+        except BaseException:
+            self.kill()
+            raise
+        return forced
+
+    def kill(self) -> None:
+        """End everything at once."""
+        for child in self._children.values():
+            child.kill()
+        if self._zookeeper is not None:
+            self._zookeeper.child.kill()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.plan.bootstrap_servers
+
+    @property
+    def zookeeper(self) -> str:
+        """The connection string; "" before the ZooKeeper that is to be started has a port."""
+        if self.plan.zookeeper is not None:
+            return self.plan.zookeeper
+        return "" if self._zookeeper is None else self._zookeeper.address
+
+    @property
+    def own_zookeeper(self) -> Child | None:
+        """The ZooKeeper that was started here."""
+        return None if self._zookeeper is None else self._zookeeper.child
+
+    @property
+    def brokers(self) -> dict[int, Child]:
+        """The brokers' processes by id."""
+        return self._children
+
+    def describe(self) -> ClusterDescription:
+        """Return what runs at this moment."""
+        brokers = [
+            BrokerDescription(each.node_id, *each.contact, self._children[each.node_id].pid, str(each.data_dir))
+            for each in self.plan.brokers
+        ]
+        own = None if self._zookeeper is None else self._zookeeper.child.pid
+        return ClusterDescription(self.bootstrap_servers, self.zookeeper, os.getpid(), own, brokers)
+
+    # -- one broker; each raises LauncherError for an id that is not among them
+
+    def start_broker(self, node_id: int) -> None:
+        """Start a broker that does not run, and wait until it knows all that run, and they know it."""
+        if self.child(node_id).running:
+            raise LauncherError(f"broker {node_id} runs already")
+        self._launch(node_id)
+        self._wait_until_known([each for each, child in self._children.items() if child.running or each == node_id])
+
+    def stop_broker(self, node_id: int) -> None:
+        """End a broker in good order."""
+        self.child(node_id)
+        self._stop_child(node_id)
+
+    def kill_broker(self, node_id: int) -> None:
+        """End a broker at once, as a crash would."""
+        child = self.child(node_id)
+        if not child.running:
+            raise LauncherError(f"broker {node_id} does not run")
+        child.kill()
+
+    def child(self, node_id: int) -> Child:
+        """Return a broker's process."""
+        if node_id not in self._children:
+            raise LauncherError(f"no broker {node_id} here, only {', '.join(map(str, self._children))}")
+        return self._children[node_id]
+
+    def controller(self) -> int:
+        """Return the id of the controller as a broker that runs knows it; -1 if none does."""
+        for node_id, child in self._children.items():
+            known = ask_brokers(self._plans[node_id].contact) if child.running else None
+            if known is not None and known.controller >= 0:
+                return known.controller
+        return -1
+
+    def _launch(self, node_id: int) -> None:
+        plan = self._plans[node_id]
+        self._children[node_id].start(broker_command(self._program, self.plan, plan, self.zookeeper))
+
+    def _stop_child(self, node_id: int) -> bool:
+        child = self._children[node_id]
+        if child.running:
+            self._told(f"stopping {child.name}")
+        return child.stop(STOP_TIMEOUT_S, self._pause)
+
+    def _order_of_stop(self) -> list[int]:
+        """Return the ids with the controller last, which moves the others' leadership away as they go."""
+        running = sorted((each for each, child in self._children.items() if child.running), reverse=True)
+        controller = self.controller() if len(running) > 1 else -1
+        return sorted(running, key=lambda node_id: node_id == controller)
+
+    def _wait_until_known(self, wanted: Sequence[int] | dict[int, BrokerPlan]) -> None:
+        """Wait until each of some brokers knows them all and a controller; raises LauncherError where one has ended."""
+        expected = frozenset(wanted)
+        waiting = list(wanted)
+
+        def all_known() -> bool:
+            for node_id in waiting:
+                child = self._children[node_id]
+                if not child.running:
+                    raise LauncherError(f"broker {node_id} has ended: {child.last_words()} (see {child.log_file})")
+            while waiting and self._knows(waiting[0], expected):
+                waiting.pop(0)
+            return not waiting
+
+        if not wait_until(all_known, START_TIMEOUT_S, self._pause):
+            logs = ", ".join(str(self._plans[node_id].log_file) for node_id in waiting)
+            raise LauncherError(
+                f"after {START_TIMEOUT_S:.0f} s not every broker knows the brokers "
+                f"{', '.join(map(str, sorted(expected)))}: see {logs}"
+            )
+
+    def _knows(self, node_id: int, expected: frozenset[int]) -> bool:
+        known = ask_brokers(self._plans[node_id].contact)
+        return known is not None and known.controller >= 0 and known.brokers >= expected

@@ -1,0 +1,139 @@
+"""The way from `kbroker cluster kill` and its like to the launcher that runs: a socket in the cluster's directory.
+
+Owns the socket, and the form of what goes over it: a line of JSON there, a line of JSON back. It is a socket of the
+file system that only its owner may use; no port is opened. Never decides what a request means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+from kbroker.launcher.child import LauncherError
+
+_NAME: Final = "control.sock"
+_LOCK: Final = ".lock"
+_MAX_LINE: Final = 64 * 1024
+_LINE_TIMEOUT_S: Final = 2.0
+
+Request = dict[str, Any]
+
+
+class NobodyThere(LauncherError):  # noqa: N818 - what is the case
+    """No launcher runs in a directory."""
+
+
+class ControlSocket:
+    """The launcher's end. Only one launcher has a directory at a time; raises LauncherError for the second."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = _locked(directory)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX)
+            with _reachable(directory) as path, contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # what a launcher that was killed has left
+            with _reachable(directory) as path:
+                self._socket.bind(path)
+                os.chmod(path, 0o600)
+            self._socket.listen()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def fileno(self) -> int:
+        """Return what becomes readable when somebody asks."""
+        return self._socket.fileno()
+
+    def answer(self, handle: Callable[[Request], Request]) -> None:
+        """Take one request and answer it; a client that says nothing, or goes away, is passed over."""
+        connection, _ = self._socket.accept()
+        with connection, contextlib.suppress(OSError, ValueError):
+            connection.settimeout(_LINE_TIMEOUT_S)
+            request = json.loads(_line(connection))
+            if isinstance(request, dict):
+                connection.sendall(json.dumps(handle(request)).encode() + b"\n")
+
+    def close(self) -> None:
+        """Give the directory up."""
+        self._socket.close()
+        with contextlib.suppress(OSError), _reachable(self._directory) as path:
+            os.unlink(path)
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def ask_launcher(directory: Path, request: Request, timeout_s: float) -> Request:
+    """Ask the launcher that runs in a directory; raises NobodyThere, and LauncherError where it refuses."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.settimeout(timeout_s)
+        try:
+            with _reachable(directory) as path:
+                asked.connect(path)
+            asked.sendall(json.dumps(request).encode() + b"\n")
+            answer: Request = json.loads(_line(asked))
+        except TimeoutError:
+            raise LauncherError(f"no answer within {timeout_s:.0f} s") from None
+        except (OSError, ValueError):
+            raise NobodyThere(f"no cluster runs in {directory}") from None
+    if "error" in answer:
+        raise LauncherError(str(answer["error"]))
+    return answer
+
+
+def _line(connection: socket.socket) -> bytes:
+    received = bytearray()
+    while not received.endswith(b"\n"):
+        piece = connection.recv(4096)
+        if not piece or len(received) > _MAX_LINE:
+            raise ConnectionError("no whole line came")
+        received += piece
+    return bytes(received)
+
+
+@contextmanager
+def _reachable(directory: Path) -> Iterator[str]:
+    """Yield a short path of the socket: the kernel takes some hundred bytes, and directories may have long names."""
+    if not os.path.isdir("/proc/self/fd"):
+        yield str(directory / _NAME)
+        return
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{opened}/{_NAME}"
+    finally:
+        os.close(opened)
+
+
+def _locked(directory: Path) -> int:
+    """Return the descriptor of a lock that goes with this process."""
+    descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise LauncherError(f"a cluster runs in {directory} already; `kbroker cluster stop` ends it") from None
+    return descriptor
+
+
+def launcher_runs(directory: Path) -> bool:
+    """Whether a launcher has a directory, also one that is stopping."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.settimeout(_LINE_TIMEOUT_S)
+        try:
+            with _reachable(directory) as path:
+                asked.connect(path)
+        except OSError:
+            return False
+        return True

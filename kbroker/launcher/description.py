@@ -1,0 +1,92 @@
+"""What runs, as JSON for programs: in the cluster's directory, and in the file that --ready-file names.
+
+Owns the form of it:
+
+    {"bootstrap_servers": "h:p,h:p", "zookeeper": "h:p/chroot", "pid": launcher, "zookeeper_pid": pid or null,
+     "brokers": [{"node_id": 1, "host": "h", "port": p, "pid": pid or null, "data_dir": "..."}]}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kbroker.launcher.child import LauncherError
+
+FILE_NAME: Final = "cluster.json"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDescription:
+    """A broker; `pid` is None while it does not run."""
+
+    node_id: int
+    host: str
+    port: int
+    pid: int | None
+    data_dir: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """A cluster. `pid` is the launcher's; `zookeeper_pid` is None if the ZooKeeper is not the launcher's own."""
+
+    bootstrap_servers: str
+    zookeeper: str
+    pid: int
+    zookeeper_pid: int | None
+    brokers: list[BrokerDescription] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the description as JSON values."""
+        return asdict(self)
+
+
+def write_description(description: ClusterDescription, path: Path) -> None:
+    """Write the file whole or not at all: whoever waits for it may read it at once."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(description.as_json()) + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise LauncherError(f"{path}: {error.strerror}") from error
+
+
+def read_description(directory: Path) -> ClusterDescription:
+    """Read what a launcher has written into a cluster's directory; raises LauncherError."""
+    path = directory / FILE_NAME
+    try:
+        return _parsed(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        raise LauncherError(f"no cluster has been started in {directory}; --data-dir names another place") from None
+    except OSError as error:
+        raise LauncherError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise LauncherError(f"{path} is not what a launcher has written") from None
+
+
+def _parsed(told: Mapping[str, Any]) -> ClusterDescription:
+    return ClusterDescription(
+        bootstrap_servers=str(told["bootstrap_servers"]),
+        zookeeper=str(told["zookeeper"]),
+        pid=int(told["pid"]),
+        zookeeper_pid=_optional(told["zookeeper_pid"]),
+        brokers=[
+            BrokerDescription(
+                int(each["node_id"]),
+                str(each["host"]),
+                int(each["port"]),
+                _optional(each["pid"]),
+                str(each["data_dir"]),
+            )
+            for each in told["brokers"]
+        ],
+    )
+
+
+def _optional(value: int | None) -> int | None:
+    return None if value is None else int(value)

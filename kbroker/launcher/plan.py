@@ -1,0 +1,177 @@
+"""What is to be started: brokers by id and address, where their data lies, and what they are told.
+
+Owns the layout of a cluster's directory and the settings that the launcher gives brokers. Pure: starts nothing.
+
+    DIR/cluster.json          what runs (description.py)
+    DIR/control.sock          how `kbroker cluster` reaches the launcher (control.py)
+    DIR/zookeeper/            the ZooKeeper that the launcher starts: zoo.cfg, snapshots, log, zookeeper.log
+    DIR/broker-N/data         the broker's log directory
+    DIR/broker-N/broker.log   what it prints
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kbroker.launcher.child import LauncherError
+
+OWN_KEYS: Final = frozenset(
+    {
+        "advertised.listeners",
+        "broker.id",
+        "listeners",
+        "log.dir",
+        "log.dirs",
+        "node.id",
+        "zookeeper.connect",
+    }
+)
+"""What differs from broker to broker, so that one value for all cannot be given."""
+_ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
+_LAST_PORT: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlan:
+    """One broker: `host` and `port` are what it listens on."""
+
+    node_id: int
+    host: str
+    port: int
+    directory: Path
+
+    @property
+    def data_dir(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "broker.log"
+
+    @property
+    def contact(self) -> tuple[str, int]:
+        """Where this machine reaches it."""
+        return _ANYWHERE.get(self.host, self.host), self.port
+
+    @property
+    def address(self) -> str:
+        return joined(*self.contact)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """A cluster below one directory; without `zookeeper` (a connection string) the launcher starts one."""
+
+    directory: Path
+    brokers: tuple[BrokerPlan, ...]
+    zookeeper: str | None
+    settings: Mapping[str, str]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def zookeeper_directory(self) -> Path:
+        return self.directory / "zookeeper"
+
+
+def make_plan(
+    directory: Path, count: int, listen: tuple[str, int], zookeeper: str | None, settings: Mapping[str, str]
+) -> ClusterPlan:
+    """Plan brokers 1 to `count` on neighbouring ports from `listen` on; port 0 takes free ones."""
+    directory = directory.absolute()
+    host, port = listen
+    if port + count - 1 > _LAST_PORT:
+        raise LauncherError(f"{count} brokers from port {port} on need ports above {_LAST_PORT}")
+    ports = range(port, port + count) if port else free_ports(host, count)
+    brokers = tuple(
+        BrokerPlan(number, host, each, directory / f"broker-{number}") for number, each in enumerate(ports, 1)
+    )
+    return ClusterPlan(directory, brokers, zookeeper, {**defaults(count), **settings})
+
+
+def defaults(count: int) -> dict[str, str]:
+    """Return what brokers of one machine are told unless --set says otherwise.
+
+    Kafka's internal topics have three replicas, for which fewer brokers are not enough; and nobody wants to wait 18 s
+    until a broker that was killed is missed, or 15 s for the last one to give up handing its leadership on.
+    """
+    return {
+        "offsets.topic.replication.factor": str(min(count, 3)),
+        "transaction.state.log.replication.factor": str(min(count, 3)),
+        "transaction.state.log.min.isr": str(min(count, 2)),
+        "zookeeper.session.timeout.ms": "6000",
+        "controlled.shutdown.retry.backoff.ms": "500",
+    }
+
+
+def broker_command(program: Sequence[str], plan: ClusterPlan, broker: BrokerPlan, zookeeper: str) -> list[str]:
+    """Return the command that runs a broker in the foreground."""
+    settings = {
+        **plan.settings,
+        "zookeeper.connect": zookeeper,
+        "broker.id": str(broker.node_id),
+        "listeners": f"PLAINTEXT://{joined(broker.host, broker.port)}",
+    }
+    command = [*program, "start", "--data-dir", str(broker.data_dir)]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    return command
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Read KEY=VALUE texts; refuses what the launcher itself must say."""
+    settings = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise LauncherError(f"--set takes KEY=VALUE, not {text!r}")
+        if key.strip() in OWN_KEYS:
+            raise LauncherError(f"--set {key.strip()}: it differs from broker to broker and is set by the launcher")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Read HOST:PORT."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > _LAST_PORT:
+        raise LauncherError(f"--listen takes HOST:PORT, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def joined(host: str, port: int) -> str:
+    """Write an address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Return ports that nobody listens on at this moment, all different."""
+    with ExitStack() as held:
+        return [held.enter_context(_bound(host, 0)).getsockname()[1] for _ in range(count)]
+
+
+def require_free(brokers: Iterable[BrokerPlan]) -> None:
+    """Raise LauncherError for an address that cannot be listened on."""
+    for broker in brokers:
+        try:
+            _bound(broker.host, broker.port).close()
+        except OSError as error:
+            raise LauncherError(f"{joined(broker.host, broker.port)}: {error.strerror or error}") from None
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+    except BaseException:
+        probe.close()
+        raise
+    return probe

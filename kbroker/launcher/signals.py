@@ -1,0 +1,77 @@
+"""Orders to stop that come as signals, for a program that waits in many places.
+
+Owns the handlers while it is open. An order is noticed at the next `pause`, wherever that is: nothing is interrupted in
+the middle.
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+from types import FrameType
+from typing import Final, Self
+
+_ORDERS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(Exception):  # noqa: N818 - an order, not a failure
+    """Somebody has ordered this program to stop."""
+
+
+class StopSignals:
+    """Listens for SIGINT, SIGTERM and SIGHUP; of the main thread."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._wakeup_before = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        self._before = [(number, signal.signal(number, self._note)) for number in _ORDERS]
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked = True
+
+    def pause(self, seconds: float) -> None:
+        """Wait; raises Stopped at once when the order comes, or has come."""
+        if not self.asked:
+            select.select([self._woken], [], [], seconds)
+        if self.asked:
+            raise Stopped
+        self._drain()
+
+    def wait(self, other: int, seconds: float) -> bool:
+        """Wait for a descriptor to become readable, and return whether it is; raises Stopped as `pause` does."""
+        readable: list[int] = []
+        if not self.asked:
+            readable = select.select([self._woken, other], [], [], seconds)[0]
+        if self.asked:
+            raise Stopped
+        self._drain()
+        return other in readable
+
+    def _drain(self) -> None:
+        try:
+            while self._woken.recv(64):
+                pass
+        except BlockingIOError:
+            pass
+
+    def forget(self) -> None:
+        """Wait for the next order: the one that came is being carried out."""
+        self.asked = False
+
+    def close(self) -> None:
+        """Take the handlers back."""
+        for number, handler in self._before:
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._woken.close()
+        self._waker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

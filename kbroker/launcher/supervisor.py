@@ -1,0 +1,110 @@
+"""What a launcher does while its cluster runs: it watches the processes, and does what `kbroker cluster` asks for.
+
+Owns the loop, and the files that say what runs. A broker that has ended stays down until somebody restarts it, as it
+would on a machine of its own; without its ZooKeeper a cluster ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from kbroker.launcher.child import Child, LauncherError
+from kbroker.launcher.cluster import LocalCluster
+from kbroker.launcher.control import ControlSocket, Request
+from kbroker.launcher.description import FILE_NAME, write_description
+from kbroker.launcher.signals import Stopped, StopSignals
+
+_LOOK_S: Final = 0.2
+
+
+class Supervisor:
+    """Watches a cluster that runs; `told` hears in a line what happens."""
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        control: ControlSocket,
+        signals: StopSignals,
+        ready_file: Path | None,
+        told: Callable[[str], None],
+    ) -> None:
+        self._cluster = cluster
+        self._control = control
+        self._signals = signals
+        self._files = [cluster.plan.directory / FILE_NAME, *([ready_file] if ready_file else [])]
+        self._ready_file = ready_file
+        self._told = told
+        self._pids: dict[int, int | None] = {}
+
+    def run(self) -> None:
+        """Go on until somebody orders a stop; raises LauncherError when the cluster cannot go on."""
+        try:
+            self._describe()
+            while True:
+                if self._signals.wait(self._control.fileno(), _LOOK_S):
+                    self._control.answer(self._handle)
+                self._watch()
+        except Stopped:
+            pass
+        finally:
+            if self._ready_file is not None:
+                with contextlib.suppress(OSError):
+                    self._ready_file.unlink()
+
+    def _describe(self) -> None:
+        """Write down what runs."""
+        self._pids = {node_id: child.pid for node_id, child in self._cluster.brokers.items()}
+        for file in self._files:
+            write_description(self._cluster.describe(), file)
+
+    def _watch(self) -> None:
+        own = self._cluster.own_zookeeper
+        if own is not None and not own.running:
+            raise LauncherError(f"ZooKeeper has ended ({how_ended(own)}): {own.last_words()} (see {own.log_file})")
+        gone = [each for each, child in self._cluster.brokers.items() if self._pids[each] and not child.running]
+        for node_id in gone:
+            child = self._cluster.child(node_id)
+            self._told(f"{child.name} has ended ({how_ended(child)}); it printed last: {child.last_words()}")
+        if gone:
+            self._describe()
+
+    def _handle(self, request: Request) -> Request:
+        """Do what is asked for; an order to stop everything is answered first."""
+        try:
+            return self._carry_out(str(request.get("do")), request.get("node_id"))
+        except LauncherError as error:
+            self._describe()
+            return {"error": str(error)}
+
+    def _carry_out(self, what: str, node_id: object) -> Request:
+        if what == "stop" and node_id is None:
+            self._told("told to stop")
+            self._signals.asked = True
+            return {}
+        if not isinstance(node_id, int):
+            raise LauncherError(f"{what} takes the id of a broker")
+        child = self._cluster.child(node_id)
+        if what == "kill":
+            self._cluster.kill_broker(node_id)
+            self._told(f"{child.name} was killed")
+        elif what == "stop":
+            self._cluster.stop_broker(node_id)
+        elif what == "restart":
+            self._cluster.stop_broker(node_id)
+            self._told(f"starting {child.name}")
+            self._cluster.start_broker(node_id)
+        else:
+            raise LauncherError(f"{what!r} is nothing that a launcher does")
+        self._describe()
+        return {"pid": child.pid}
+
+
+def how_ended(child: Child) -> str:
+    """Say how a process ended."""
+    status = child.ended
+    if status is None:
+        return "it runs"
+    return f"signal {-status}" if status < 0 else f"exit status {status}"

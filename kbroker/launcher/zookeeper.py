@@ -1,0 +1,121 @@
+"""A ZooKeeper server for the brokers of this machine.
+
+Owns its configuration, its process and the way to its jars. It listens on loopback alone, without an admin server, and
+answers one question of the four-letter kind: `srvr`, by which one sees that it serves.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+from kbroker.launcher.child import Child, LauncherError, Pause, wait_until
+from kbroker.launcher.jars import JarsMissing, fetch_jars, kept, missing_tools, user_cache_dir
+
+POM: Final = Path(__file__).with_name("zookeeper.xml")
+HOST: Final = "127.0.0.1"
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 15.0
+_ASK_TIMEOUT_S: Final = 2.0
+
+SETTINGS: Final = {
+    # A session's timeout is counted in ticks, and Kafka's brokers ask for anything from 6 to 18 s.
+    "tickTime": "500",
+    "minSessionTimeout": "1000",
+    "maxSessionTimeout": "60000",
+    "clientPortAddress": HOST,
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "srvr",
+    "autopurge.snapRetainCount": "3",
+    "autopurge.purgeInterval": "1",
+}
+_JAVA: Final = (
+    "java",
+    "-Xmx256M",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dzookeeper.jmx.log4j.disable=true",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=[yyyy-MM-dd HH:mm:ss,SSS]",
+)
+
+
+def zookeeper_jars(pause: Pause = time.sleep) -> Path:
+    """Return the directory with ZooKeeper's jars; fetches them the first time. Raises JarsMissing."""
+    missing = missing_tools()
+    if kept(POM, user_cache_dir()).is_dir():
+        missing = [name for name in missing if name == "java"]
+    if missing:
+        raise JarsMissing(
+            f"{' and '.join(missing)} must be installed to start a ZooKeeper; --zookeeper HOST:PORT names one that runs"
+        )
+    return fetch_jars(POM, user_cache_dir(), pause)
+
+
+def config_text(directory: Path, port: int) -> str:
+    """Return what a server's configuration file says; snapshots and logs go below `directory`."""
+    settings = {
+        **SETTINGS,
+        "clientPort": str(port),
+        "dataDir": str(directory / "snapshots"),
+        "dataLogDir": str(directory / "log"),
+    }
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+class ZooKeeperServer:
+    """One server, with its data below `directory`."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.directory = directory
+        self.port = port
+        self.child = Child("ZooKeeper", directory / "zookeeper.log")
+
+    @property
+    def address(self) -> str:
+        """What zookeeper.connect takes."""
+        return f"{HOST}:{self.port}"
+
+    def start(self, pause: Pause = time.sleep) -> None:
+        """Start the server and wait until it serves; raises LauncherError."""
+        jars = zookeeper_jars(pause)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config = self.directory / "zoo.cfg"
+        config.write_text(config_text(self.directory, self.port))
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self.child.start([*_JAVA, "-cp", f"{jars}/*", main, str(config)])
+        if not wait_until(lambda: self.serves() or not self.child.running, START_TIMEOUT_S, pause):
+            raise LauncherError(f"ZooKeeper does not serve after {START_TIMEOUT_S:.0f} s, see {self.child.log_file}")
+        if not self.child.running:
+            raise LauncherError(f"ZooKeeper has ended: {self.child.last_words()}")
+
+    def serves(self) -> bool:
+        """Whether the server answers."""
+        try:
+            with socket.create_connection((HOST, self.port), timeout=_ASK_TIMEOUT_S) as asked:
+                asked.sendall(b"srvr")
+                return b"Mode: standalone" in asked.recv(65536)
+        except OSError:
+            return False
+
+    def stop(self, pause: Pause = time.sleep) -> None:
+        """End the server; what it has acknowledged is on the disk."""
+        self.child.stop(STOP_TIMEOUT_S, pause)
+
+
+def require_reachable(connect: str) -> None:
+    """Raise LauncherError when no server of a connection string (HOST:PORT[,HOST:PORT]...[/chroot]) takes one."""
+    failures = []
+    for address in connect.partition("/")[0].split(","):
+        host, colon, port = address.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal():
+            raise LauncherError(f"--zookeeper takes HOST:PORT[/chroot], not {connect!r}")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ASK_TIMEOUT_S).close()
+        except (OSError, OverflowError) as error:
+            failures.append(f"{address}: {error}")
+        else:
+            return
+    raise LauncherError(f"no ZooKeeper takes a connection: {'; '.join(failures)}")

@@ -1,0 +1,164 @@
+"""Asking transaction coordinators on other brokers about partitions, before something is appended to them (KIP-890).
+
+Owns how questions are put together into requests (AddPartitionsToTxn v5), one at a time to each broker, and what stands
+for no answer (AddPartitionsToTxnManager). Never tries again: the producer does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from kbroker.peers.by_node import PeersByNode
+from kbroker.peers.interface import PeerGone
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from kbroker.txn.shard import Identity
+from kbroker.txn.transaction import TopicPartition
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = 5
+_AT_ONCE: Final = 200
+"""Transactions in a request."""
+
+Codes = Mapping[TopicPartition, ErrorCode]
+
+
+class _Question(NamedTuple):
+    producer: Identity
+    partitions: tuple[TopicPartition, ...]
+    verify_only: bool
+    answer: asyncio.Future[Codes]
+
+    def tell(self, code: ErrorCode) -> None:
+        if not self.answer.done():
+            self.answer.set_result(dict.fromkeys(self.partitions, code))
+
+
+class OtherCoordinators:
+    """The coordinators on other brokers. `coordinator_of` returns the broker of a transactional id, None for none."""
+
+    def __init__(
+        self, node_id: int, coordinator_of: Callable[[str], int | None], ways: PeersByNode, timeout_ms: float
+    ) -> None:
+        self._node_id = node_id
+        self._coordinator_of = coordinator_of
+        self._ways = ways
+        self._timeout_ms = timeout_ms
+        self._queues: dict[int, dict[str, _Question]] = {}  # by broker and transactional id
+        self._asking: dict[int, asyncio.Task[None]] = {}
+
+    def is_here(self, transactional_id: str) -> bool:
+        """Whether this broker coordinates an id."""
+        return self._coordinator_of(transactional_id) == self._node_id
+
+    def ask(
+        self, transactional_id: str, producer: Identity, partitions: Iterable[TopicPartition], *, verify_only: bool
+    ) -> Codes | Awaitable[Codes]:
+        """Return an error code for each partition: NONE if it is in the transaction, or was added to it.
+
+        COORDINATOR_NOT_AVAILABLE where nobody is to be asked, NETWORK_EXCEPTION where no answer came. Of two questions
+        about an id that wait for one broker only the one with the newer epoch is asked.
+        """
+        wanted = tuple(partitions)
+        node_id = self._coordinator_of(transactional_id)
+        if node_id is None or not self._ways.knows(node_id):
+            return dict.fromkeys(wanted, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        queue = self._queues.setdefault(node_id, {})
+        earlier = queue.get(transactional_id)
+        if earlier is not None:
+            if earlier.producer.epoch > producer.epoch:
+                return dict.fromkeys(wanted, ErrorCode.INVALID_PRODUCER_EPOCH)
+            # With the same epoch it is the producer's next try.
+            fenced = earlier.producer.epoch < producer.epoch
+            earlier.tell(ErrorCode.INVALID_PRODUCER_EPOCH if fenced else ErrorCode.NETWORK_EXCEPTION)
+        loop = asyncio.get_running_loop()
+        question = _Question(producer, wanted, verify_only, loop.create_future())
+        queue[transactional_id] = question
+        if node_id not in self._asking:
+            self._asking[node_id] = loop.create_task(self._ask_all(node_id, queue), name=f"verification at {node_id}")
+        return question.answer
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        for task in self._asking.values():
+            task.cancel()
+        for queue in self._queues.values():
+            for question in queue.values():
+                question.tell(ErrorCode.NETWORK_EXCEPTION)
+            queue.clear()
+        self._ways.close()
+
+    async def _ask_all(self, node_id: int, queue: dict[str, _Question]) -> None:
+        asked: dict[str, _Question] = {}
+        try:
+            while queue:
+                asked = {name: queue.pop(name) for name in list(queue)[:_AT_ONCE]}
+                await self._ask(node_id, asked)
+                _give_up(asked)
+        finally:
+            del self._asking[node_id]
+            _give_up(asked)
+
+    async def _ask(self, node_id: int, asked: Mapping[str, _Question]) -> None:
+        request = AddPartitionsToTxnRequest(transactions=[_transaction(name, each) for name, each in asked.items()])
+        try:
+            answer = await self._ways.ask(node_id, request, VERSION, AddPartitionsToTxnResponse, self._timeout_ms)
+        except PeerGone as gone:
+            log.info("broker %d did not answer about transactions: %s", node_id, gone)
+            return
+        if answer.error_code:
+            code = _code(answer.error_code)
+            log.warning("broker %d refuses to answer about transactions: %s", node_id, code.name)
+            if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                code = ErrorCode.INVALID_TXN_STATE  # that is between brokers, and nothing for a producer
+            for question in asked.values():
+                question.tell(code)
+            return
+        for result in answer.results_by_transaction:
+            question_of = asked.get(result.transactional_id)
+            if question_of is None or question_of.answer.done():
+                continue
+            found = {
+                (topic.name, partition.partition_index): _code(partition.partition_error_code)
+                for topic in result.topic_results
+                for partition in topic.results_by_partition
+            }
+            question_of.answer.set_result(
+                {each: found.get(each, ErrorCode.NETWORK_EXCEPTION) for each in question_of.partitions}
+            )
+
+
+def _give_up(asked: Mapping[str, _Question]) -> None:
+    """Tell those that there is no answer who have none."""
+    for question in asked.values():
+        question.tell(ErrorCode.NETWORK_EXCEPTION)
+
+
+def _transaction(transactional_id: str, question: _Question) -> AddPartitionsToTxnTransaction:
+    topics: dict[str, list[int]] = {}
+    for topic, index in question.partitions:
+        topics.setdefault(topic, []).append(index)
+    return AddPartitionsToTxnTransaction(
+        transactional_id,
+        question.producer.producer_id,
+        question.producer.epoch,
+        question.verify_only,
+        [AddPartitionsToTxnTopic(name, indexes) for name, indexes in topics.items()],
+    )
+
+
+def _code(number: int) -> ErrorCode:
+    """Return an error by its number; a newer broker may have others."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,93 @@
+"""What is planned, without starting anything."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from kbroker.launcher.child import LauncherError
+from kbroker.launcher.plan import (
+    broker_command,
+    free_ports,
+    make_plan,
+    parse_listen,
+    parse_settings,
+    require_free,
+)
+
+
+def test_brokers_take_neighbouring_ports() -> None:
+    plan = make_plan(Path("/c"), 3, ("127.0.0.1", 9092), None, {})
+    assert [(each.node_id, each.port, str(each.data_dir)) for each in plan.brokers] == [
+        (1, 9092, "/c/broker-1/data"),
+        (2, 9093, "/c/broker-2/data"),
+        (3, 9094, "/c/broker-3/data"),
+    ]
+    assert plan.bootstrap_servers == "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
+
+
+def test_port_0_takes_free_ones() -> None:
+    plan = make_plan(Path("/c"), 3, ("127.0.0.1", 0), None, {})
+    assert len({each.port for each in plan.brokers} - {0}) == 3
+
+
+def test_ports_must_exist() -> None:
+    with pytest.raises(LauncherError, match="65535"):
+        make_plan(Path("/c"), 3, ("127.0.0.1", 65_534), None, {})
+
+
+def test_a_broker_on_every_interface_is_reached_on_loopback() -> None:
+    plan = make_plan(Path("/c"), 1, ("0.0.0.0", 9092), None, {})
+    assert plan.bootstrap_servers == "127.0.0.1:9092"
+    assert "listeners=PLAINTEXT://0.0.0.0:9092" in broker_command(["k"], plan, plan.brokers[0], "z:1")
+
+
+def test_command_of_a_broker() -> None:
+    plan = make_plan(Path("/c"), 2, ("::1", 9092), None, {"zookeeper.session.timeout.ms": "9000", "a": "b"})
+    command = broker_command(["python", "-m", "kbroker"], plan, plan.brokers[1], "127.0.0.1:2181/x")
+    assert command[:6] == ["python", "-m", "kbroker", "start", "--data-dir", "/c/broker-2/data"]
+    settings = dict(text.split("=", 1) for text in command[7::2])
+    assert set(command[6::2]) == {"--set"}
+    assert settings == {
+        "offsets.topic.replication.factor": "2",
+        "transaction.state.log.replication.factor": "2",
+        "transaction.state.log.min.isr": "2",
+        "zookeeper.session.timeout.ms": "9000",
+        "controlled.shutdown.retry.backoff.ms": "500",
+        "a": "b",
+        "zookeeper.connect": "127.0.0.1:2181/x",
+        "broker.id": "2",
+        "listeners": "PLAINTEXT://[::1]:9093",
+    }
+
+
+@pytest.mark.parametrize("key", ["broker.id", "node.id", "listeners", "log.dirs", "zookeeper.connect"])
+def test_what_differs_between_brokers_is_not_to_be_set(key: str) -> None:
+    with pytest.raises(LauncherError, match=key):
+        parse_settings([f"{key}=1"])
+
+
+def test_settings() -> None:
+    assert parse_settings(["a=b=c", " d = e "]) == {"a": "b=c", "d": "e"}
+    with pytest.raises(LauncherError, match="KEY=VALUE"):
+        parse_settings(["a"])
+
+
+def test_listen() -> None:
+    assert parse_listen("[::1]:0") == ("::1", 0)
+    for text in ("9092", "h:", "h:x", "h:65536"):
+        with pytest.raises(LauncherError, match="HOST:PORT"):
+            parse_listen(text)
+
+
+def test_an_address_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        plan = make_plan(Path("/c"), 1, taken.getsockname(), None, {})
+        with pytest.raises(LauncherError, match=f"127.0.0.1:{plan.brokers[0].port}.*in use"):
+            require_free(plan.brokers)
+
+
+def test_free_ports_differ() -> None:
+    assert len(set(free_ports("127.0.0.1", 20))) == 20
