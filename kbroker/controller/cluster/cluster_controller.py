@@ -173,10 +173,10 @@ class ClusterController:
             return dict.fromkeys(wanted, error)
 
     async def alter_reassignments(
-        self, asked: Mapping[Partition, Sequence[int] | None]
+        self, asked: Mapping[Partition, Sequence[int] | None], *, may_change_factor: bool = True
     ) -> Mapping[Partition, ApiError | None]:
         """Begin to move partitions to other replicas; None as replicas cancels. Raises ApiError."""
-        return await self._ask(lambda term: reassignment.alter(term, asked))
+        return await self._ask(lambda term: reassignment.alter(term, asked, may_change_factor=may_change_factor))
 
     async def list_reassignments(self, wanted: Collection[Partition] | None) -> Mapping[Partition, Replicas]:
         """Return what is being reassigned, of these partitions or of all. Raises ApiError."""

@@ -133,6 +133,10 @@ def test_what_cannot_be_is_refused() -> None:
         for partition in (("t", 7), ("nothing", 0)):
             assert await alter(world, [2, 1], partition) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await alter(world, None, ("nothing", 0)) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        results = await world.active.controller.alter_reassignments({P: [1]}, may_change_factor=False)
+        error = results[P]
+        assert error is not None
+        assert error.code == ErrorCode.INVALID_REPLICATION_FACTOR
         assert world.assignment("t").replicas == {0: (1, 2)}
 
     in_world(scenario, 1, 2)
