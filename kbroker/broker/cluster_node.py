@@ -201,6 +201,7 @@ class ClusterNode(Node):
         self._configs.follow(self.member.configs_changed)
         endpoint = await self._listen(bound)
         await self._membership.begin(self._registered_as(endpoint))
+        self._set_rates()
         self.replica_manager.begin()
         await self.controller.start()
         # A client that comes now finds the cluster.
@@ -285,7 +286,14 @@ class ClusterNode(Node):
         self._configs.look()
 
     def _reconfigure(self, _state: ClusterState) -> None:
+        self._set_rates()
         self.replica_manager.reconfigure()
+
+    def _set_rates(self) -> None:
+        get = self.config.get_int
+        self.replica_manager.set_rates(
+            get("leader.replication.throttled.rate"), get("follower.replication.throttled.rate")
+        )
 
     def _follow(self, old: ClusterState, new: ClusterState) -> None:
         """Let changed configs reach the parts, and the groups hear of topics that are gone."""

@@ -25,6 +25,7 @@ from kbroker.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from kbroker.replica_manager.replica_selector import nearest
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Partition, Waiter
 
@@ -128,7 +129,7 @@ class Fetch:
                 size += len(data.records)
                 left = max(0, self.max_bytes - size)
                 urgent |= data.records.cut_short  # waiting brings no more of it
-            if data.error_code or data.diverging_epoch is not None:
+            if data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0:
                 urgent = True
             answered.append((key, want, data))
         if not (last or urgent or not self.hold or size >= self.min_bytes or not self._readable()):
@@ -181,6 +182,13 @@ class Fetch:
         committed_only = self._request.isolation_level == _READ_COMMITTED and not to_end
         stable = log.last_stable_offset
         high_watermark = log.high_watermark
+        if self._request.rack_id and isinstance(partition, ReplicatedPartition):
+            preferred = self._preferred(partition, want.fetch_offset)
+            if preferred is not None:
+                return PartitionData(
+                    key[2], 0, high_watermark, stable, log.log_start_offset,
+                    aborted_transactions=None, preferred_read_replica=preferred, records=b"",
+                )  # fmt: skip
         try:
             if want.last_fetched_epoch >= 0:
                 diverging = _diverging(partition, want)
@@ -191,6 +199,8 @@ class Fetch:
                     )  # fmt: skip
             limit = min(want.partition_max_bytes, left)
             bound = stable if committed_only else log.log_end_offset if to_end else high_watermark
+            if to_end and not self._may_have(partition):
+                bound = want.fetch_offset
             piece = log.read(want.fetch_offset, limit, bound, min_one=first)
             aborted = None
             if committed_only:
@@ -200,6 +210,8 @@ class Fetch:
                 if code:
                     return self._failed(key[2], code)
                 high_watermark, stable = log.high_watermark, log.last_stable_offset
+            if to_end and piece and isinstance(partition, ReplicatedPartition):
+                partition.count_sent(self._replica, len(piece))
         except ApiError as err:
             return self._failed(key[2], err.code)
         except OSError as err:
@@ -209,6 +221,22 @@ class Fetch:
             key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
             piece if len(piece) else b"",
         )  # fmt: skip
+
+    def _may_have(self, partition: Partition) -> bool:
+        """Whether a follower is to get records now."""
+        return not isinstance(partition, ReplicatedPartition) or partition.may_send(self._replica)
+
+    def _preferred(self, partition: ReplicatedPartition, offset: int) -> int | None:
+        """Return the replica from which a consumer had better read than from this one, which leads."""
+        cluster = self._ctx.services.cluster
+        if cluster is None or not cluster.replica_manager.is_rack_aware:
+            return None
+        if self._replica != _CONSUMER or not partition.leading:
+            return None
+        brokers = self._ctx.services.controller.state.brokers
+        racks = {each.node_id: each.rack for each in brokers.values() if each.rack is not None}
+        here = racks.get(self._ctx.services.node_id)
+        return nearest(self._request.rack_id, here, partition.readable_followers(offset), racks)
 
     def _check_replica(self, partition: ReplicatedPartition, want: FetchPartition) -> ErrorCode:
         """Tell why a partition of a cluster is not to be read, whoever asks: consumers may read from followers, too.

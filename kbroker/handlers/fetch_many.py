@@ -104,7 +104,8 @@ class _Many:
         if size:
             self._sizes[place] = size
         self._total = others + size
-        if data.error_code or data.diverging_epoch is not None or (size and data.records.cut_short):
+        is_told = data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0
+        if is_told or (size and data.records.cut_short):
             self._urgent.add(place)
         else:
             self._urgent.discard(place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kbroker.config.server_config import BrokerConfig
+from kbroker.replica_manager.replica_selector import RACK_AWARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class ReplicationConfig:
     socket_timeout_ms: int = 30_000
     num_fetchers: int = 1
     """Fetchers of each leader's partitions."""
+    rack_aware: bool = False
+    """Whether consumers are sent to the replica of their rack."""
 
 
 def replication_config(config: BrokerConfig) -> ReplicationConfig:
@@ -35,4 +38,5 @@ def replication_config(config: BrokerConfig) -> ReplicationConfig:
         backoff_ms=config.get_int("replica.fetch.backoff.ms"),
         socket_timeout_ms=config.get_int("replica.socket.timeout.ms"),
         num_fetchers=config.get_int("num.replica.fetchers"),
+        rack_aware=config.get_optional_str("replica.selector.class") == RACK_AWARE,
     )

@@ -34,6 +34,7 @@ from kbroker.protocol.messages.list_offsets import (
 from kbroker.protocol.records import HEADER_SIZE, LOG_OVERHEAD
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.follower_session import SESSION_ERRORS, FollowerSession, Key
+from kbroker.replica_manager.quota import ReplicationQuota
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replication.following import (
     Append,
@@ -55,6 +56,8 @@ _LATEST, _EARLIEST = -1, -2
 _FIRST_PAUSE_MS: Final = 50
 """The first pause after a failure; then twice as long each time, up to replica.fetch.backoff.ms. A leader that has not
 heard of its leadership yet does so soon."""
+_THROTTLED_MS: Final = 100
+"""Pause of a replica that was copied faster than it may be."""
 _SLICE_SECONDS: Final = 0.002
 """How long an answer is taken before others have a turn."""
 
@@ -105,6 +108,7 @@ class Fetcher:
         peers: Peers,
         clock: Clock,
         config: ReplicationConfig,
+        quota: ReplicationQuota,
         broker_epoch: Callable[[], int],
         endpoint_of: Callable[[int], Endpoint | None],
         on_idle: Callable[[Fetcher], None],
@@ -116,6 +120,7 @@ class Fetcher:
         self._peers = peers
         self._clock = clock
         self._config = config
+        self._quota = quota
         self._broker_epoch = broker_epoch
         self._endpoint_of = endpoint_of
         self._on_idle = on_idle
@@ -168,8 +173,12 @@ class Fetcher:
     def _wake_rested(self) -> None:
         now_ms = self._clock.monotonic_ms()
         for key in [key for key, until in self._resting.items() if until <= now_ms]:
+            followed = self._followed[key]
+            if followed.partition.is_throttled_follower and self._quota.is_exceeded(now_ms):
+                self._resting[key] = now_ms + _THROTTLED_MS
+                continue
             del self._resting[key]
-            self._ask_for(self._followed[key])
+            self._ask_for(followed)
 
     # --- the task
 
@@ -371,10 +380,22 @@ class Fetcher:
             if self._is_current(followed):
                 self._appended(followed)
         self._take_offsets(followed, data)
+        self._throttle(followed, len(view), data.high_watermark)
         followed.pause_ms = _FIRST_PAUSE_MS
-        if followed.partition.log.log_start_offset != asked.log_start_offset or followed.said:
-            followed.said = ErrorCode.NONE
+        followed.said = ErrorCode.NONE
+        if followed.partition.log.log_start_offset != asked.log_start_offset and followed.id not in self._resting:
             self._ask_for(followed)
+
+    def _throttle(self, followed: Followed, size: int, leader_high_watermark: int) -> None:
+        """Count what a throttled replica took, and let it rest where that was too much and it has not all yet."""
+        partition = followed.partition
+        if not partition.is_throttled_follower:
+            return
+        now_ms = self._clock.monotonic_ms()
+        self._quota.record(size, now_ms)
+        if partition.log.log_end_offset < leader_high_watermark and self._quota.is_exceeded(now_ms):
+            self._resting[followed.id] = now_ms + _THROTTLED_MS
+            self._session.drop(followed.id)
 
     def _appended(self, followed: Followed) -> None:
         way, partition_log = followed.way, followed.partition.log

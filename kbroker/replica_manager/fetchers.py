@@ -15,6 +15,7 @@ from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ApiError
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetcher import Endpoint, Fetcher, Followed
+from kbroker.replica_manager.quota import ReplicationQuota
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replication.following import Following
 
@@ -32,6 +33,7 @@ class Fetchers:
         peers: Peers,
         clock: Clock,
         config: ReplicationConfig,
+        quota: ReplicationQuota,
         broker_epoch: Callable[[], int],
         endpoint_of: Callable[[int], Endpoint | None],
     ) -> None:
@@ -39,6 +41,7 @@ class Fetchers:
         self._peers = peers
         self._clock = clock
         self._config = config
+        self._quota = quota
         self._broker_epoch = broker_epoch
         self._endpoint_of = endpoint_of
         self._met: dict[int, Endpoint] = {}
@@ -100,6 +103,7 @@ class Fetchers:
                 self._peers,
                 self._clock,
                 self._config,
+                self._quota,
                 self._broker_epoch,
                 self._find,
                 self._forget,

@@ -38,6 +38,7 @@ from kbroker.protocol.wire import ZERO_UUID
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetchers import Fetchers
 from kbroker.replica_manager.in_sync_changes import Endpoint, InSyncChanges
+from kbroker.replica_manager.quota import FOLLOWER_REPLICAS, LEADER_REPLICAS, ReplicationQuota, is_throttled
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Surroundings
 from kbroker.replicas import Partition, Replicas
 from kbroker.replication.leadership import Granted
@@ -93,10 +94,16 @@ class ReplicaManager:
         self._on_stopped = on_stopped
         self._changes = InSyncChanges(node_id, peers, broker_epoch, controller_endpoint, config.socket_timeout_ms)
         self._around = Surroundings(node_id, clock, config.lag_max_ms, live_brokers, self._changes.propose)
-        self._fetchers = Fetchers(node_id, peers, clock, config, broker_epoch, endpoint_of)
+        self._taken = ReplicationQuota()
+        self._fetchers = Fetchers(node_id, peers, clock, config, self._taken, broker_epoch, endpoint_of)
         self._unsynced = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+
+    @property
+    def is_rack_aware(self) -> bool:
+        """Whether consumers that tell their rack are sent to the replica there (replica.selector.class)."""
+        return self._config.rack_aware
 
     # --- life
 
@@ -253,6 +260,7 @@ class ReplicaManager:
             found.update_config(settings.log)
         partition = ReplicatedPartition(name, topic.topic_id, index, found, self._around)
         partition.full_validation = settings.full_validation
+        self._throttle(partition)
         self._replicas.put(partition)
         return partition
 
@@ -322,6 +330,18 @@ class ReplicaManager:
             self._fetchers.remove(key)
         self._replicas.lose(keys)
 
+    def set_rates(self, leader: float, follower: float) -> None:
+        """Copy throttled replicas at no more bytes per second than these, from here and to here.
+
+        (leader.replication.throttled.rate, follower.replication.throttled.rate)
+        """
+        self._around.sent.rate, self._taken.rate = leader, follower
+
+    def _throttle(self, partition: ReplicatedPartition) -> None:
+        configs, index = self._topic_configs(partition.topic), partition.index
+        partition.is_throttled_leader = is_throttled(configs, LEADER_REPLICAS, index, self.node_id)
+        partition.is_throttled_follower = is_throttled(configs, FOLLOWER_REPLICAS, index, self.node_id)
+
     def reconfigure(self, topics: Container[str] | None = None) -> None:
         """Take over changed configs of topics, None: of all, as the defaults have changed; in slices."""
         if topics is None:
@@ -340,5 +360,6 @@ class ReplicaManager:
             each.log.update_config(settings.log)
         each.full_validation = settings.full_validation
         if isinstance(each, ReplicatedPartition):
+            self._throttle(each)
             each.set_min_isr(settings.log.min_insync_replicas)
             each.advance()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from kbroker.clock import Clock
@@ -19,6 +19,8 @@ from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
+from kbroker.replica_manager.quota import ReplicationQuota
+from kbroker.replica_manager.replica_selector import Readable
 from kbroker.replicas import Partition, Waiter
 from kbroker.replication.leadership import Granted, Leadership, Proposal
 
@@ -39,6 +41,8 @@ class Surroundings:
     live_brokers: Callable[[], Container[int]]
     propose: Callable[[ReplicatedPartition, Proposal], None]
     """Hears of another set of in-sync replicas that the controller is to grant."""
+    sent: ReplicationQuota = field(default_factory=ReplicationQuota)
+    """What leaves as leader for throttled replicas."""
 
     def now_ms(self) -> int:
         """Return the time by which followers are judged."""
@@ -111,7 +115,15 @@ class Waits:
 class ReplicatedPartition(Partition):
     """One partition that this broker has a replica of. `alone` tells that nobody else is assigned to it."""
 
-    __slots__ = ("_around", "acks", "deletions", "end_waiters", "leadership")
+    __slots__ = (
+        "_around",
+        "acks",
+        "deletions",
+        "end_waiters",
+        "is_throttled_follower",
+        "is_throttled_leader",
+        "leadership",
+    )
 
     is_replicated = True
 
@@ -128,6 +140,9 @@ class ReplicatedPartition(Partition):
         """Who waits for the low watermark."""
         self.end_waiters: set[Waiter] = set()
         """Followers' fetches, which wait for the log's end."""
+        self.is_throttled_leader = False
+        self.is_throttled_follower = False
+        """Whether a replica that is not in sync is copied no faster than a rate, from here or to here (KIP-73)."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -298,6 +313,26 @@ class ReplicatedPartition(Partition):
         if wait is not None:
             future.add_done_callback(lambda _future: self.acks.give_up(wait))
         return future
+
+    def readable_followers(self, offset: int) -> list[Readable]:
+        """Return the followers from which a consumer may read at an offset: those in sync that have it."""
+        leadership = self.leadership
+        return [
+            Readable(broker, follower.end_offset, follower.caught_up_ms)
+            for broker, follower in leadership.followers
+            if broker in leadership.isr and follower.log_start_offset <= offset <= follower.end_offset
+        ]
+
+    def may_send(self, replica: int) -> bool:
+        """Whether a follower is to get records now: one that is not in sync may be throttled."""
+        around = self._around
+        throttled = self.is_throttled_leader and replica not in self.leadership.isr
+        return not throttled or not around.sent.is_exceeded(around.clock.monotonic_ms())
+
+    def count_sent(self, replica: int, size: int) -> None:
+        """Count what a follower gets, where it is throttled."""
+        if self.is_throttled_leader and replica not in self.leadership.isr:
+            self._around.sent.record(size, self._around.clock.monotonic_ms())
 
     # --- deletion of records
 
