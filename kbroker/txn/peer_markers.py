@@ -22,7 +22,7 @@ from kbroker.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from kbroker.txn.marker_sender import Answers, Marker, Target
+from kbroker.txn.marker_sender import Answers, Marker
 from kbroker.txn.transaction import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -103,19 +103,15 @@ class PeerMarkers:
 
 
 class MarkerTargets:
-    """Who takes markers, by the id of the broker: `here` what this one leads, peers the rest."""
+    """The other brokers that take markers, by id."""
 
-    def __init__(self, node_id: int, here: Target, ways: PeersByNode, timeout_ms: float) -> None:
-        self._node_id = node_id
-        self._here = here
+    def __init__(self, ways: PeersByNode, timeout_ms: float) -> None:
         self._ways = ways
         self._timeout_ms = timeout_ms
         self._peers: dict[int, PeerMarkers] = {}
 
-    def of(self, node_id: int) -> Target | None:
+    def of(self, node_id: int) -> PeerMarkers | None:
         """Return the broker of an id, None while it is not known to live."""
-        if node_id == self._node_id:
-            return self._here
         if not self._ways.knows(node_id):
             return None
         found = self._peers.get(node_id)
