@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,13 +34,19 @@ def ask(request: FindCoordinatorRequest, version: int) -> FindCoordinatorRespons
             replicas=SimpleNamespace(hosted_of=lambda _name: iter(())),
         ),
     )
-    work: Any = find_coordinator(ctx, request)
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            assert isinstance(done.value, FindCoordinatorResponse)
-            return done.value
+    return finished(find_coordinator(ctx, request))
+
+
+def finished(work: Any) -> FindCoordinatorResponse:
+    """Return what comes of work in pieces."""
+
+    def whole() -> Generator[None, None, None]:
+        result.append((yield from work))
+
+    result: list[FindCoordinatorResponse] = []
+    for _ in whole():
+        pass
+    return result[0]
 
 
 def test_who_lives_is_named_by_the_listener_that_was_asked() -> None:
