@@ -12,18 +12,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "Clock", "ConfigError", "ExternalBroker", "LogDirError", "__version__"]
+__all__ = ["Broker", "Clock", "Cluster", "ConfigError", "ExternalBroker", "LogDirError", "__version__"]
 
 if TYPE_CHECKING:
     from kbroker.clock import Clock
     from kbroker.config.model import ConfigError
     from kbroker.embed import Broker
+    from kbroker.embed_cluster import Cluster
     from kbroker.log.directories.dir_lock import LogDirError
     from kbroker.pytest_plugin import ExternalBroker
 
 _WHERE = {
     "Broker": "embed",
     "Clock": "clock",
+    "Cluster": "embed_cluster",
     "ConfigError": "config.model",
     "ExternalBroker": "pytest_plugin",
     "LogDirError": "log.directories.dir_lock",

@@ -7,7 +7,7 @@ leads: it follows the controller's published state. Every mutable thing here bel
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -73,9 +73,13 @@ def topic_settings(config: BrokerConfig, topic: TopicState | None) -> TopicSetti
 
 
 class Partition:
-    """One hosted partition. `leader_epoch` is -1 and `leading` False until the controller says otherwise."""
+    """One hosted partition. `leader_epoch` is -1 and `leading` False until the controller says otherwise.
+
+    `alone` tells that what it appends is committed at once, as no other replica is in sync.
+    """
 
     __slots__ = (
+        "alone",
         "full_validation",
         "index",
         "isr",
@@ -88,6 +92,9 @@ class Partition:
         "waiters",
     )
 
+    is_replicated = False
+    """Whether it may have replicas on other brokers (replica_manager/replicated_partition.py)."""
+
     def __init__(self, topic: str, topic_id: bytes, index: int, partition_log: PartitionLog) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -96,6 +103,7 @@ class Partition:
         self.leader_epoch = _UNSET
         self.leading = False
         self.isr: tuple[int, ...] = ()
+        self.alone = False
         self.min_isr = 1
         self.full_validation = False
         self.waiters: set[Waiter] = set()
@@ -131,11 +139,18 @@ class Partition:
             opened=opened,
             patient=origin is not CLIENT,
         )
-        if len(self.isr) == 1:
+        if self.alone:
             self.log.set_high_watermark(self.log.log_end_offset)
             if self.waiters:
                 self.poke()
         return info
+
+    def committed(self, _offset: int) -> Awaitable[None]:
+        """Return what is done once all below an offset is committed; raises ApiError, then or now.
+
+        On one node all is committed at once, and what is not never will be.
+        """
+        raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def poke(self) -> None:
         """Tell everyone who waits."""
@@ -181,6 +196,8 @@ class Replicas:
         self.openings: FewAtOnce[Any] = FewAtOnce(_OPENED_AT_ONCE)
         """Batches whose records are being looked at, for longer than a moment."""
         self.on_topics_deleted: Callable[[dict[str, bytes]], None] = lambda _topics: None
+        self.is_elsewhere: Callable[[str, int], bool] = lambda _topic, _index: False
+        """Whether other brokers of the cluster have a partition that this one has not."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -196,8 +213,32 @@ class Replicas:
 
     def why_missing(self, topic: str, index: int) -> ErrorCode:
         """Return the answer for a partition that `get` does not find."""
-        offline = (topic, index) in self._offline
-        return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if (topic, index) in self._offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.is_elsewhere(topic, index):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def is_offline(self, key: tuple[str, int]) -> bool:
+        """Whether a partition was lost with its log directory."""
+        return key in self._offline
+
+    def forget_settings(self) -> None:
+        """Have settings found anew, as defaults have changed."""
+        self._known_settings.clear()
+
+    def put(self, partition: Partition) -> None:
+        """Host a partition that somebody else opened."""
+        self._partitions[partition.topic, partition.index] = partition
+
+    def take(self, key: tuple[str, int]) -> Partition | None:
+        """Host a partition no more, and lead it no more; its log stays."""
+        self._offline.discard(key)
+        partition = self._partitions.pop(key, None)
+        if partition is not None:
+            partition.leading = False
+            partition.poke()
+        return partition
 
     def lose(self, keys: Iterable[tuple[str, int]]) -> None:
         """Host partitions no more, whose log directory has failed; whoever waits for them is told."""
@@ -350,7 +391,8 @@ class Replicas:
             else:
                 self._host(topic, range(len(topic.partitions)))
 
-    def _settings_of(self, topic: TopicState) -> TopicSettings:
+    def settings_of(self, topic: TopicState) -> TopicSettings:
+        """Return a topic's settings; those of topics with the same configs are one object."""
         key = frozenset(topic.configs.items())
         found = self._known_settings.get(key)
         if found is None:
@@ -360,7 +402,7 @@ class Replicas:
         return found
 
     def _host(self, topic: TopicState, indexes: Iterable[int], *, sync: bool = True) -> None:
-        settings = self._settings_of(topic)
+        settings = self.settings_of(topic)
         config = settings.log
         created = False
         for index in indexes:
@@ -383,6 +425,7 @@ class Replicas:
             elif partition.log.config is not config:
                 partition.log.update_config(config)
             partition.isr = state.isr
+            partition.alone = len(state.isr) == 1
             partition.min_isr = min(config.min_insync_replicas, len(state.replicas))
             partition.full_validation = settings.full_validation
             if partition.leader_epoch != state.leader_epoch:
@@ -390,7 +433,7 @@ class Replicas:
                 partition.leading = state.leader == self.node_id
                 if partition.leading:
                     self._begin_epoch(partition)
-                    if len(partition.isr) == 1:
+                    if partition.alone:
                         partition.log.set_high_watermark(partition.log.log_end_offset)
                 partition.poke()
         self._unsynced |= created

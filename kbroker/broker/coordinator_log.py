@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Iterator
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.producers.verification_guard import UNCHECKED
-from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import iter_batches
 from kbroker.replicas import Replicas
 
@@ -40,23 +39,23 @@ class CoordinatorLog:
         return min(config.max_message_bytes, config.segment_bytes)
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return None when everything below `offset` is committed; on one node it always is."""
-        if self._replicas.leader(self._topic, partition).log.high_watermark < offset:
-            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-        return None
+        """Return None when everything below `offset` is committed, as on one node it always is; else what to await."""
+        leader = self._replicas.leader(self._topic, partition)
+        return None if leader.log.high_watermark >= offset else leader.committed(offset)
 
     def read(self, partition: int) -> Iterator[memoryview]:
-        """Yield the partition's batches from its start to its high watermark, in chunks.
+        """Yield the partition's batches from its start to its end, in chunks.
 
-        A partition that was created with many others just now is hosted first.
+        To its end: a new leader's high watermark may lag behind what the one before has acknowledged. A partition that
+        was created with many others just now is hosted first.
         """
         self._replicas.host_now(self._topic, partition)
         partition_log = self._replicas.leader(self._topic, partition).log
         offset = partition_log.log_start_offset
-        while offset < partition_log.high_watermark:
-            piece = partition_log.read(offset, _READ_BYTES, partition_log.high_watermark, min_one=True)
+        while offset < partition_log.log_end_offset:
+            piece = partition_log.read(offset, _READ_BYTES, partition_log.log_end_offset, min_one=True)
             if not len(piece):
-                raise OSError(f"{self._topic}-{partition} ends before its high watermark")
+                raise OSError(f"{self._topic}-{partition} ends before its end offset")
             view = piece.view()
             yield view
             offset = _next_offset(view)

@@ -6,33 +6,45 @@ anything.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
+from typing import Final
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.coordination.batches import marker_batch
 from kbroker.coordination.outcome import EndOfTransaction
+from kbroker.coordination.then import then
 from kbroker.failpoints import passed
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.replicas import Replicas
+from kbroker.replicas import Partition, Replicas
 from kbroker.txn.marker_sender import Answers, Marker
 from kbroker.txn.transaction import TopicPartition
 
+REQUEST_TIMEOUT_MS: Final = 30_000.0
+"""request.timeout.ms by default."""
 _NOT_READY = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
 
 
 class LocalMarkers:
-    """Writes the ends of transactions into partitions that this broker leads."""
+    """Writes the ends of transactions into partitions that this broker leads.
 
-    def __init__(self, replicas: Replicas, groups: GroupCoordinator, clock: Clock) -> None:
+    A marker counts as written once it is committed, as with acks=all: else the transaction would stay open in the log
+    of a leader that comes after. `timeout_ms` is how long that is waited for.
+    """
+
+    def __init__(
+        self, replicas: Replicas, groups: GroupCoordinator, clock: Clock, timeout_ms: float = REQUEST_TIMEOUT_MS
+    ) -> None:
         self._replicas = replicas
         self._groups = groups
         self._clock = clock
+        self._timeout_ms = timeout_ms
 
     def write(self, marker: Marker) -> Answers | Awaitable[Answers]:
         """Append a marker to its partitions; an error code for each."""
@@ -47,21 +59,36 @@ class LocalMarkers:
         waiting: dict[TopicPartition, Awaitable[ErrorCode]] = {}
         for partition in marker.partitions:
             if partition[0] == OFFSETS_TOPIC and self._replicas.get(partition) is not None:
-                answer = self._groups.end_transaction(partition[1], end)
-                if isinstance(answer, ErrorCode):
-                    answers[partition] = _for_coordinator(answer)
-                else:
-                    waiting[partition] = answer
+                answer = self._end_offsets(partition[1], end)
             else:
-                answers[partition] = self._append(partition, end)
+                answer = self._append(partition, end)
+            if isinstance(answer, ErrorCode):
+                answers[partition] = answer
+            else:
+                waiting[partition] = answer
             passed("txn.marker")
         return _gather(answers, waiting) if waiting else answers
 
-    def _append(self, partition: TopicPartition, end: EndOfTransaction) -> ErrorCode:
-        now_ms = self._clock.now_ms()
+    def _end_offsets(self, index: int, end: EndOfTransaction) -> ErrorCode | Awaitable[ErrorCode]:
+        return then(self._groups.end_transaction(index, end), _for_coordinator)
+
+    def _append(self, partition: TopicPartition, end: EndOfTransaction) -> ErrorCode | Awaitable[ErrorCode]:
+        now_ms, version = self._clock.now_ms(), end.transaction_version
         try:
             leader = self._replicas.leader(*partition)
-            leader.append(marker_batch(end, now_ms), -1, now_ms, COORDINATOR, UNCHECKED, end.transaction_version)
+            info = leader.append(marker_batch(end, now_ms), -1, now_ms, COORDINATOR, UNCHECKED, version)
+        except ApiError as err:
+            return err.code
+        if leader.log.high_watermark > info.last_offset:
+            return ErrorCode.NONE
+        return self._committed(leader, info.last_offset + 1)
+
+    async def _committed(self, leader: Partition, offset: int) -> ErrorCode:
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                await leader.committed(offset)
+        except TimeoutError:
+            return ErrorCode.REQUEST_TIMED_OUT
         except ApiError as err:
             return err.code
         return ErrorCode.NONE
@@ -70,8 +97,8 @@ class LocalMarkers:
 async def _gather(
     answers: dict[TopicPartition, ErrorCode], waiting: dict[TopicPartition, Awaitable[ErrorCode]]
 ) -> Answers:
-    for partition, answer in waiting.items():
-        answers[partition] = _for_coordinator(await answer)
+    """Wait for all at once: each is waited for as long as the others."""
+    answers.update(zip(waiting, await asyncio.gather(*waiting.values()), strict=True))
     return answers
 
 

@@ -1,8 +1,7 @@
-"""The composition root: one broker, put together and started.
+"""The composition root of a node that is alone: one broker, put together and started.
 
-Owns the parts' order of birth and death. Siblings that may not know each other meet here: the group coordinator gets a
-Writer over the hosted partitions, the replicas get their topic configs from the controller's state. Never reads a
-request.
+Owns the parts' order of birth and death. Siblings that may not know each other meet here and in base_node.py: the
+replicas get their topic configs from the controller's state. Never reads a request.
 """
 
 from __future__ import annotations
@@ -11,68 +10,41 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
 from uuid import UUID
 
 from kbroker import handlers
-from kbroker.broker.cluster_follower import ClusterFollower, configure_dirs, take_configs
-from kbroker.broker.coordinator_log import CoordinatorLog
+from kbroker.broker.base_node import Node, log_dirs, topic_defaults
+from kbroker.broker.cluster_follower import ClusterFollower
 from kbroker.broker.deleted_topics import DeletedTopics
-from kbroker.broker.local_markers import LocalMarkers
+from kbroker.broker.dynamic_configs import configure_dirs, take_configs
 from kbroker.broker.periodic_work import PeriodicWork
 from kbroker.clock import Clock, SystemClock
-from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import JOURNAL, SNAPSHOT, EmbeddedStore
-from kbroker.controller.features import TRANSACTION_VERSION
-from kbroker.controller.internal_topics import internal_topics
-from kbroker.controller.topic_plans import TopicDefaults
-from kbroker.group_coordinator.config import group_config
-from kbroker.group_coordinator.coordinator import GroupCoordinator
-from kbroker.handlers.fetch_session import FetchSessions
-from kbroker.handlers.services import Services
 from kbroker.log.cleaner.settings import cleaner_settings
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.dir_lock import LogDirError
-from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.partition_dirs import entries_of
 from kbroker.log.files import LOG_SUFFIX
 from kbroker.log.log_config import LogConfig
-from kbroker.log.open_files import OpenFiles
 from kbroker.log.producers.producer_state import CREDIBLE_IDS
-from kbroker.network.dispatch import Dispatcher
-from kbroker.network.server import Server, bind, own_host_name, server_limits
+from kbroker.network.server import bind, server_limits
 from kbroker.replicas import Replicas, topic_settings
-from kbroker.txn.config import transaction_config
-from kbroker.txn.coordinator import TransactionCoordinator
-from kbroker.txn.marker_sender import MarkerWriter
 from kbroker.txn.producer_ids import ProducerIds
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a broker serves: a listener's host and the port it got."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class BrokerNode:
-    """One running broker inside an event loop; `BrokerNode.start` makes one."""
+class BrokerNode(Node):
+    """One running broker that is alone, inside an event loop; `BrokerNode.start` makes one."""
 
     def __init__(
         self,
@@ -84,57 +56,26 @@ class BrokerNode:
         controller: Controller,
     ) -> None:
         """Put the parts together over logs and metadata that are loaded. None of them does anything yet."""
-        loop = asyncio.get_running_loop()
-        self.config = config
-        self.clock = clock
-        self.node_id = config.node_id
-        self.logs = logs
-        self.cleaner_pool = cleaner_pool
+        call_soon = asyncio.get_running_loop().call_soon
+        super().__init__(
+            config,
+            clock,
+            logs,
+            cleaner_pool,
+            controller,
+            Replicas(config.node_id, logs, partial(topic_settings, config), clock, call_soon),
+            ProducerIds(controller.allocate_producer_ids, controller.skip_producer_ids, store.settle),
+        )
         self.store = store
         self.controller = controller
-        self.addresses: list[Address] = []
-        self.failed: asyncio.Future[str] = loop.create_future()
-        """Done with the reason when the broker cannot go on: all its log directories have failed, or the metadata's."""
-        self.replicas = Replicas(self.node_id, logs, partial(topic_settings, config), clock, loop.call_soon)
-        self.groups = GroupCoordinator(
-            group_config(config), CoordinatorLog(OFFSETS_TOPIC, controller, self.replicas), clock
-        )
-        self.producer_ids = ProducerIds(controller.allocate_producer_ids, controller.skip_producer_ids, store.settle)
-        self.markers = LocalMarkers(self.replicas, self.groups, clock)
-        self.transactions = TransactionCoordinator(
-            transaction_config(config),
-            CoordinatorLog(TRANSACTIONS_TOPIC, controller, self.replicas),
-            clock,
-            self.producer_ids,
-            lambda: controller.state.features[TRANSACTION_VERSION],
-            MarkerWriter(self._leader_of, lambda node: self.markers if node == self.node_id else None),
-            loop.call_soon,
-        )
-        dispatcher = Dispatcher()
-        self.services = Services(
-            node_id=self.node_id,
-            config=config,
-            clock=clock,
-            controller=controller,
-            replicas=self.replicas,
-            groups=self.groups,
-            producer_ids=self.producer_ids,
-            fetch_sessions=FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots")),
-            fetch_max_bytes=config.get_int("fetch.max.bytes"),
-            transactions=self.transactions,
-            markers=self.markers,
-            on_levels_changed=dispatcher.forget_entries,
-        )
-        self.server = Server(self.services, dispatcher, server_limits(config))
         self._follower = ClusterFollower(
             config,
             controller,
             logs,
-            cleaner_pool,
             self.replicas,
             self.groups,
-            self.transactions,
-            self.server,
+            self._coordinators,
+            self._dynamic_configs,
             self._fail,
         )
         self.periodic_work = PeriodicWork(
@@ -146,7 +87,6 @@ class BrokerNode:
             self.transactions,
             DeletedTopics(controller, logs),
         )
-        self._parts = AsyncExitStack()
 
     @classmethod
     async def start(cls, config: BrokerConfig, clock: Clock | None = None, cluster_id: str | None = None) -> Self:
@@ -164,16 +104,13 @@ class BrokerNode:
             bound = [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
             cleaner_pool = WorkerPool(cleaner_settings(config))
             parts.callback(cleaner_pool.close)
-            logs = _log_dirs(config, cluster_id, cleaner_pool)
+            logs = log_dirs(config, cluster_id, cleaner_pool)
             logs.open()
             parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
             store = EmbeddedStore(logs.directory)
             parts.callback(store.close)
             _check_metadata(store, logs)
-            defaults = TopicDefaults(
-                config.get_int("num.partitions"), config.get_int("default.replication.factor"), internal_topics(config)
-            )
-            controller = Controller(store, logs.cluster_id, defaults)
+            controller = Controller(store, logs.cluster_id, topic_defaults(config))
             controller.begin_cluster(config.get_int("min.insync.replicas"))
             take_configs(config, controller.state)
             configure_dirs(logs, config)
@@ -191,20 +128,6 @@ class BrokerNode:
         log.info("[KafkaServer id=%d] started", node.node_id)
         return node
 
-    async def stop(self) -> None:
-        """Answer what is parked, end the connections, flush the logs."""
-        parts = self._parts.pop_all()
-        await parts.aclose()
-        log.info("[KafkaServer id=%d] stopped", self.node_id)
-
-    @property
-    def cluster_id(self) -> str:
-        return self.logs.cluster_id
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return ",".join(str(a) for a in self.addresses)
-
     async def _begin(self, bound: list[socket.socket]) -> None:
         loop = asyncio.get_running_loop()
 
@@ -221,63 +144,11 @@ class BrokerNode:
             await settled
         used = (each for replica in self.replicas for each in replica.log.producers.entries if each < CREDIBLE_IDS)
         self.producer_ids.avoid(max(used, default=-1))
-        await self._listen(bound)
+        self.controller.register_broker(await self._listen(bound))
         self.periodic_work.begin(self.bootstrap_servers)
-
-    async def _listen(self, bound: list[socket.socket]) -> None:
-        config = self.config
-        for listener, sock in zip(config.listeners.bind, bound, strict=True):
-            port = await self.server.listen(listener.name, sock)
-            advertised = config.listeners.advertised.get(listener.name)
-            host = advertised.host if advertised else listener.host or own_host_name()
-            self.addresses.append(Address(host, advertised.port if advertised and advertised.port else port))
-        first = self.addresses[0]
-        rack = config.get_optional_str("broker.rack")
-        names = [listener.name for listener in config.listeners.bind]
-        by_name = {name: (each.host, each.port) for name, each in zip(names, self.addresses, strict=True)}
-        cordoned = self.logs.all_cordoned
-        self.controller.register_broker(BrokerEndpoint(self.node_id, first.host, first.port, rack, by_name, cordoned))
-
-    def _leader_of(self, partition: tuple[str, int]) -> int | None:
-        known = self.controller.state.partition(*partition)
-        return None if known is None else known.leader
 
     def _journal_failed(self, error: OSError) -> None:
         self._fail(f"the metadata journal could not be brought to the disk: {error}")
-
-    def _fail(self, text: str) -> None:
-        """The broker cannot go on; whoever runs it waits for `failed`."""
-        log.critical("shutting down: %s", text)
-        if not self.failed.done():
-            self.failed.set_result(text)
-
-
-def _log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogManager:
-    """Return the log directories, not opened yet. Raises ConfigError."""
-    directories = [os.path.abspath(directory) for directory in dict.fromkeys(config.log_dirs)]
-    metadata = os.path.abspath(config.get_optional_str("metadata.log.dir") or directories[0])
-    if metadata not in directories:
-        raise ConfigError(f"metadata.log.dir {metadata} is not among log.dirs; this broker keeps its metadata there")
-    if cluster_id is not None and re.fullmatch(r"[A-Za-z0-9_+/=-]{1,64}", cluster_id) is None:
-        raise ConfigError(f"{cluster_id!r} is no cluster id; it has 22 letters, digits, '-' and '_'")
-    files = OpenFiles()
-    managers = [
-        LogDirectory(
-            directory,
-            node_id=config.node_id,
-            cluster_id=cluster_id,
-            retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
-            recovery_point_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
-            log_start_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
-            high_watermark_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
-            producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
-            producer_id_check_interval_ms=config.get_int("producer.id.expiration.check.interval.ms"),
-            cleaner_pool=cleaner_pool,
-            files=files,
-        )
-        for directory in directories
-    ]
-    return LogManager(managers, metadata)
 
 
 def _check_metadata(store: EmbeddedStore, logs: LogManager) -> None:

@@ -25,7 +25,7 @@ _CLEANING_TICK_SECONDS = 0.05
 
 
 class PeriodicWork:
-    """Runs on the event loop from `begin` to `close`."""
+    """Runs on the event loop from `begin` to `close`. Only where one node decides alone has it topics to forget."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class PeriodicWork:
         replicas: Replicas,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
-        deleted_topics: DeletedTopics,
+        deleted_topics: DeletedTopics | None = None,
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -69,7 +69,8 @@ class PeriodicWork:
         try:
             await in_slices(self._logs.due(self._clock.now_ms()))
             self._cleaner_pool.tick(self._clock.now_ms())
-            self._deleted_topics.tick()
+            if self._deleted_topics is not None:
+                self._deleted_topics.tick()
             self._replicas.tick()
             self._groups.tick()
             self._transactions.tick()

@@ -19,7 +19,7 @@ from typing import Final
 
 import click
 
-from kbroker.broker.node import BrokerNode
+from kbroker.broker.base_node import Node
 from kbroker.cli.start import run, set_up_log
 from kbroker.config.listeners import Endpoint, parse_endpoint
 from kbroker.config.model import ConfigError
@@ -97,7 +97,7 @@ def _cluster_id(environment: Mapping[str, str], config: BrokerConfig) -> str | N
     return None if known.get("cluster.id") else CLUSTER_ID
 
 
-def _say_started(node: BrokerNode) -> None:
+def _say_started(node: Node) -> None:
     """Print what Testcontainers' modules wait for; the broker itself has said `[KafkaServer id=N] started`."""
     log.info("[BrokerLifecycleManager id=%d] The broker serves. Transitioning from RECOVERY to RUNNING.", node.node_id)
     log.info("Kafka Server started")

@@ -23,6 +23,7 @@ from typing import Any, TextIO
 
 import click
 
+from kbroker.broker.base_node import Node
 from kbroker.broker.garbage import GarbageCollection
 from kbroker.broker.node import BrokerNode
 from kbroker.config.model import ConfigError
@@ -99,7 +100,7 @@ def command(
             shutil.rmtree(private, ignore_errors=True)
 
 
-def announce(node: BrokerNode, *, kept: bool) -> None:
+def announce(node: Node, *, kept: bool) -> None:
     """Print where the broker and its data are, and what to do next; data that is not `kept` goes with the broker."""
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
@@ -119,7 +120,7 @@ def run(
     config: BrokerConfig,
     cluster_id: str | None,
     ready_file: str | None,
-    started: Callable[[BrokerNode], None],
+    started: Callable[[Node], None],
 ) -> None:
     """Serve until a signal comes; `started` is called when clients can connect."""
     _raise_file_limit()
@@ -127,9 +128,18 @@ def run(
         logging.getLogger("kbroker").warning("%s", warning)
     loop = new_event_loop()
     try:
-        loop.run_until_complete(_serve(BrokerNode.start(config, cluster_id=cluster_id), ready_file, started))
+        loop.run_until_complete(_serve(_starting(config, cluster_id), ready_file, started))
     finally:
         loop.close()
+
+
+def _starting(config: BrokerConfig, cluster_id: str | None) -> Coroutine[Any, Any, Node]:
+    if config.in_cluster:
+        # Only here: a node that is alone does without ZooKeeper's client, and starts the faster.
+        from kbroker.broker.cluster_node import ClusterNode
+
+        return ClusterNode.start(config, cluster_id=cluster_id)
+    return BrokerNode.start(config, cluster_id=cluster_id)
 
 
 def set_up_log(stream: TextIO, level: str = "INFO") -> None:
@@ -155,9 +165,7 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(
-    starting: Coroutine[Any, Any, BrokerNode], ready_file: str | None, started: Callable[[BrokerNode], None]
-) -> None:
+async def _serve(starting: Coroutine[Any, Any, Node], ready_file: str | None, started: Callable[[Node], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -181,7 +189,7 @@ async def _serve(
         await node.stop()
 
 
-async def _unless_stopped(starting: Coroutine[Any, Any, BrokerNode], stop: asyncio.Event) -> BrokerNode | None:
+async def _unless_stopped(starting: Coroutine[Any, Any, Node], stop: asyncio.Event) -> Node | None:
     """Return what a start makes; None if the order to stop came while logs were being read."""
     start = asyncio.ensure_future(starting)
     asked: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
@@ -195,7 +203,7 @@ async def _unless_stopped(starting: Coroutine[Any, Any, BrokerNode], stop: async
         return None
 
 
-async def _stopped_or_failed(node: BrokerNode, stop: asyncio.Event) -> bool:
+async def _stopped_or_failed(node: Node, stop: asyncio.Event) -> bool:
     """Wait for the order to stop (True) or for the broker's own end (False)."""
     asked: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
     await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -203,7 +211,7 @@ async def _stopped_or_failed(node: BrokerNode, stop: asyncio.Event) -> bool:
     return not node.failed.done()
 
 
-def _write_ready_file(node: BrokerNode, path: str) -> None:
+def _write_ready_file(node: Node, path: str) -> None:
     """Write the file whole or not at all: whoever waits for it may read it at once."""
     content = {
         "bootstrap_servers": node.bootstrap_servers,

@@ -81,6 +81,11 @@ def without_replica(state: LeaderAndIsr, replica: int, controller_epoch: int) ->
     return _next(state, leader, isr, controller_epoch)
 
 
+def unchanged(state: LeaderAndIsr, controller_epoch: int) -> LeaderAndIsr:
+    """Begin another leader epoch, where the replicas change and nobody else leads."""
+    return _next(state, state.leader, state.isr, controller_epoch)
+
+
 def _first(candidates: Sequence[int], online: Collection[int], isr: Collection[int]) -> int | None:
     return next((each for each in candidates if each in online and each in isr), None)
 

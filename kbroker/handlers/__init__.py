@@ -16,10 +16,24 @@ _NOT_APIS = frozenset(
         "transaction_verification",
     }
 )
+_OF_CLUSTERS = frozenset(
+    {
+        "allocate_producer_ids",
+        "alter_partition",
+        "alter_partition_reassignments",
+        "controlled_shutdown",
+        "elect_leaders",
+        "leader_and_isr",
+        "list_partition_reassignments",
+        "stop_replica",
+        "update_metadata",
+    }
+)
+"""APIs that only a node of a cluster serves; what they need is not even imported elsewhere."""
 
 
-def load_all() -> None:
+def load_all(*, in_cluster: bool = False) -> None:
     """Import every handler module, so that all of them are registered."""
     for module in pkgutil.iter_modules(__path__):
-        if module.name not in _NOT_APIS:
+        if module.name not in _NOT_APIS and (in_cluster or module.name not in _OF_CLUSTERS):
             importlib.import_module(f"{__name__}.{module.name}")

@@ -1,6 +1,13 @@
-"""DeleteRecords (key 21), versions 0-2: move the log start offset up (KIP-107). Offset -1 means the high watermark."""
+"""DeleteRecords (key 21), versions 0-2: move the log start offset up (KIP-107). Offset -1 means the high watermark.
+
+Behaviour: in a cluster the answer waits until all live replicas have done so too, or the request's timeout is over.
+"""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import NamedTuple
 
 from kbroker.controller.decide import INTERNAL_TOPICS
 from kbroker.divided import Divided, each, every
@@ -13,8 +20,17 @@ from kbroker.protocol.messages.delete_records import (
     DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Wait
 
 _HIGH_WATERMARK = -1
+
+
+class _Behind(NamedTuple):
+    """A partition of which other replicas have yet to delete what lies below `offset`."""
+
+    partition: ReplicatedPartition
+    offset: int
+    result: DeleteRecordsPartitionResult
 
 
 def _on_error(request: DeleteRecordsRequest, code: int, _message: str | None) -> Divided[DeleteRecordsResponse]:
@@ -30,9 +46,12 @@ def _result(index: int, code: int, low_watermark: int = -1) -> DeleteRecordsPart
 
 
 @handles(DeleteRecordsRequest, DeleteRecordsResponse, "0-2", _on_error)
-def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> Divided[DeleteRecordsResponse]:
+def delete_records(
+    ctx: RequestContext, request: DeleteRecordsRequest
+) -> Divided[DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]]:
     """Delete partition by partition; a partition named twice counts once, with its last offset."""
     topics: dict[str, dict[int, int]] = {}
+    behind: list[_Behind] = []
     for topic in request.topics:
         offsets = topics.setdefault(topic.name, {})
         for partition in topic.partitions:
@@ -42,15 +61,47 @@ def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> Divide
 
     def of_topic(asked: tuple[str, dict[int, int]]) -> Divided[DeleteRecordsTopicResult]:
         name, offsets = asked
-        results = yield from each(offsets.items(), lambda wanted: _delete(ctx, name, *wanted))
+        results = yield from each(offsets.items(), lambda wanted: _delete(ctx, name, *wanted, behind))
         return DeleteRecordsTopicResult(name, results)
 
     results = yield from every(topics.items(), of_topic)
     ctx.services.replicas.logs.save_log_starts()
-    return DeleteRecordsResponse(topics=results)
+    answer = DeleteRecordsResponse(topics=results)
+    return _deleted_by_all(answer, behind, request.timeout_ms) if behind else answer
 
 
-def _delete(ctx: RequestContext, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
+async def _deleted_by_all(
+    answer: DeleteRecordsResponse, behind: list[_Behind], timeout_ms: int
+) -> DeleteRecordsResponse:
+    """Return an answer once the other replicas have deleted, too (Apache Kafka: DelayedDeleteRecords)."""
+    loop = asyncio.get_running_loop()
+    waits: list[tuple[_Behind, Wait, asyncio.Future[ErrorCode]]] = []
+    for each_one in behind:
+        told: asyncio.Future[ErrorCode] = loop.create_future()
+        wait = each_one.partition.when_deleted(each_one.offset, told.set_result)
+        if wait is not None:
+            waits.append((each_one, wait, told))
+        else:
+            _finish(each_one, told.result())
+    try:
+        if waits:
+            await asyncio.wait([told for _, _, told in waits], timeout=max(timeout_ms, 0) / 1000)
+    finally:
+        for each_one, wait, _ in waits:
+            each_one.partition.deletions.give_up(wait)
+    for each_one, _, told in waits:
+        _finish(each_one, told.result() if told.done() else ErrorCode.REQUEST_TIMED_OUT)
+    return answer
+
+
+def _finish(behind: _Behind, code: ErrorCode) -> None:
+    behind.result.error_code = code
+    behind.result.low_watermark = -1 if code else behind.partition.low_watermark
+
+
+def _delete(
+    ctx: RequestContext, topic: str, index: int, offset: int, behind: list[_Behind]
+) -> DeleteRecordsPartitionResult:
     partition = ctx.services.replicas.get((topic, index))
     if partition is None:
         return _result(index, ctx.services.replicas.why_missing(topic, index))
@@ -70,4 +121,7 @@ def _delete(ctx: RequestContext, topic: str, index: int, offset: int) -> DeleteR
     except ApiError as err:
         return _result(index, err.code)
     partition.poke()
-    return _result(index, ErrorCode.NONE, log.log_start_offset)
+    result = _result(index, ErrorCode.NONE, log.log_start_offset)
+    if isinstance(partition, ReplicatedPartition) and partition.low_watermark < offset:
+        behind.append(_Behind(partition, offset, result))
+    return result

@@ -176,6 +176,9 @@ class Forms:
         name = topic.name if version <= 12 else ctx.services.controller.state.topic_names.get(topic.topic_id, "")
         if known is not None and known.holds:
             return
+        partition = ctx.services.replicas.get((name, topic.partition_data[0].index))
+        if partition is not None and partition.is_replicated and request.acks == -1:
+            return  # its answers wait for other replicas, if not now then once there are some
         # As we would have written it: so the batch is where it should be, with nothing unknown behind it.
         if name not in INTERNAL_TOPICS and frame[position:] == encode(request, version):
             self._by_bytes[key] = Form(ctx, request, flexible, name)

@@ -31,7 +31,7 @@ class DelayedFetch:
         self.future.add_done_callback(self._forget)
         self._scheduled = False
         for partition in fetch.partitions:
-            partition.waiters.add(self)
+            fetch.waiters_of(partition).add(self)
         self._timer = self._loop.call_later(fetch.max_wait_ms / 1000, self._try, True)
 
     def poke(self) -> None:
@@ -55,7 +55,7 @@ class DelayedFetch:
     def _forget(self, _future: asyncio.Future[FetchResponse]) -> None:
         self._timer.cancel()
         for partition in self._fetch.partitions:
-            partition.waiters.discard(self)
+            self._fetch.waiters_of(partition).discard(self)
 
 
 @handles(FetchRequest, FetchResponse, "4-18", _on_error)

@@ -1,8 +1,8 @@
 """A Fetch at work: what its partitions have, and the form of its answer.
 
-Owns reading one partition, whether all that was read is worth an answer, and what the answer carries, which a session
-(fetch_session.py) may shorten. Never waits: fetch.py and fetch_many.py do. No byte of a record passes through here:
-what is read is a list of slices of segment files.
+Owns reading one partition, for a consumer or for a follower, whether all that was read is worth an answer, and what the
+answer carries, which a session (fetch_session.py) may shorten. Never waits: fetch.py and fetch_many.py do. No byte of a
+record passes through here: what is read is a list of slices of segment files.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from kbroker.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from kbroker.replicas import Partition
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
+from kbroker.replicas import Partition, Waiter
 
 _READ_COMMITTED = 1
+_CONSUMER = -1
+_FIRST_RACK_VERSION = 11
 _FIRST_HINT_VERSION = 16
 _STORAGE_ERROR_VERSION = 6
 _LED_ELSEWHERE = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
@@ -41,6 +44,8 @@ class Fetch:
 
     __slots__ = (
         "_ctx",
+        "_is_new",
+        "_replica",
         "_request",
         "_session",
         "_sessions",
@@ -57,11 +62,14 @@ class Fetch:
         self._ctx = ctx
         self._request = request
         self._version = ctx.version
+        state = request.replica_state
+        self._replica = request.replica_id if state is None else state.replica_id
         services = ctx.services
         self._sessions: FetchSessions = services.fetch_sessions
         self.max_bytes = min(request.max_bytes, services.fetch_max_bytes)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.hold = request.max_wait_ms > 0
+        self._is_new = True
         self.items: list[Item] = []
         self.readable = False
         """Of a long request: whether there is anything to wait for, which is any known partition."""
@@ -113,8 +121,9 @@ class Fetch:
         """Read everything; return the answer, or None when it is worth waiting for more."""
         answered: Answered = []
         left, size, urgent = self.max_bytes, 0, False
+        first, self._is_new = self._is_new, False
         for key, want, partition in self.items:
-            data = self.read(key, want, partition, left, size == 0)
+            data = self.read(key, want, partition, left, size == 0, first)
             if data.records:
                 size += len(data.records)
                 left = max(0, self.max_bytes - size)
@@ -130,10 +139,25 @@ class Fetch:
         """Return whether there is anything to wait for: a request without a known partition is answered at once."""
         return any(partition is not None for _, _, partition in self.items)
 
+    def waiters_of(self, partition: Partition) -> set[Waiter]:
+        """Return among whom to wait for more of a partition: consumers wait for what is committed, followers do not."""
+        if self._replica != _CONSUMER and isinstance(partition, ReplicatedPartition):
+            return partition.end_waiters
+        return partition.waiters
+
     def read(
-        self, key: Key, want: FetchPartition, partition: Partition | None, left: int, first: bool
+        self,
+        key: Key,
+        want: FetchPartition,
+        partition: Partition | None,
+        left: int,
+        first: bool,
+        is_new: bool,
     ) -> PartitionData:
-        """Return what a partition has now, of `left` bytes at most but for the first batch of the `first` one."""
+        """Return what a partition has now, of `left` bytes at most but for the first batch of the `first` one.
+
+        What a follower asks for tells its leader how far it is, when the request `is_new`, not when it has waited.
+        """
         if partition is None:
             by_id = self._version > 12 and key[1] not in self._ctx.services.controller.state.topic_names
             if by_id:
@@ -143,13 +167,18 @@ class Fetch:
             if code == ErrorCode.KAFKA_STORAGE_ERROR:
                 return self._failed(key[2], code)
             return PartitionData(key[2], code, -1, aborted_transactions=[], records=b"")
-        code = partition.check_leader_epoch(want.current_leader_epoch)
-        if self._replica_id() >= 0:
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        log = partition.log
+        if isinstance(partition, ReplicatedPartition):
+            code = self._check_replica(partition, want)
+            to_end = self._replica != _CONSUMER
+        else:
+            code = partition.check_leader_epoch(want.current_leader_epoch)
+            if self._replica >= 0:
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            to_end = False
         if code:
             return self._failed(key[2], code)
-        log = partition.log
-        committed_only = self._request.isolation_level == _READ_COMMITTED
+        committed_only = self._request.isolation_level == _READ_COMMITTED and not to_end
         stable = log.last_stable_offset
         high_watermark = log.high_watermark
         try:
@@ -161,10 +190,16 @@ class Fetch:
                         aborted_transactions=None, records=b"",
                     )  # fmt: skip
             limit = min(want.partition_max_bytes, left)
-            piece = log.read(want.fetch_offset, limit, stable if committed_only else high_watermark, min_one=first)
+            bound = stable if committed_only else log.log_end_offset if to_end else high_watermark
+            piece = log.read(want.fetch_offset, limit, bound, min_one=first)
             aborted = None
             if committed_only:
                 aborted = [AbortedTransaction(*entry) for entry in log.aborted_in(piece)] if piece else []
+            if is_new and self._replica >= 0 and isinstance(partition, ReplicatedPartition):
+                code = partition.follower_fetched(self._replica, want.fetch_offset, want.log_start_offset)
+                if code:
+                    return self._failed(key[2], code)
+                high_watermark, stable = log.high_watermark, log.last_stable_offset
         except ApiError as err:
             return self._failed(key[2], err.code)
         except OSError as err:
@@ -175,9 +210,20 @@ class Fetch:
             piece if len(piece) else b"",
         )  # fmt: skip
 
-    def _replica_id(self) -> int:
-        state = self._request.replica_state
-        return state.replica_id if state is not None else self._request.replica_id
+    def _check_replica(self, partition: ReplicatedPartition, want: FetchPartition) -> ErrorCode:
+        """Tell why a partition of a cluster is not to be read, whoever asks: consumers may read from followers, too.
+
+        (KIP-392: those who send a rack; and tools that compare replicas, -2.)
+        """
+        code = partition.check_leader_epoch(want.current_leader_epoch)
+        if self._replica >= 0:
+            if code is ErrorCode.NONE and not partition.has_replica(self._replica):
+                known = want.current_leader_epoch >= 0
+                return ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return code
+        if not partition.leading and (self._replica != _CONSUMER or self._version >= _FIRST_RACK_VERSION):
+            return partition.check_epoch(want.current_leader_epoch)
+        return code
 
     def _failed(self, index: int, code: ErrorCode) -> PartitionData:
         if code == ErrorCode.KAFKA_STORAGE_ERROR and self._version < _STORAGE_ERROR_VERSION:

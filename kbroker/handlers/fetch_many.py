@@ -35,7 +35,7 @@ def fetch_many(
     try:
         for place in range(len(work.items)):
             many.watch(place)
-            many.look(place)
+            many.look(place, is_new=True)
             yield
         while many.moved and not many.is_satisfied:
             many.look_at_moved()
@@ -91,15 +91,15 @@ class _Many:
         partition = self._work.items[place][2]
         if partition is not None and self._work.hold:
             watch = _Watch(self, place)
-            partition.waiters.add(watch)
+            self._work.waiters_of(partition).add(watch)
             self._watches.append((partition, watch))
 
-    def look(self, place: int) -> None:
+    def look(self, place: int, *, is_new: bool = False) -> None:
         """Find out what a partition has now."""
         key, want, partition = self._work.items[place]
         others = self._total - self._sizes.pop(place, 0)
         left = max(0, self._work.max_bytes - others)
-        data = self._work.read(key, want, partition, left, others == 0)
+        data = self._work.read(key, want, partition, left, others == 0, is_new)
         size = len(data.records) if data.records else 0
         if size:
             self._sizes[place] = size
@@ -162,7 +162,7 @@ class _Many:
         if self._timer is not None:
             self._timer.cancel()
         for partition, watch in self._watches:
-            partition.waiters.discard(watch)
+            self._work.waiters_of(partition).discard(watch)
         self._watches.clear()
 
     # -- the answer
@@ -174,7 +174,7 @@ class _Many:
         for place, data in enumerate(self._found):
             if data is None or place in self.moved:
                 left = max(0, self._work.max_bytes - size)
-                data = self._work.read(*self._work.items[place], left, size == 0)
+                data = self._work.read(*self._work.items[place], left, size == 0, False)
             if data.records:
                 size += len(data.records)
             found.append(data)

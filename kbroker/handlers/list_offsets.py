@@ -18,12 +18,14 @@ from kbroker.protocol.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Partition
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _READ_COMMITTED = 1
 _CONSUMER = -1
+_FIRST_NOT_AVAILABLE_VERSION = 5
 
 
 def _on_error(request: ListOffsetsRequest, code: int, _message: str | None) -> Divided[ListOffsetsResponse]:
@@ -79,12 +81,19 @@ def _one(
     if code:
         return _answer(wanted, code)
     log = partition.log
+    unknown = False
     if request.replica_id != _CONSUMER:
         visible_end = log.log_end_offset
     else:
         visible_end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
+        unknown = isinstance(partition, ReplicatedPartition) and log.high_watermark < partition.leadership.epoch_start
     try:
-        return (yield from _looked_up(partition, wanted, visible_end))
+        answer = yield from _looked_up(partition, wanted, visible_end)
+        if unknown and (timestamp == LATEST or (timestamp >= MAX_TIMESTAMP and answer.offset < 0)):
+            # A new leader does not know yet how much its predecessor has shown to consumers (Partition.scala).
+            new = ctx.version >= _FIRST_NOT_AVAILABLE_VERSION
+            return _answer(wanted, ErrorCode.OFFSET_NOT_AVAILABLE if new else ErrorCode.LEADER_NOT_AVAILABLE)
+        return answer
     except ApiError as err:
         return _answer(wanted, err.code)  # the other partitions have an answer
     except OSError as err:

@@ -13,6 +13,7 @@ from functools import partial
 
 from kbroker.controller.decide import INTERNAL_TOPICS
 from kbroker.divided import Divided, each, every, whole
+from kbroker.handlers.delayed_produce import Uncommitted, when_committed
 from kbroker.handlers.produce_answers import (
     ACKS,
     CODEC,
@@ -84,6 +85,7 @@ def produce(ctx: RequestContext, request: ProduceRequest, *, checked: bool = Fal
     get, now_ms, acks, version = services.replicas.get, services.clock.now_ms(), request.acks, ctx.version
     responses, failed = [], False
     unopened: list[Unopened] | None = None
+    uncommitted: list[Uncommitted] | None = None
     for topic in request.topic_data:
         name = topic.name
         if version > 12:
@@ -128,19 +130,22 @@ def produce(ctx: RequestContext, request: ProduceRequest, *, checked: bool = Fal
                 answers.append(unexpected(data.index, err))
                 failed = True
                 continue
-            answers.append(
-                PartitionProduceResponse(
-                    data.index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset
-                )
+            answer = PartitionProduceResponse(
+                data.index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset
             )
+            answers.append(answer)
+            if acks == -1 and partition.is_replicated and partition.log.high_watermark <= info.last_offset:
+                uncommitted = [*(uncommitted or ()), Uncommitted(partition, info.last_offset + 1, answer)]
         responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
     if unopened is not None:
-        return append_in_slices(ctx, acks, unopened, ProduceResponse(responses), failed=failed)
+        return append_in_slices(ctx, request, unopened, ProduceResponse(responses), uncommitted or [], failed=failed)
     if acks == 0:
         if failed:
             raise CloseConnection("a Produce with acks=0 failed")
         return None
-    answer = ProduceResponse(responses)
+    response = ProduceResponse(responses)
     if failed and version >= 10:
-        add_leader_hints(ctx, answer)
-    return answer
+        add_leader_hints(ctx, response)
+    if uncommitted is not None:
+        return when_committed(ctx, response, uncommitted, request.timeout_ms)
+    return response

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 
 from kbroker.controller.decide import INTERNAL_TOPICS
-from kbroker.handlers.registry import CloseConnection, RequestContext
+from kbroker.handlers.registry import RequestContext
 from kbroker.log.append_info import AppendError
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.produce import (
@@ -168,20 +168,6 @@ def code_of_unexpected(error: Exception) -> ErrorCode:
         return ErrorCode.KAFKA_STORAGE_ERROR
     log.error("Produce failed", exc_info=error)
     return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-def finished(ctx: RequestContext, acks: int, response: ProduceResponse, *, failed: bool) -> ProduceResponse | None:
-    """Return the answer to a request whose partitions all have theirs.
-
-    With acks=0 there is none; the connection ends if a partition `failed`.
-    """
-    if acks == 0:
-        if failed:
-            raise CloseConnection("a Produce with acks=0 failed")
-        return None
-    if failed and ctx.version >= _FIRST_HINT_VERSION:
-        add_leader_hints(ctx, response)
-    return response
 
 
 def add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:

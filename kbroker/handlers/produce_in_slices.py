@@ -6,16 +6,18 @@ anew whether it may be appended, by its settings of then. No API: produce.py and
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.divided import Divided
-from kbroker.handlers.produce_answers import failure, finished, unexpected
+from kbroker.handlers.delayed_produce import Uncommitted, finished, note_uncommitted
+from kbroker.handlers.produce_answers import failure, unexpected
 from kbroker.handlers.registry import RequestContext
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opening, TakesLonger
-from kbroker.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+from kbroker.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
 from kbroker.protocol.wire import Buffer
 from kbroker.replicas import Partition
 
@@ -44,12 +46,18 @@ def put_off(
 
 
 def append_in_slices(
-    ctx: RequestContext, acks: int, unopened: Sequence[Unopened], response: ProduceResponse, *, failed: bool
-) -> Divided[ProduceResponse | None]:
+    ctx: RequestContext,
+    request: ProduceRequest,
+    unopened: Sequence[Unopened],
+    response: ProduceResponse,
+    uncommitted: list[Uncommitted],
+    *,
+    failed: bool,
+) -> Divided[ProduceResponse | asyncio.Future[ProduceResponse] | None]:
     """Open and append batch after batch; returns the answer to the request, whose other partitions have theirs."""
     for item in unopened:
         try:
-            info = yield from _append(ctx, acks, item)
+            info = yield from _append(ctx, request.acks, item)
         except AppendError as err:
             failed = True
             item.answers[item.slot] = failure(item.partition.index, err, item.partition.log.log_start_offset)
@@ -57,8 +65,9 @@ def append_in_slices(
             failed = True
             item.answers[item.slot] = unexpected(item.partition.index, err)
         else:
-            item.answers[item.slot] = appended(item.partition.index, info)
-    return finished(ctx, acks, response, failed=failed)
+            answer = item.answers[item.slot] = appended(item.partition.index, info)
+            note_uncommitted(item.partition, request.acks, info, answer, uncommitted)
+    return finished(ctx, request, response, uncommitted, failed=failed)
 
 
 def _append(ctx: RequestContext, acks: int, item: Unopened) -> Divided[AppendInfo]:

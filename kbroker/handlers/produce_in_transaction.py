@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
 from kbroker.divided import Divided
-from kbroker.handlers.produce_answers import HEADER_BYTES, TRANSACTIONAL, failure, finished, refusal, unexpected
+from kbroker.handlers.delayed_produce import Uncommitted, finished, note_uncommitted
+from kbroker.handlers.produce_answers import HEADER_BYTES, TRANSACTIONAL, failure, refusal, unexpected
 from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, appended
 from kbroker.handlers.registry import Reply, RequestContext
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, verify
@@ -46,7 +47,8 @@ _UNVERIFIED = frozenset(
 )
 
 
-_Result = ProduceResponse | Divided[ProduceResponse | None] | None
+_Done = ProduceResponse | asyncio.Future[ProduceResponse] | None
+_Result = _Done | Divided[_Done]
 
 
 class _Job(NamedTuple):
@@ -66,11 +68,13 @@ class _Work:
         self.ctx = ctx
         self.version = ctx.version
         self.transactional_id = request.transactional_id or ""
+        self.request = request
         self.acks = request.acks
         self.failed = False
         self.producer: Identity | None = None
         self.jobs: list[_Job] = []
         self.unopened: list[Unopened] = []
+        self.uncommitted: list[Uncommitted] = []
         self.response = ProduceResponse([self._topic(request, topic) for topic in request.topic_data])
 
     @property
@@ -135,8 +139,10 @@ class _Work:
             verdict = Verdict(ErrorCode.NONE, UNCHECKED) if job.question is None else verdicts[job.question.key]
             job.answers[job.slot] = self._append(job, verdict, now_ms)
         if self.unopened:
-            return append_in_slices(self.ctx, self.acks, self.unopened, self.response, failed=self.failed)
-        return finished(self.ctx, self.acks, self.response, failed=self.failed)
+            return append_in_slices(
+                self.ctx, self.request, self.unopened, self.response, self.uncommitted, failed=self.failed
+            )
+        return finished(self.ctx, self.request, self.response, self.uncommitted, failed=self.failed)
 
     def _append(self, job: _Job, verdict: Verdict, now_ms: int) -> PartitionProduceResponse:
         index = job.partition.index
@@ -155,7 +161,9 @@ class _Work:
         except Exception as err:  # noqa: BLE001 - what was appended to others before is answered as appended
             self.failed = True
             return unexpected(index, err)
-        return appended(index, info)
+        answer = appended(index, info)
+        note_uncommitted(job.partition, self.acks, info, answer, self.uncommitted)
+        return answer
 
     def _unverified(self, index: int, code: ErrorCode) -> PartitionProduceResponse:
         """Answer for a partition that is not known to be in the transaction (ReplicaManager.handleProduceAppend).

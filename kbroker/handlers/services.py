@@ -7,17 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replicas import Replicas
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
-from kbroker.txn.other_coordinators import OtherCoordinators
 from kbroker.txn.shard import ProducerIdSupply
+
+if TYPE_CHECKING:  # what a node that is alone does without
+    from kbroker.controller.cluster.cluster_controller import ClusterController
+    from kbroker.controller.member.metadata import MemberMetadata
+    from kbroker.replica_manager.manager import ReplicaManager
+    from kbroker.txn.other_coordinators import OtherCoordinators
 
 
 @dataclass(slots=True)
@@ -26,6 +33,9 @@ class ClusterServices:
 
     broker_epoch: Callable[[], int]
     """The number of this broker's registration: that of the transaction that made its znode, -1 while it has none."""
+    metadata: MemberMetadata
+    replica_manager: ReplicaManager
+    controller: ClusterController
     other_coordinators: OtherCoordinators
     """The transaction coordinators on other brokers."""
 
@@ -49,3 +59,10 @@ class Services:
     """What only a node of a cluster has."""
     on_levels_changed: Callable[[], None] = lambda: None
     """Called when the level of a logger was altered."""
+
+
+def in_cluster(services: Services) -> ClusterServices:
+    """Return what only a node of a cluster has; raises ApiError on a node alone, which serves none of these APIs."""
+    if services.cluster is None:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    return services.cluster

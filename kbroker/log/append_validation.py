@@ -19,7 +19,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.record_walk import most_unpacked
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import ZSTD, codec_of
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.records import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -106,6 +106,24 @@ def check_own(records: memoryview, rules: BatchRules) -> BatchHeader:
     header = parse_header(records)
     if header.size > rules.max_size:
         raise _too_large(header, rules)
+    return header
+
+
+def check_replicated(batch: memoryview, latest_epoch: int) -> BatchHeader:
+    """Check what a follower got from its leader, who has checked all else; returns the header or raises AppendError.
+
+    Not its size, which the topic's settings may have allowed once, nor what stands in it.
+    """
+    try:
+        header = parse_header(batch)
+    except Malformed as error:
+        raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=str(error)) from error
+    if header.size != len(batch) or crc32c(batch[CRC_START:]) != header.crc:
+        raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=f"the batch at {header.base_offset} is damaged")
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.leader_epoch < latest_epoch:
+        # None of them is covered by the CRC.
+        detail = f"offsets {header.base_offset} to {header.last_offset} in epoch {header.leader_epoch} cannot be"
+        raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=detail)
     return header
 
 

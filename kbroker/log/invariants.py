@@ -40,6 +40,12 @@ class VerifiedLog(PartitionLog):
         check_end(self)
         return info
 
+    def append_as_follower(self, batch: memoryview, now_ms: int) -> None:
+        end = self.log_end_offset
+        super().append_as_follower(batch, now_ms)
+        assert self.log_end_offset > end, f"the log ends at {self.log_end_offset}, not behind {end}"
+        check_end(self)
+
     def _roll(self, now_ms: int) -> Segment:
         segment = super()._roll(now_ms)
         check_log(self)

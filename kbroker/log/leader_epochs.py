@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaderEpochCache:
-    """The leader epochs of one partition; every change but the first is on disk before the call returns."""
+    """The leader epochs of one partition; a change is on disk before the call returns, unless it need not be."""
 
     __slots__ = ("_entries", "_path", "latest", "proven")
 
@@ -44,14 +44,17 @@ class LeaderEpochCache:
     def move(self, directory: str) -> None:
         self._path = f"{directory}/{LEADER_EPOCHS}"
 
-    def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped."""
+    def assign(self, epoch: int, start_offset: int, *, sync: bool = True) -> None:
+        """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped.
+
+        Without `sync` a loss of power may take the file along; then the batches tell (`prove`).
+        """
         if epoch < 0 or start_offset < 0:
             return
         before = list(self._entries)
         if self._insert(epoch, start_offset):
             try:
-                self._write()
+                self._write(sync=sync)
             except OSError:
                 self._replace(before)
                 raise
@@ -117,10 +120,10 @@ class LeaderEpochCache:
         self._entries = entries
         self.latest = entries[-1][0] if entries else -1
 
-    def _write(self) -> None:
+    def _write(self, *, sync: bool = True) -> None:
         # The first epoch of an empty log says nothing that is not known anyway, and thousands of logs may be created at
         # once.
-        write_epochs(self._path, self._entries, sync=self._entries[-1:] not in ([], [(self.latest, 0)]))
+        write_epochs(self._path, self._entries, sync=sync and self._entries[-1:] not in ([], [(self.latest, 0)]))
 
 
 def _agrees(segments: Segments, extent: LogExtent, entries: list[tuple[int, int]]) -> bool:

@@ -31,6 +31,7 @@ from kbroker.log.append_validation import (
     BatchRules,
     check_header,
     check_own,
+    check_replicated,
     needs_other_codec,
     needs_walk,
     stamp,
@@ -300,6 +301,66 @@ class PartitionLog:
             self.flush(now_ms, snapshots=False)
         return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, self.log_start_offset)
 
+    def append_as_follower(self, batch: memoryview, now_ms: int) -> None:
+        """Append one batch of the leader's, byte for byte; raises AppendError, and then nothing has changed.
+
+        It stands at the offset that the leader gave it, with the leader's epoch: there may be holes, as in a log that
+        was compacted. A log that is empty, and begins within the batch, takes all of it (Kafka: ReplicaManager's
+        UnexpectedAppendOffset); what lies before its start stays out of sight, as at the leader.
+        """
+        if self._trouble.refusal is not None:
+            raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
+        header = check_replicated(batch, self.leader_epochs.latest)
+        start, end = self.log_start_offset, self.log_end_offset
+        if header.base_offset >= end:
+            self._append_as_is(batch, header, now_ms)
+        elif start == end <= header.last_offset:
+            self.truncate_fully(header.base_offset, now_ms)
+            try:
+                self._append_as_is(batch, header, now_ms)
+            except AppendError:
+                self.truncate_fully(start, now_ms)
+                raise
+            self.log_start_offset = start
+            self.high_watermark = max(self.high_watermark, start)
+            self.leader_epochs.truncate_from_start(start)
+        else:
+            detail = f"a batch of the leader's begins at {header.base_offset}, the log ends at {end}"
+            raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=detail)
+
+    def _append_as_is(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
+        offset, producers, marker, completed = header.base_offset, self.producers, None, None
+        if header.producer_id >= 0 and header.is_control:
+            try:
+                marker = read_marker(batch)
+            except Malformed as error:
+                raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=str(error)) from error
+            if marker is not None:
+                completed = producers.preview_marker(header, marker, offset)
+        config, segment, last_offset = self.config, self.segments.active, header.last_offset
+        try:
+            if header.leader_epoch != self.leader_epochs.latest:
+                self.leader_epochs.assign(header.leader_epoch, offset, sync=False)
+            age_ms = self._rules.segment_ms
+            if segment.should_roll(
+                header.size, last_offset, header.max_timestamp, now_ms, config.segment_bytes, age_ms
+            ):
+                segment = self._roll(now_ms)
+            if completed is not None and completed.aborted:
+                segment.txns.append(aborted_entry(completed, producers))  # first, as in `_write`
+            segment.append((batch,), header.size, last_offset, header.max_timestamp)
+        except OSError as error:
+            raise self._append_failed(error, completed, now_ms) from error
+        if offset > self.log_end_offset:
+            self.may_have_holes = True
+        self.log_end_offset = last_offset + 1
+        if marker is not None:
+            producers.apply_marker(header, marker, offset)
+        elif header.producer_id >= 0 and not header.is_control:
+            producers.apply_batch(header, offset)
+        if last_offset + 1 - self.recovery_point >= config.flush_messages:
+            self.flush(now_ms, snapshots=False)
+
     def _append_failed(self, error: OSError, completed: CompletedTxn | None, now_ms: int) -> AppendError:
         if completed is not None and completed.aborted:
             try:
@@ -475,6 +536,8 @@ class PartitionLog:
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
         """Remove everything from `offset` on; batches are removed whole."""
         if offset >= self.log_end_offset:
+            # A leader that wrote nothing has left its epoch here, of which its successor's log knows nothing.
+            self.leader_epochs.truncate_from_end(self.log_end_offset)
             return
         segments = self.segments
         if offset <= segments.bases[0]:

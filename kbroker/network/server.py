@@ -163,6 +163,15 @@ class Server:
         for connection in list(self._connections):
             connection.abort()
 
+    def abort(self) -> None:
+        """Accept nothing more, and break every connection: nobody is answered any more."""
+        for sock in self._listening:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
+        self._listening.clear()
+        for connection in list(self._connections):
+            connection.abort()
+
     @property
     def connection_count(self) -> int:
         """How many clients are connected."""

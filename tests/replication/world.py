@@ -38,7 +38,7 @@ class Broken(AssertionError):  # noqa: N818 - says what does not hold
 class Epochs(LeaderEpochCache):
     """The real one, on no disk."""
 
-    def _write(self) -> None:
+    def _write(self, *, sync: bool = True) -> None:
         pass
 
 

@@ -10,7 +10,7 @@ knows whether a change was made, and who asked has to look.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -71,6 +71,8 @@ class Stat:
     created: int
     version: int
     owner: int = 0
+    created_ms: int = field(default=-1, compare=False)
+    """When it was made by ZooKeeper's clock; -1 where nobody looked at a clock."""
 
 
 @dataclass(frozen=True, slots=True)

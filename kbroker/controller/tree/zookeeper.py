@@ -211,7 +211,7 @@ def _made(change: Change, result: Any) -> Done:
 
 
 def _stat(stat: ZnodeStat) -> Stat:
-    return Stat(stat.czxid, stat.version, stat.ephemeralOwner)
+    return Stat(stat.czxid, stat.version, stat.ephemeralOwner, stat.ctime)
 
 
 def _meaning(error: BaseException, path: str, index: int) -> Exception:

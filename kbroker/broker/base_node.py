@@ -1,0 +1,204 @@
+"""What every broker is put together from, alone or in a cluster.
+
+Owns the wiring of the parts that both have, where they serve, and how a broker ends. Siblings that may not know each
+other meet here: the coordinators get writers over the hosted partitions. Never starts anything: node.py does for a node
+that is alone, cluster_node.py for one of a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from kbroker.broker.coordinator_leadership import CoordinatorLeadership
+from kbroker.broker.coordinator_log import CoordinatorLog
+from kbroker.broker.dynamic_configs import DynamicConfigs
+from kbroker.broker.local_markers import LocalMarkers
+from kbroker.clock import Clock
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState
+from kbroker.config.model import ConfigError
+from kbroker.config.server_config import BrokerConfig
+from kbroker.controller.cluster_metadata import ClusterMetadata
+from kbroker.controller.features import TRANSACTION_VERSION
+from kbroker.controller.internal_topics import internal_topics
+from kbroker.controller.topic_plans import TopicDefaults
+from kbroker.group_coordinator.config import group_config
+from kbroker.group_coordinator.coordinator import GroupCoordinator
+from kbroker.handlers.fetch_session import FetchSessions
+from kbroker.handlers.services import ClusterServices, Services
+from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.directories.log_manager import LogManager
+from kbroker.log.open_files import OpenFiles
+from kbroker.network.dispatch import Dispatcher
+from kbroker.network.server import Server, own_host_name, server_limits
+from kbroker.replicas import Replicas
+from kbroker.txn.config import transaction_config
+from kbroker.txn.coordinator import TransactionCoordinator
+from kbroker.txn.marker_sender import MarkerWriter, Target
+from kbroker.txn.shard import ProducerIdSupply
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker serves: a listener's host and the port it got."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Node:
+    """The parts of one broker inside an event loop. None of them does anything yet."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        logs: LogManager,
+        cleaner_pool: WorkerPool,
+        metadata: ClusterMetadata,
+        replicas: Replicas,
+        producer_ids: ProducerIdSupply,
+        cluster: ClusterServices | None = None,
+    ) -> None:
+        """Put the parts together over logs and metadata that are loaded."""
+        loop = asyncio.get_running_loop()
+        self.config = config
+        self.clock = clock
+        self.node_id = config.node_id
+        self.logs = logs
+        self.cleaner_pool = cleaner_pool
+        self.metadata = metadata
+        self.addresses: list[Address] = []
+        self.failed: asyncio.Future[str] = loop.create_future()
+        """Done with the reason when the broker cannot go on: all its log directories have failed, or the metadata's."""
+        self.replicas = replicas
+        self.groups = GroupCoordinator(group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock)
+        self.producer_ids = producer_ids
+        self.markers = LocalMarkers(replicas, self.groups, clock)
+        self.transactions = TransactionCoordinator(
+            transaction_config(config),
+            CoordinatorLog(TRANSACTIONS_TOPIC, metadata, replicas),
+            clock,
+            producer_ids,
+            lambda: metadata.state.features[TRANSACTION_VERSION],
+            MarkerWriter(self._leader_of, self._marker_target),
+            loop.call_soon,
+        )
+        dispatcher = Dispatcher(in_cluster=cluster is not None)
+        self.services = Services(
+            node_id=self.node_id,
+            config=config,
+            clock=clock,
+            controller=metadata,
+            replicas=replicas,
+            groups=self.groups,
+            producer_ids=producer_ids,
+            fetch_sessions=FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots")),
+            fetch_max_bytes=config.get_int("fetch.max.bytes"),
+            transactions=self.transactions,
+            markers=self.markers,
+            cluster=cluster,
+            on_levels_changed=dispatcher.forget_entries,
+        )
+        self.server = Server(self.services, dispatcher, server_limits(config))
+        self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions)
+        self._dynamic_configs = DynamicConfigs(config, logs, cleaner_pool, self._reconfigure, self.groups, self.server)
+        self._parts = AsyncExitStack()
+
+    async def stop(self) -> None:
+        """Answer what is parked, end the connections, flush the logs."""
+        parts = self._parts.pop_all()
+        await parts.aclose()
+        log.info("[KafkaServer id=%d] stopped", self.node_id)
+
+    @property
+    def cluster_id(self) -> str:
+        return self.logs.cluster_id
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(str(a) for a in self.addresses)
+
+    async def _listen(self, bound: list[socket.socket]) -> BrokerEndpoint:
+        """Serve on all listeners; return where this broker is reached."""
+        for listener, sock in zip(self.config.listeners.bind, bound, strict=True):
+            await self.server.listen(listener.name, sock)
+        return self._reached_at(bound)
+
+    def _reached_at(self, bound: list[socket.socket]) -> BrokerEndpoint:
+        config = self.config
+        self.addresses.clear()
+        for listener, sock in zip(config.listeners.bind, bound, strict=True):
+            port = sock.getsockname()[1]
+            advertised = config.listeners.advertised.get(listener.name)
+            host = advertised.host if advertised else listener.host or own_host_name()
+            self.addresses.append(Address(host, advertised.port if advertised and advertised.port else port))
+        first = self.addresses[0]
+        rack = config.get_optional_str("broker.rack")
+        names = [listener.name for listener in config.listeners.bind]
+        by_name = {name: (each.host, each.port) for name, each in zip(names, self.addresses, strict=True)}
+        return BrokerEndpoint(self.node_id, first.host, first.port, rack, by_name, self.logs.all_cordoned)
+
+    def _reconfigure(self, state: ClusterState) -> None:
+        """Let every topic take over changed defaults."""
+        self.replicas.reconfigure(state)
+
+    def _leader_of(self, partition: tuple[str, int]) -> int | None:
+        known = self.metadata.state.partition(*partition)
+        return None if known is None else known.leader
+
+    def _marker_target(self, node_id: int) -> Target | None:
+        """Return who writes the markers of partitions that a broker leads."""
+        return self.markers if node_id == self.node_id else None
+
+    def _fail(self, text: str) -> None:
+        """The broker cannot go on; whoever runs it waits for `failed`."""
+        log.critical("shutting down: %s", text)
+        if not self.failed.done():
+            self.failed.set_result(text)
+
+
+def topic_defaults(config: BrokerConfig) -> TopicDefaults:
+    """Return what a broker's configuration gives a topic whose request says -1."""
+    return TopicDefaults(
+        config.get_int("num.partitions"), config.get_int("default.replication.factor"), internal_topics(config)
+    )
+
+
+def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogManager:
+    """Return the log directories, not opened yet. Raises ConfigError."""
+    directories = [os.path.abspath(directory) for directory in dict.fromkeys(config.log_dirs)]
+    metadata = os.path.abspath(config.get_optional_str("metadata.log.dir") or directories[0])
+    if metadata not in directories:
+        raise ConfigError(f"metadata.log.dir {metadata} is not among log.dirs; this broker keeps its metadata there")
+    if cluster_id is not None and re.fullmatch(r"[A-Za-z0-9_+/=-]{1,64}", cluster_id) is None:
+        raise ConfigError(f"{cluster_id!r} is no cluster id; it has 22 letters, digits, '-' and '_'")
+    files = OpenFiles()
+    managers = [
+        LogDirectory(
+            directory,
+            node_id=config.node_id,
+            cluster_id=cluster_id,
+            retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
+            recovery_point_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
+            log_start_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
+            high_watermark_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
+            producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+            producer_id_check_interval_ms=config.get_int("producer.id.expiration.check.interval.ms"),
+            cleaner_pool=cleaner_pool,
+            files=files,
+        )
+        for directory in directories
+    ]
+    return LogManager(managers, metadata)

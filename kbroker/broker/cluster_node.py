@@ -1,0 +1,338 @@
+"""The composition root of a node of a cluster: one broker that others know through ZooKeeper.
+
+Owns the parts' order of birth and death in a cluster (Apache Kafka 3.9: KafkaServer), and what they know of each other.
+Never reads a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Self
+from uuid import UUID
+
+from kbroker import handlers
+from kbroker.broker.base_node import Node, log_dirs, topic_defaults
+from kbroker.broker.controlled_shutdown import shut_down_controlled
+from kbroker.broker.dynamic_configs import configure_dirs
+from kbroker.broker.membership import Membership, connect, prepare
+from kbroker.broker.periodic_work import PeriodicWork
+from kbroker.clock import Clock, SystemClock
+from kbroker.cluster_state import TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
+from kbroker.config.model import ConfigError
+from kbroker.config.server_config import BrokerConfig
+from kbroker.controller.cluster.cluster_controller import ClusterController
+from kbroker.controller.cluster.config import ControllerConfig
+from kbroker.controller.member.entity_configs import EntityConfigs
+from kbroker.controller.member.metadata import MemberMetadata
+from kbroker.controller.member.registration import BrokerRegistration
+from kbroker.controller.tree.znode import Denied, MetadataTree, Unreachable
+from kbroker.controller.znodes import Endpoint, Registration, Unreadable
+from kbroker.handlers.services import ClusterServices, in_cluster
+from kbroker.log.cleaner.settings import cleaner_settings
+from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.directories.log_manager import LogManager
+from kbroker.log.log_config import LogConfig
+from kbroker.network.server import bind, server_limits
+from kbroker.peers.by_node import PeersByNode
+from kbroker.peers.connection import TcpPeers
+from kbroker.replica_manager.config import replication_config
+from kbroker.replica_manager.manager import ReplicaManager
+from kbroker.replicas import Replicas, topic_settings
+from kbroker.txn.marker_sender import Target
+from kbroker.txn.other_coordinators import OtherCoordinators
+from kbroker.txn.peer_markers import MarkerTargets
+from kbroker.txn.producer_id_blocks import ProducerIdBlocks
+
+log = logging.getLogger(__name__)
+
+_FIRST_NEWS_SECONDS = 10.0
+"""For so long a start waits until the controller has told which brokers live."""
+
+
+class ClusterNode(Node):
+    """One running broker of a cluster, inside an event loop; `ClusterNode.start` makes one."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        logs: LogManager,
+        cleaner_pool: WorkerPool,
+        tree: MetadataTree,
+        configs: EntityConfigs,
+    ) -> None:
+        """Put the parts together over logs and configs that are loaded. None of them does anything yet."""
+        peers = TcpPeers()
+        self.peers = peers
+        self.tree = tree
+        self._configs = configs
+        self.registration = BrokerRegistration(tree, config.node_id, config.get_int("zookeeper.session.timeout.ms"))
+        self.controller = ClusterController(config.node_id, tree, peers, clock, controller_config(config))
+        metadata = MemberMetadata(
+            tree, configs, logs.cluster_id, topic_defaults(config), lambda: self.controller.is_active
+        )
+        self.member = metadata
+        call_soon = asyncio.get_running_loop().call_soon
+        replicas = Replicas(config.node_id, logs, partial(topic_settings, config), clock, call_soon)
+        replicas.is_elsewhere = lambda topic, index: metadata.state.partition(topic, index) is not None
+        self.replica_manager = ReplicaManager(
+            config.node_id,
+            replicas,
+            peers,
+            clock,
+            replication_config(config),
+            broker_epoch=self._broker_epoch,
+            endpoint_of=self.endpoint_of,
+            live_brokers=lambda: metadata.state.brokers,
+            controller_endpoint=self.controller_endpoint,
+            topic_configs=partial(configs.of, "topics"),
+        )
+        timeout_ms = config.get_int("request.timeout.ms")
+        self._ways = PeersByNode(peers, self.endpoint_of, str(config.node_id))
+        cluster = ClusterServices(
+            broker_epoch=self._broker_epoch,
+            metadata=metadata,
+            replica_manager=self.replica_manager,
+            controller=self.controller,
+            other_coordinators=OtherCoordinators(config.node_id, self._coordinator_of, self._ways, timeout_ms),
+        )
+        self._blocks = ProducerIdBlocks(
+            config.node_id, self._broker_epoch, lambda: metadata.state.controller_id, self._ways, clock, timeout_ms
+        )
+        super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster)
+        self._marker_targets = MarkerTargets(config.node_id, self.markers, self._ways, timeout_ms)
+        self._membership = Membership(tree, self.registration, [self.controller, self], self._fail)
+        self.periodic_work = PeriodicWork(clock, logs, cleaner_pool, replicas, self.groups, self.transactions)
+
+    @classmethod
+    async def start(
+        cls,
+        config: BrokerConfig,
+        clock: Clock | None = None,
+        cluster_id: str | None = None,
+        tree: MetadataTree | None = None,
+    ) -> Self:
+        """Reach ZooKeeper, load what is on disk, register, then serve; with `cluster_id` refuse any other cluster.
+
+        `tree` takes ZooKeeper's place where the whole cluster lives in one process.
+        Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
+        """
+        clock = clock or SystemClock()
+        handlers.load_all(in_cluster=True)
+        async with AsyncExitStack() as parts:
+            # First, so that a start that fails for an address in use leaves nothing on the disk.
+            limits = server_limits(config)
+            bound = [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
+            tree = tree or await connect(config)
+            parts.push_async_callback(tree.close)
+            try:
+                return await cls._join(config, clock, cluster_id, tree, bound, parts)
+            except (Unreachable, Denied, Unreadable) as error:
+                raise ConfigError(str(error)) from None
+
+    @classmethod
+    async def _join(
+        cls,
+        config: BrokerConfig,
+        clock: Clock,
+        cluster_id: str | None,
+        tree: MetadataTree,
+        bound: list[socket.socket],
+        parts: AsyncExitStack,
+    ) -> Self:
+        known = await prepare(tree)
+        if cluster_id not in (None, known):
+            raise ConfigError(f"{config['zookeeper.connect']} belongs to cluster {known}, not to cluster {cluster_id}")
+        configs = EntityConfigs(tree, clock)
+        await configs.load()
+        parts.callback(configs.close)
+        config.set_dynamic(configs.of("brokers", ""), configs.of("brokers", str(config.node_id)))
+        cleaner_pool = WorkerPool(cleaner_settings(config))
+        parts.callback(cleaner_pool.close)
+        logs = log_dirs(config, known, cleaner_pool)
+        logs.open()
+        parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
+        configure_dirs(logs, config)
+        await _load(logs, configs, config, clock)
+        node = cls(config, clock, logs, cleaner_pool, tree, configs)
+        cluster = in_cluster(node.services)
+        parts.push_async_callback(node.controller.close)
+        parts.callback(node._membership.close)
+        parts.push_async_callback(node.server.close)
+        parts.callback(node.replicas.close)
+        parts.callback(node.replica_manager.close)
+        parts.callback(node.member.close)
+        parts.callback(node.groups.close)
+        parts.callback(node.transactions.close)
+        parts.callback(node._blocks.close)
+        parts.callback(node._marker_targets.close)
+        parts.callback(cluster.other_coordinators.close)
+        parts.callback(node._ways.close)
+        await node._begin(bound)
+        parts.callback(node.periodic_work.close)
+        parts.push_async_callback(node._leave)
+        node._parts = parts.pop_all()
+        log.info("[KafkaServer id=%d] started", node.node_id)
+        return node
+
+    async def _begin(self, bound: list[socket.socket]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def advance_moves() -> None:
+            """Called on the thread of a move; the loop may be gone by then."""
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
+
+        self.logs.wake = advance_moves
+        self.logs.on_fatal = self._fail
+        self.logs.on_moved = self.replicas.replace_log
+        self.logs.on_offline = lambda keys: loop.call_soon(self.replica_manager.lose, keys)
+        self.member.subscribe(self.groups.on_cluster_state)
+        self.member.subscribe(self._coordinators.follow)
+        self.member.subscribe(self._follow)
+        self._configs.follow(self.member.configs_changed)
+        endpoint = await self._listen(bound)
+        await self._membership.begin(self._registered_as(endpoint))
+        self.replica_manager.begin()
+        await self.controller.start()
+        # A client that comes now finds the cluster.
+        await self.heard_of([self.node_id], _FIRST_NEWS_SECONDS)
+        self.periodic_work.begin(self.bootstrap_servers)
+
+    def _registered_as(self, endpoint: BrokerEndpoint) -> Registration:
+        protocols = {each.name: "PLAINTEXT" for each in self.config.listeners.bind}
+        return Registration(
+            tuple(Endpoint(name, *address) for name, address in endpoint.listeners.items()),
+            protocols,
+            endpoint.rack,
+            self.clock.now_ms(),
+        )
+
+    async def heard_of(self, brokers: Collection[int], seconds: float) -> bool:
+        """Wait until the controller has told this broker that all these live; return False after so many seconds."""
+        told = asyncio.Event()
+
+        def look(*_states: ClusterState) -> None:
+            if self.member.state.brokers.keys() >= set(brokers):
+                told.set()
+
+        self.member.subscribe(look)
+        look()
+        try:
+            async with asyncio.timeout(seconds):
+                await told.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.member.unsubscribe(look)
+        return True
+
+    async def kill(self) -> None:
+        """End as a process does that is killed: nobody is told, nothing is flushed, connections break."""
+        await self.tree.close()
+        self.server.abort()
+        self.logs.close(clean=False)  # the second close, which would be a clean one, finds nothing to do
+        await self.stop()
+
+    async def _leave(self) -> None:
+        self.replica_manager.stop_fetching()
+        await shut_down_controlled(self.config, self.peers, self._broker_epoch, self.controller_endpoint)
+
+    # --- what the parts ask
+
+    def _broker_epoch(self) -> int:
+        return self.registration.epoch
+
+    def endpoint_of(self, broker_id: int) -> tuple[str, int] | None:
+        """Return where a broker is reached by other brokers; None where it does not live, as far as is known."""
+        broker = self.member.state.brokers.get(broker_id)
+        return None if broker is None else broker.listeners.get(inter_broker_listener(self.config))
+
+    def controller_endpoint(self) -> tuple[str, int] | None:
+        """Return where the controller is reached by other brokers; None while none is known."""
+        return self.endpoint_of(self.member.state.controller_id)
+
+    def _marker_target(self, node_id: int) -> Target | None:
+        return self._marker_targets.of(node_id)
+
+    def _coordinator_of(self, transactional_id: str) -> int | None:
+        """Return the broker that coordinates a transactional id; None for none."""
+        partition = self.member.state.partition(TRANSACTIONS_TOPIC, self.transactions.partition_for(transactional_id))
+        return None if partition is None or partition.leader < 0 else partition.leader
+
+    # --- what changes
+
+    def expired(self) -> None:
+        """The session on ZooKeeper is gone; what is led here is led on until others hear of it."""
+
+    def renewed(self) -> None:
+        """Another session has begun: what changed meanwhile is read."""
+        self._configs.look()
+
+    def _reconfigure(self, _state: ClusterState) -> None:
+        self.replica_manager.reconfigure()
+
+    def _follow(self, old: ClusterState, new: ClusterState) -> None:
+        """Let changed configs reach the parts, and the groups hear of topics that are gone."""
+        self._dynamic_configs.follow(old, new)
+        if old.topics is new.topics:
+            return
+        changed = {
+            name
+            for name, topic in new.topics.items()
+            if (known := old.topics.get(name)) is not topic and known is not None and known.configs != topic.configs
+        }
+        if changed:
+            self.replica_manager.reconfigure(changed)
+        gone = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
+        if gone:
+            self.groups.on_topics_deleted(gone)
+
+
+def inter_broker_listener(config: BrokerConfig) -> str:
+    """Return the name of the listener over which brokers talk to each other."""
+    name = config.get_optional_str("inter.broker.listener.name")
+    return name.upper() if name else config.get_str("security.inter.broker.protocol")
+
+
+def controller_config(config: BrokerConfig) -> ControllerConfig:
+    """Return what a broker's configuration says to its controller."""
+    return ControllerConfig(
+        inter_broker_listener=inter_broker_listener(config),
+        unclean_leader_election=config.get_bool("unclean.leader.election.enable"),
+        delete_topics=config.get_bool("delete.topic.enable"),
+        auto_rebalance=config.get_bool("auto.leader.rebalance.enable"),
+        imbalance_percentage=config.get_int("leader.imbalance.per.broker.percentage"),
+        imbalance_check_seconds=config.get_int("leader.imbalance.check.interval.seconds"),
+        socket_timeout_ms=config.get_int("controller.socket.timeout.ms"),
+    )
+
+
+async def _load(logs: LogManager, configs: EntityConfigs, config: BrokerConfig, clock: Clock) -> None:
+    """Open every log. After a crash this may take minutes, in which signals are to be heard."""
+
+    def settings(topic: str) -> LogConfig:
+        own: Mapping[str, str] = configs.of("topics", topic)
+        return topic_settings(config, TopicState(topic, b"", (), own)).log
+
+    def belongs(_topic: str, _partition: int, _topic_id: UUID | None) -> bool:
+        """What is there may be assigned to this broker: the controller tells later what is to be deleted."""
+        return True
+
+    load = partial(logs.load, settings, clock.now_ms(), belongs)
+    if logs.was_clean:
+        load()
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="loading") as pool:
+        try:
+            await asyncio.get_running_loop().run_in_executor(pool, load)
+        except asyncio.CancelledError:
+            logs.stop_loading()  # or the pool's end would hold the loop up until all is read
+            raise

@@ -1,0 +1,68 @@
+"""Dynamic broker configs on their way to the parts of a broker.
+
+Owns which part hears of which key that can change while the broker runs. Never validates: who stores a config does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from kbroker.cluster_state import ClusterState
+from kbroker.config.model import ALL_DIRS
+from kbroker.config.server_config import BrokerConfig
+from kbroker.group_coordinator.coordinator import GroupCoordinator
+from kbroker.log.cleaner.settings import cleaner_settings
+from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.directories.log_manager import LogManager
+from kbroker.network.server import Server, server_limits
+
+
+class DynamicConfigs:
+    """Lets changed broker configs reach the topics whose defaults they are, the logs and the connections."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        logs: LogManager,
+        cleaner_pool: WorkerPool,
+        reconfigure: Callable[[ClusterState], None],
+        groups: GroupCoordinator,
+        server: Server,
+    ) -> None:
+        """`reconfigure` lets topics take over changed defaults."""
+        self._config = config
+        self._logs = logs
+        self._cleaner_pool = cleaner_pool
+        self._reconfigure = reconfigure
+        self._groups = groups
+        self._server = server
+
+    def follow(self, old: ClusterState, new: ClusterState) -> bool:
+        """Do so where the broker configs in the cluster's state have changed; return whether any value has."""
+        config = self._config
+        if old.broker_configs is new.broker_configs or not take_configs(config, new):
+            return False
+        self._reconfigure(new)
+        configure_dirs(self._logs, config)
+        self._cleaner_pool.settings = cleaner_settings(config)
+        self._logs.change_cleaning_rate()
+        self._logs.set_producer_id_expiration(config.get_int("producer.id.expiration.ms"))
+        self._groups.set_assignment_interval(config.get_int("group.consumer.assignment.interval.ms"))
+        self._server.limits = server_limits(config)
+        return True
+
+
+def take_configs(config: BrokerConfig, state: ClusterState) -> bool:
+    """Take the dynamic configs of this broker into its configuration; return whether any value changed."""
+    own = state.broker_configs.get(str(config.node_id), {})
+    return bool(config.set_dynamic(state.broker_configs.get("", {}), own))
+
+
+def configure_dirs(logs: LogManager, config: BrokerConfig) -> None:
+    """Tell the log directories what may change while they are open."""
+    cordoned = config.get_list("cordoned.log.dirs")
+    logs.cordoned = frozenset(each if each == ALL_DIRS else os.path.abspath(each) for each in cordoned)
+    logs.move_bytes_per_second = config.get_int("replica.alter.log.dirs.io.max.bytes.per.second")
+    for manager in logs.managers:
+        manager.recovery_threads = config.get_int("num.recovery.threads.per.data.dir")

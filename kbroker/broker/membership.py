@@ -1,0 +1,146 @@
+"""A broker's standing in ZooKeeper: connected, registered, and again so after its session has expired.
+
+Owns the session and what is done when it ends and when another begins. Never reads what others have written there:
+the controller, the configs and the registration do. (Apache Kafka 3.9: KafkaServer, KafkaController's zk callbacks.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from kbroker.config.model import ConfigError
+from kbroker.config.server_config import BrokerConfig
+from kbroker.controller import znodes
+from kbroker.controller.member.registration import BrokerRegistration
+from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Reason, Refused, Session, Unreachable
+from kbroker.controller.tree.zookeeper import ZooKeeperTree
+from kbroker.controller.znodes import CLUSTER_ID, PERSISTENT, ClusterId, Registration, Unreadable
+from kbroker.protocol.wire import new_uuid, uuid_text
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.1
+
+
+class FollowsSession(Protocol):
+    """Who has to do something when the session ends, and when there is another: the controller."""
+
+    def expired(self) -> None:
+        """The session is gone, and with it whatever it had made as ephemeral."""
+
+    def renewed(self) -> None:
+        """Another session has begun, and this broker is registered again."""
+
+
+async def connect(config: BrokerConfig) -> ZooKeeperTree:
+    """Reach ZooKeeper. Raises ConfigError where it does not answer in time, or does not let this broker in."""
+    timeout = config.get_int("zookeeper.session.timeout.ms")
+    patience = config.get_optional_int("zookeeper.connection.timeout.ms") or timeout
+    try:
+        return await ZooKeeperTree.connect(config.get_str("zookeeper.connect"), timeout, patience)
+    except Unreachable as error:
+        raise ConfigError(f"{error} within {patience} ms") from None
+
+
+async def prepare(tree: MetadataTree) -> str:
+    """Make the znodes that every broker makes where they are missing; return the cluster's id, a new one if need be.
+
+    Raises ConfigError for a cluster id that cannot be read, Unreachable, Denied.
+    """
+    for path in PERSISTENT:
+        await _ensure(tree, path)
+    while True:
+        node = await tree.get(CLUSTER_ID)
+        if node is not None:
+            try:
+                return znodes.read(CLUSTER_ID, node.data, ClusterId.decode).id
+            except Unreadable as error:
+                raise ConfigError(str(error)) from None
+        await _ensure(tree, CLUSTER_ID.rpartition("/")[0])
+        try:
+            await tree.commit([Create(CLUSTER_ID, ClusterId(uuid_text(new_uuid())).encode())])
+        except Refused as refused:
+            if refused.reason is not Reason.NODE_EXISTS:  # else another broker was first
+                raise
+
+
+async def _ensure(tree: MetadataTree, path: str) -> None:
+    parts = path.strip("/").split("/")
+    for depth in range(1, len(parts) + 1):
+        each = "/" + "/".join(parts[:depth])
+        if await tree.get(each) is None:
+            try:
+                await tree.commit([Create(each)])
+            except Refused as refused:
+                if refused.reason is not Reason.NODE_EXISTS:
+                    raise
+
+
+class Membership:
+    """Keeps one broker registered. `fail(text)` hears that it cannot be any more."""
+
+    def __init__(
+        self,
+        tree: MetadataTree,
+        registration: BrokerRegistration,
+        followers: list[FollowsSession],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._tree = tree
+        self._registration = registration
+        self._followers = followers
+        self._fail = fail
+        self._what: Registration | None = None
+        self._session = 0
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def begin(self, what: Registration) -> None:
+        """Register, and stay registered. Raises ConfigError, Unreachable."""
+        self._session = self._tree.session_id
+        await self._registration.register(what)
+        self._what = what
+        self._tree.listen(self._hear)
+        if self._tree.session_id != self._session:
+            self._hear(Session.LIVE)
+
+    def close(self) -> None:
+        """Let the session end without doing anything about it."""
+        self._what = None
+        if self._renewing is not None:
+            self._renewing.cancel()
+
+    def _hear(self, what: Session) -> None:
+        if self._what is None:
+            return
+        if what is Session.UNREACHABLE:
+            log.warning("ZooKeeper is not reachable")
+        if what is Session.EXPIRED:
+            log.warning("the session on ZooKeeper has expired; this broker registers again once there is another")
+            self._registration.epoch = -1
+            for follower in self._followers:
+                follower.expired()
+        if what is Session.LIVE and self._tree.session_id != self._session and self._renewing is None:
+            self._session = self._tree.session_id
+            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+
+    async def _renew(self) -> None:
+        """Register by the session that is live now; if that goes, too, by the one after it."""
+        try:
+            while self._what is not None:
+                session = self._session = self._tree.session_id
+                try:
+                    await self._registration.register(self._what)
+                except Unreachable:
+                    await asyncio.sleep(_RETRY_SECONDS)
+                    continue
+                if session == self._tree.session_id:
+                    break
+            for follower in self._followers:
+                follower.renewed()
+        except (ConfigError, Denied, Refused) as error:
+            self._fail(f"this broker cannot be registered again: {error}")
+        finally:
+            self._renewing = None

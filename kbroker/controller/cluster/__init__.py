@@ -1,0 +1,1 @@
+"""The controller of a cluster on a metadata tree: one broker decides, the others are told."""

@@ -1,0 +1,84 @@
+"""What one decision of the controller means for every broker, gathered and then handed to the channels.
+
+Owns the order in which a broker is told: LeaderAndIsr, UpdateMetadata, StopReplica. A partition is told as it is when
+the batch goes off. Never writes and never decides. (ControllerBrokerRequestBatch.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbroker.controller.cluster import requests
+from kbroker.controller.cluster.channels import Channels
+from kbroker.controller.cluster.context import Context, Partition
+from kbroker.controller.cluster.outgoing import Leaderships, Metadata, Stops
+from kbroker.controller.cluster.pacing import paced
+from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
+from kbroker.protocol.messages.stop_replica import StopReplicaPartitionState
+from kbroker.protocol.messages.update_metadata import UpdateMetadataPartitionState
+
+
+class Batch:
+    """Gathers, until `send`."""
+
+    def __init__(self, context: Context, channels: Channels) -> None:
+        self._context = context
+        self._channels = channels
+        self._leaderships: dict[int, dict[Partition, bool]] = {}
+        self._stops: dict[int, dict[Partition, bool]] = {}
+        self._informed: set[int] = set()
+        self._metadata: dict[Partition, None] = {}
+
+    def leadership(self, brokers: Iterable[int], partition: Partition, *, is_new: bool = False) -> None:
+        """Tell replicas who leads their partition; every live broker hears of it, too."""
+        for broker in brokers:
+            told = self._leaderships.setdefault(broker, {})
+            told[partition] = is_new or told.get(partition, False)
+        self.metadata((partition,))
+
+    def metadata(self, partitions: Iterable[Partition] = (), brokers: Iterable[int] | None = None) -> None:
+        """Tell brokers, all of them if none are named, which brokers live, and about partitions."""
+        self._informed.update(self._context.brokers if brokers is None else brokers)
+        self._metadata.update(dict.fromkeys(partitions))
+
+    def stop(self, broker: int, partition: Partition, *, delete: bool) -> None:
+        """Tell a broker to stop its replica."""
+        told = self._stops.setdefault(broker, {})
+        told[partition] = delete or told.get(partition, False)
+
+    async def send(self) -> None:
+        """Hand everything over; brokers that are not registered are told nothing."""
+        context = self._context
+        for broker, told in self._leaderships.items():
+            if broker in context.brokers and (parts := await self._leadership_parts(told)):
+                self._channels.put(broker, Leaderships(parts))
+        informed = [broker for broker in self._informed if broker in context.brokers]
+        if informed:
+            update = Metadata(await self._metadata_parts(), requests.live_brokers(context.brokers))
+            for broker in informed:
+                self._channels.put(broker, update)
+        for broker, stopped in self._stops.items():
+            if broker in context.brokers:
+                self._channels.put(broker, Stops(await self._stop_parts(stopped)))
+
+    async def _leadership_parts(self, told: dict[Partition, bool]) -> dict[Partition, LeaderAndIsrPartitionState]:
+        parts = {}
+        async for partition, is_new in paced(told.items()):
+            state, replicas = self._context.states.get(partition), self._context.replicas(partition)
+            if state is not None and replicas is not None:
+                parts[partition] = requests.leadership(partition[1], state, replicas, is_new=is_new)
+        return parts
+
+    async def _metadata_parts(self) -> dict[Partition, UpdateMetadataPartitionState]:
+        parts = {}
+        async for partition in paced(self._metadata):
+            part = requests.metadata(self._context, partition)
+            if part is not None:
+                parts[partition] = part
+        return parts
+
+    async def _stop_parts(self, stopped: dict[Partition, bool]) -> dict[Partition, StopReplicaPartitionState]:
+        parts = {}
+        async for partition, delete in paced(stopped.items()):
+            parts[partition] = requests.stop(self._context, partition, delete=delete)
+        return parts

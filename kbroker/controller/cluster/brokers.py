@@ -1,0 +1,155 @@
+"""Brokers that come, go, come back under another epoch, or change their addresses.
+
+Owns what follows from it for partitions: elections, in-sync replicas, and what the brokers are told, in this order
+(KafkaController.onBrokerStartup, onBrokerFailure). A broker is one registration: its znode's creation is its epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from kbroker.controller.cluster import deletion, reassignment
+from kbroker.controller.cluster.context import LiveBroker, Partition
+from kbroker.controller.cluster.pacing import all_of, paced
+from kbroker.controller.cluster.partitions import bring_online, mark_leaderless, take_out
+from kbroker.controller.cluster.term import Term
+from kbroker.controller.znodes import BROKER_IDS, Registration, Unreadable, read
+
+log = logging.getLogger(__name__)
+
+
+async def read_brokers(term: Term) -> dict[int, LiveBroker]:
+    """Return the brokers that are registered, and watch for those that come and go, and for changes of the new ones."""
+    names = await term.tree.children(BROKER_IDS, lambda: term.put("brokers", lambda: look(term)))
+    numbers = [int(name) for name in names if name.isdecimal()]
+    found = await all_of(numbers, lambda number: _read(term, number))
+    return {number: broker for number, broker in zip(numbers, found, strict=True) if broker is not None}
+
+
+async def _read(term: Term, number: int) -> LiveBroker | None:
+    path = f"{BROKER_IDS}/{number}"
+    # Of one that is known already, the watch that was set then has not gone off.
+    watch = (
+        None if number in term.context.brokers else lambda: term.put(("broker", number), lambda: _again(term, number))
+    )
+    found = await term.tree.get(path, watch)
+    if found is None:
+        return None
+    try:
+        return LiveBroker(found.stat.created, read(path, found.data, Registration.decode))
+    except Unreadable as error:
+        log.error("%s: the broker is taken for dead", error)
+        return None
+
+
+async def look(term: Term) -> None:
+    """Find out who has come and gone."""
+    known = dict(term.context.brokers)
+    live = await read_brokers(term)
+    new = {number: broker for number, broker in live.items() if number not in known}
+    dead = [number for number in known if number not in live]
+    again = {number: live[number] for number in known.keys() & live if live[number].epoch > known[number].epoch}
+    if not new and not dead and not again:
+        return
+    log.info("Brokers that came: %s, went: %s, came back: %s", sorted(new), sorted(dead), sorted(again))
+    for number in (*dead, *again):
+        term.channels.close(number)
+    if new:
+        await _started(term, new)
+    if again:
+        for number in again:
+            del term.context.brokers[number]
+        await _failed(term, again)
+        for number in again:
+            await _watch(term, number)
+        await _started(term, again)
+    if dead:
+        for number in dead:
+            del term.context.brokers[number]
+        await _failed(term, dead)
+
+
+async def _watch(term: Term, number: int) -> None:
+    await term.tree.get(f"{BROKER_IDS}/{number}", lambda: term.put(("broker", number), lambda: _again(term, number)))
+
+
+def open_channel(term: Term, number: int) -> None:
+    """Begin to tell a broker what it has to know."""
+    config = term.config
+    listeners = config.controller_listener, config.inter_broker_listener
+    term.channels.open(number, term.context.brokers[number], listeners, config.socket_timeout_ms)
+
+
+async def _started(term: Term, started: dict[int, LiveBroker]) -> None:
+    """Tell those who were there of the new ones, and these of everything; elect for what had nobody."""
+    context = term.context
+    others = list(context.brokers)
+    context.brokers.update(started)
+    for number in started:
+        context.failed_dirs.pop(number, None)
+        open_channel(term, number)
+    await term.tell(brokers=others)
+    known = [partition async for partition in paced(list(context.states)) if not context.is_deleted(partition[0])]
+    await term.tell(known, started)
+    batch = term.batch()
+    hosted: dict[str, None] = {}
+    for number in started:
+        async for partition in paced(list(context.on_broker(number))):
+            hosted[partition[0]] = None
+            if partition in context.states and not context.is_deleted(partition[0]):
+                batch.leadership((number,), partition)
+    await batch.send()
+    await bring_online(term)
+    for number in started:
+        await reassignment.resume(term, target_on=number)
+    await deletion.resume(term, hosted)
+
+
+async def _failed(term: Term, dead: Collection[int]) -> None:
+    context = term.context
+    for number in dead:
+        context.failed_dirs.pop(number, None)
+        context.leaving.discard(number)
+    await replicas_offline(term, {number: list(context.on_broker(number)) for number in dead})
+
+
+async def replicas_offline(term: Term, replicas: dict[int, list[Partition]]) -> None:
+    """Do without replicas, by broker: elect for those that led, and take all out of the in-sync ones."""
+    context = term.context
+    await mark_leaderless(term, context.states)
+    elected = await bring_online(term)
+    told = bool(elected)
+    for number, partitions in replicas.items():
+        await deletion.broker_gone(term, number, partitions)
+        kept = [partition async for partition in paced(partitions) if not context.is_deleted(partition[0])]
+        batch = term.batch()
+        await take_out(term, number, kept, batch)
+        await batch.send()
+        told = told or bool(kept)
+    if not told:
+        await term.tell()
+
+
+async def _again(term: Term, number: int) -> None:
+    """Take over changed addresses of a broker."""
+    known = term.context.brokers.get(number)
+    if known is None:
+        return
+    path = f"{BROKER_IDS}/{number}"
+    found = await term.tree.get(path, lambda: term.put(("broker", number), lambda: _again(term, number)))
+    if found is None or found.stat.created != known.epoch:
+        return  # it goes, or has come back: the watch on all of them tells
+    try:
+        registration = read(path, found.data, Registration.decode)
+    except Unreadable as error:
+        log.error("%s: the broker is taken for what it was", error)
+        return
+    changed = LiveBroker(known.epoch, registration)
+    if changed == known:
+        return
+    term.context.brokers[number] = changed
+    listener = term.config.controller_listener
+    if changed.at(listener) != known.at(listener):
+        term.channels.move(number, changed, listener)
+    await term.tell()

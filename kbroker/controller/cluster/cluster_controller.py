@@ -1,0 +1,369 @@
+"""A broker's controller: it watches who is elected, is elected itself, and then decides for the cluster.
+
+Owns election and resignation, the queue of what the controller has to do, and the answers to other brokers and clients.
+What is decided stands in the other modules of this package; all of it happens in one task, one event after the other.
+Never registers the broker, and never begins or ends the session: whoever owns the tree does, and tells.
+(Apache Kafka 3.9: KafkaController on ZooKeeper.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from kbroker.clock import Clock
+from kbroker.controller.cluster import (
+    deletion,
+    in_sync,
+    leader_elections,
+    log_dirs,
+    partitions,
+    producer_ids,
+    reassignment,
+    shutdown,
+)
+from kbroker.controller.cluster.assignment import Replicas
+from kbroker.controller.cluster.channels import Channels
+from kbroker.controller.cluster.config import ControllerConfig
+from kbroker.controller.cluster.context import Context, Partition
+from kbroker.controller.cluster.event_queue import Event, EventQueue
+from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree, Sleep, SteadyTree, claim
+from kbroker.controller.cluster.outgoing import Leaderships, Outgoing, Stops
+from kbroker.controller.cluster.takeover import take_over
+from kbroker.controller.cluster.term import Term
+from kbroker.controller.tree.znode import Delete, Denied, MetadataTree, Refused, Session, Unreachable
+from kbroker.controller.znodes import CONTROLLER, Unreadable
+from kbroker.peers.interface import Peers
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from kbroker.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_FIRST_REBALANCE_SECONDS = 5
+_RETRY_SECONDS = 1.0
+
+
+class ClusterController:
+    """The controller's part of a broker, active or not."""
+
+    def __init__(
+        self,
+        node_id: int,
+        tree: MetadataTree,
+        peers: Peers,
+        clock: Clock,
+        config: ControllerConfig,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.node_id = node_id
+        self._tree = tree
+        self._peers = peers
+        self._clock = clock
+        self._config = config
+        self._sleep = sleep
+        self._queue = EventQueue()
+        self._steady = SteadyTree(tree, sleep)
+        self._term: Term | None = None
+        self._worker: asyncio.Task[None] | None = None
+        self._rebalancing: asyncio.Task[None] | None = None
+        tree.listen(self._session_changed)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._term is not None
+
+    @property
+    def epoch(self) -> int:
+        """Return the controller epoch of this broker's term, 0 while it is not the controller."""
+        return 0 if self._term is None else self._term.epoch
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all is done that is known, and all live brokers have answered what they were told."""
+        if not self._queue.is_idle:
+            return False
+        return self._term is None or all(map(self._term.channels.has_told, self._term.context.brokers))
+
+    async def start(self) -> None:
+        """Watch who is the controller from now on, and be it where there is none. The broker is registered before."""
+        self._steady = SteadyTree(self._tree, self._sleep)
+        self._worker = asyncio.ensure_future(self._work())
+        self._put_look()
+
+    async def close(self) -> None:
+        """Decide nothing any more, and tell nobody anything; with the end of the session somebody else is elected."""
+        self._steady.end()
+        self._queue.clear()
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        self._leave()
+
+    def expired(self) -> None:
+        """Take in that the session is gone, and what it held with it: nothing of its time is done any more."""
+        self._steady.end()
+        self._queue.clear()
+        self._leave()
+
+    def renewed(self) -> None:
+        """Take in that the broker has registered itself in a new session: there may be a new election."""
+        self.expired()
+        self._steady = SteadyTree(self._tree, self._sleep)
+        self._put_look()
+
+    def configure(self, config: ControllerConfig) -> None:
+        """Take over changed configs; where partitions may be led uncleanly now, they are."""
+        before, self._config = self._config, config
+        term = self._term
+        if term is None:
+            return
+        term.config = config
+        if config.unclean_leader_election and not before.unclean_leader_election:
+            term.put("unclean", lambda: _bring_online(term))
+
+    def unclean_election_enabled(self, topic: str) -> None:
+        """Take in that a topic's partitions may be led uncleanly now (its config was changed)."""
+        term = self._term
+        if term is not None:
+            term.put(("unclean", topic), lambda: _bring_online(term, topic))
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Grant a leader other in-sync replicas, or not. Raises ApiError."""
+
+        async def work(term: Term) -> AlterPartitionResponse:
+            response = await in_sync.alter_partition(term, request)
+            if term.context.moving:
+                term.put(None, lambda: in_sync.complete_reassignments(term, response))
+            return response
+
+        return await self._ask(work)
+
+    async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+        """Move away what a broker leads that is about to stop. Raises ApiError.
+
+        A controller that is not active answers STALE_CONTROLLER_EPOCH here.
+        """
+        try:
+            return await self._ask(lambda term: shutdown.controlled_shutdown(term, request))
+        except ApiError as error:
+            if error.code is ErrorCode.NOT_CONTROLLER:
+                raise ApiError(ErrorCode.STALE_CONTROLLER_EPOCH) from None
+            raise
+
+    async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
+        """Give a broker a block of producer ids. Raises ApiError."""
+        return await self._ask(lambda term: producer_ids.allocate_producer_ids(term, request))
+
+    async def elect_leaders(
+        self, kind: int, wanted: Collection[Partition]
+    ) -> Mapping[Partition, leader_elections.Elected]:
+        """Elect preferred leaders (kind 0), or any (1); return how that went.
+
+        Each partition has its new leader, or an ApiError: NOT_CONTROLLER for each where this broker is not active.
+        """
+        try:
+            return await self._ask(lambda term: leader_elections.elect_leaders(term, kind, wanted))
+        except ApiError as error:
+            return dict.fromkeys(wanted, error)
+
+    async def alter_reassignments(
+        self, asked: Mapping[Partition, Sequence[int] | None]
+    ) -> Mapping[Partition, ApiError | None]:
+        """Begin to move partitions to other replicas; None as replicas cancels. Raises ApiError."""
+        return await self._ask(lambda term: reassignment.alter(term, asked))
+
+    async def list_reassignments(self, wanted: Collection[Partition] | None) -> Mapping[Partition, Replicas]:
+        """Return what is being reassigned, of these partitions or of all. Raises ApiError."""
+
+        async def work(term: Term) -> Mapping[Partition, Replicas]:
+            return reassignment.going_on(term, wanted)
+
+        return await self._ask(work)
+
+    async def _ask(self, work: Callable[[Term], Awaitable[T]]) -> T:
+        if self._term is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+
+        async def begin() -> T:
+            if self._term is None:
+                raise ApiError(ErrorCode.NOT_CONTROLLER)
+            return await work(self._term)
+
+        return await self._queue.ask(begin)
+
+    async def _work(self) -> None:
+        while True:
+            event = await self._queue.next()
+            try:
+                event.succeed(await event.work())
+            except asyncio.CancelledError:
+                event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+                raise
+            except ApiError as error:
+                event.fail(error)
+            except ControllerMoved as moved:
+                log.info("Broker %d is the controller no longer: %s", self.node_id, moved)
+                self._leave()
+                self._put_look()
+                event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+            except Unreachable as gone:
+                self._session_over(event, gone)
+            except Exception:
+                log.exception("The controller could not do what it had to, and goes on")
+                event.fail(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _session_over(self, event: Event, gone: Unreachable) -> None:
+        """End the term with its session, unless another one lives already."""
+        log.info("Broker %d is not the controller: %s", self.node_id, gone)
+        event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+        if self._steady.session_id != self._tree.session_id or self._steady.is_ended:
+            self._leave()
+
+    def _session_changed(self, what: Session) -> None:
+        if what is Session.UNREACHABLE:
+            self._steady.disconnected()
+        elif what is Session.EXPIRED:
+            self.expired()
+        else:
+            self._steady.reconnected()
+
+    def _put_look(self) -> None:
+        self._queue.put(self._look, "election")
+
+    async def _look(self) -> None:
+        """Find out who is the controller, watch it, and be it where nobody is."""
+        while True:
+            found = await self._steady.get(CONTROLLER, self._put_look)
+            if found is not None and found.stat.owner != self._steady.session_id:
+                self._leave()
+                return
+            if found is not None and self._term is not None:
+                return
+            self._leave()
+            if found is not None:  # a term that ended otherwise than by its session has left it
+                await _remove(self._steady)
+            try:
+                tree = await claim(self._steady, self.node_id, self._clock.now_ms())
+            except (Unreadable, Denied) as error:
+                log.error("Broker %d cannot be elected: %s", self.node_id, error)
+                await self._sleep(_RETRY_SECONDS)
+                continue
+            if tree is not None:
+                await self._begin(tree)
+
+    async def _begin(self, tree: FencedTree) -> None:
+        """Begin a term; if that is not possible, let somebody else try."""
+        log.info("Broker %d is the controller, of epoch %d", self.node_id, tree.epoch)
+        context = Context()
+        channels = Channels((self.node_id, tree.epoch), context, self._peers, self._sleep, self._answered)
+        term = self._term = Term(self.node_id, tree, context, channels, self._config, self._put_for(tree))
+        try:
+            await take_over(term)
+        except (ControllerMoved, Unreachable):
+            raise
+        except Exception:
+            log.exception("Broker %d cannot be the controller, and lets somebody else try", self.node_id)
+            self._leave()
+            await _give_up(tree)
+            await self._sleep(_RETRY_SECONDS)
+            return
+        if self._term is term:
+            self._rebalancing = asyncio.ensure_future(self._rebalance(term))
+
+    def _put_for(self, tree: FencedTree) -> Callable[[Hashable, Callable[[], Awaitable[None]]], None]:
+        """Return how parts of a term let work wait; what comes after its end is not done."""
+
+        def put(key: Hashable, work: Callable[[], Awaitable[None]]) -> None:
+            async def if_still() -> None:
+                if self._term is not None and self._term.tree is tree:
+                    await work()
+
+            if self._term is not None and self._term.tree is tree:
+                self._queue.put(if_still, None if key is None else (tree.epoch, key))
+
+        return put
+
+    def _leave(self) -> None:
+        """End the term, if there is one."""
+        term, self._term = self._term, None
+        if self._rebalancing is not None:
+            self._rebalancing.cancel()
+            self._rebalancing = None
+        if term is not None:
+            term.channels.close_all()
+            log.info("Broker %d has resigned as controller of epoch %d", self.node_id, term.epoch)
+
+    def _answered(self, broker: int, broker_epoch: int, item: Outgoing, response: Any) -> None:
+        """Take in what a broker has answered; only storage errors and deletions matter."""
+        term = self._term
+        if term is None or response.error_code:
+            if response.error_code:
+                log.warning("Broker %d refused a request of the controller: error %d", broker, response.error_code)
+            if term is None or not isinstance(item, Stops):
+                return
+        live = term.context.brokers.get(broker)
+        if live is None or live.epoch != broker_epoch:
+            return
+        if isinstance(item, Leaderships):
+            self._leaderships_answered(term, broker, response)
+        elif isinstance(item, Stops):
+            _stops_answered(term, broker, item, response)
+
+    def _leaderships_answered(self, term: Term, broker: int, response: Any) -> None:
+        failed = broker in term.context.failed_dirs
+        usable: dict[Partition, bool] = {}
+        for topic in response.topics:
+            for each in topic.partition_errors:
+                is_lost = each.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+                if not is_lost and not (failed and each.error_code == 0):
+                    continue
+                name = term.context.names.get(topic.topic_id)
+                if name is not None:
+                    usable[name, each.partition_index] = not is_lost
+        if usable:
+            term.put(None, lambda: log_dirs.answered(term, broker, usable))
+
+    async def _rebalance(self, term: Term) -> None:
+        await self._sleep(_FIRST_REBALANCE_SECONDS)
+        while True:
+            if term.config.auto_rebalance:
+                term.put("rebalance", lambda: leader_elections.rebalance(term))
+            await self._sleep(term.config.imbalance_check_seconds)
+
+
+def _stops_answered(term: Term, broker: int, item: Stops, response: Any) -> None:
+    outcome = {}
+    errors = {(each.topic_name, each.partition_index): each.error_code for each in response.partition_errors}
+    for partition, part in item.parts.items():
+        if part.delete_partition and term.context.is_deleted(partition[0]):
+            outcome[partition] = not response.error_code and not errors.get(partition)
+    if outcome:
+        term.put(None, lambda: deletion.answered(term, broker, outcome))
+
+
+async def _bring_online(term: Term, topic: str | None = None) -> None:
+    of_topic = None
+    if topic is not None:
+        known = term.context.topics.get(topic)
+        of_topic = [] if known is None else [(topic, index) for index in known.partitions]
+    await partitions.bring_online(term, of_topic)
+
+
+async def _remove(tree: SteadyTree) -> None:
+    with suppress(Refused):
+        await tree.commit(Delete(CONTROLLER))
+
+
+async def _give_up(tree: FencedTree) -> None:
+    """Remove /controller, if it is still that of this term."""
+    try:
+        await tree.commit(Delete(CONTROLLER))
+    except (Refused, ControllerMoved):
+        log.info("Somebody else is the controller already")

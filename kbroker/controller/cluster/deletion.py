@@ -1,0 +1,158 @@
+"""Topics on their way out: brokers delete their replicas, then the topic's znodes go.
+
+Owns how far each deletion has come. A topic whose znode stands in /admin/delete_topics is told to be gone at once
+(leader -2); its replicas are deleted by the brokers that live; as long as one of them does not, or a reassignment of
+the topic goes on, the deletion waits. Its end is the removal of the topic's znodes, that in /admin/delete_topics last,
+so that another controller goes on with what is left. (TopicDeletionManager.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+
+from kbroker.controller.cluster.context import Deletion, Partition
+from kbroker.controller.cluster.pacing import all_of, paced
+from kbroker.controller.cluster.partitions import unled
+from kbroker.controller.cluster.term import Term
+from kbroker.controller.znodes import CONFIG, DELETE_TOPICS, topic_path
+
+log = logging.getLogger(__name__)
+
+Replica = tuple[Partition, int]
+
+
+async def look(term: Term) -> None:
+    """Read which topics are to be deleted, and watch for more. What does not exist need not be deleted."""
+    asked = await term.tree.children(DELETE_TOPICS, lambda: term.put("deletions", lambda: look(term)))
+    known = [topic for topic in asked if topic in term.context.topics]
+    refused = set(asked).difference(known)
+    if not term.config.delete_topics:
+        refused.update(known)
+        known = []
+    for topic in sorted(refused):
+        await term.tree.delete(f"{DELETE_TOPICS}/{topic}")
+    begun = [topic for topic in known if not term.context.is_deleted(topic)]
+    for topic in begun:
+        await enqueue(term, topic)
+    await _go_on(term, begun)
+
+
+async def begin(term: Term) -> None:
+    """Go on with the deletions that are known at the beginning of a term, and do what `look` does."""
+    await _go_on(term, list(term.context.deletions))
+    await look(term)
+
+
+async def enqueue(term: Term, topic: str) -> None:
+    """Begin to know that a topic is to be deleted."""
+    context = term.context
+    deletion = context.deletions[topic] = Deletion()
+    async for index in paced(list(context.topics[topic].partitions)):
+        partition = topic, index
+        if partition in context.moving or len(context.online(partition)) < len(context.assigned(partition)):
+            deletion.halted = True
+            log.info("The deletion of topic %s waits for a reassignment or for a broker", topic)
+            return
+
+
+def halt(term: Term, topics: Iterable[str]) -> None:
+    """Let deletions wait until they are resumed for their topics."""
+    for topic in topics:
+        deletion = term.context.deletions.get(topic)
+        if deletion is not None:
+            deletion.halted = True
+
+
+async def resume(term: Term, topics: Iterable[str]) -> None:
+    """Let the deletion of these topics wait no longer, where they are to be deleted."""
+    waited = [topic for topic in topics if topic in term.context.deletions]
+    for topic in waited:
+        term.context.deletions[topic].halted = False
+    await _go_on(term, waited)
+
+
+async def _go_on(term: Term, topics: Iterable[str]) -> None:
+    for topic in topics:
+        deletion = term.context.deletions[topic]
+        left = await _left(term, topic, deletion)
+        if not left:
+            await _finish(term, topic)
+        elif not deletion.asked and not deletion.halted:
+            await _ask(term, topic, deletion, left)
+
+
+async def _left(term: Term, topic: str, deletion: Deletion) -> list[Replica]:
+    """Return the replicas that are not known to be deleted."""
+    context = term.context
+    left = []
+    async for index in paced(list(context.topics[topic].partitions)):
+        partition = topic, index
+        left += [
+            (partition, broker) for broker in context.assigned(partition) if (partition, broker) not in deletion.done
+        ]
+    return left
+
+
+async def _ask(term: Term, topic: str, deletion: Deletion, left: Collection[Replica]) -> None:
+    """Let nobody lead the topic any more, and all brokers that live delete their replicas."""
+    context = term.context
+    partitions = list(dict.fromkeys(partition for partition, _ in left))
+    if not deletion.begun:
+        log.info("The deletion of topic %s begins", topic)
+        deletion.begun = True
+    await term.tell(partitions)
+    await unled(term, partitions)
+    context.offline.difference_update(partitions)
+    stopped, deleted = term.batch(), term.batch()
+    async for partition, broker in paced(left):
+        if not context.is_online(broker, partition, also_leaving=True):
+            deletion.halted = True
+            continue
+        stopped.stop(broker, partition, delete=False)
+        deleted.stop(broker, partition, delete=True)
+        deletion.asked.add((partition, broker))
+    await stopped.send()
+    await deleted.send()
+
+
+async def answered(term: Term, broker: int, outcome: dict[Partition, bool]) -> None:
+    """Take in which replicas a broker has deleted, and which it could not."""
+    topics: dict[str, None] = {}
+    async for partition, is_done in paced(outcome.items()):
+        deletion = term.context.deletions.get(partition[0])
+        replica = partition, broker
+        if deletion is None or replica not in deletion.asked:
+            continue
+        deletion.asked.discard(replica)
+        topics[partition[0]] = None
+        if is_done:
+            deletion.done.add(replica)
+        else:
+            log.error("Broker %d could not delete its replica of %s-%d: the deletion waits", broker, *partition)
+            deletion.halted = True
+    await _go_on(term, topics)
+
+
+async def broker_gone(term: Term, broker: int, partitions: Collection[Partition]) -> None:
+    """Wait with the deletion of these partitions: a broker that has replicas of them is gone, or their directory is."""
+    deletions = term.context.deletions
+    async for partition in paced(partitions):
+        deletion = deletions.get(partition[0])
+        if deletion is not None:
+            deletion.asked.discard((partition, broker))
+            if (partition, broker) not in deletion.done:
+                deletion.halted = True
+
+
+async def _finish(term: Term, topic: str) -> None:
+    """Remove the topic's znodes: all its brokers have deleted their replicas."""
+    tree = term.tree
+    partitions = f"{topic_path(topic)}/partitions"
+    indexes = await tree.children(partitions)
+    await all_of(indexes, lambda index: tree.delete_below(f"{partitions}/{index}"))
+    await tree.delete_below(topic_path(topic))
+    await tree.delete(f"{CONFIG}/topics/{topic}")
+    await tree.delete(f"{DELETE_TOPICS}/{topic}")
+    term.context.remove_topic(topic)
+    log.info("Topic %s is deleted", topic)

@@ -1,0 +1,132 @@
+"""AlterPartition: a leader asks for another set of in-sync replicas.
+
+Owns which of its wishes are granted, in the order of Apache Kafka's checks (KafkaController.tryProcessAlterPartition),
+with those of KRaft beside them for what cannot be: who asks leads the partition, is in sync, and names replicas only.
+What is granted keeps its leader epoch; every broker hears of it by UpdateMetadata, and the leader by the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kbroker.controller.cluster import reassignment
+from kbroker.controller.cluster.context import Partition, State
+from kbroker.controller.cluster.pacing import all_of, paced
+from kbroker.controller.cluster.partitions import read_state
+from kbroker.controller.cluster.term import Term
+from kbroker.controller.znodes import RECOVERING, LeaderAndIsr, state_path
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.alter_partition import (
+    AlteredPartition,
+    AlteredTopic,
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+)
+
+_Outcome = State | ErrorCode
+
+
+async def alter_partition(term: Term, request: AlterPartitionRequest) -> AlterPartitionResponse:
+    """Answer a leader. Raises ApiError where the whole request is refused; see `reassign` for what may follow."""
+    context = term.context
+    broker = context.brokers.get(request.broker_id)
+    if broker is None or broker.epoch != request.broker_epoch:
+        raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+    wanted: dict[Partition, AlterPartitionData] = {}
+    topics = []
+    for topic in request.topics:
+        name = context.names.get(topic.topic_id)
+        if name is None:
+            unknown = [_failed(each.partition_index, ErrorCode.UNKNOWN_TOPIC_ID) for each in topic.partitions]
+            topics.append(AlteredTopic(topic.topic_id, unknown))
+            continue
+        async for each in paced(topic.partitions):
+            wanted[name, each.partition_index] = each
+    outcomes = await all_of(wanted.items(), lambda item: _alter(term, request.broker_id, *item))
+    answers: dict[str, AlteredTopic] = {}
+    async for (name, index), outcome in paced(zip(wanted, outcomes, strict=True)):
+        if name not in answers:
+            answers[name] = AlteredTopic(context.topics[name].topic_id)
+        answers[name].partitions.append(_answer(index, outcome))
+    await term.tell(wanted)
+    return AlterPartitionResponse(topics=[*topics, *answers.values()])
+
+
+async def complete_reassignments(term: Term, response: AlterPartitionResponse) -> None:
+    """Finish those reassignments whose replicas are all in sync now; the leader has its answer already."""
+    for topic in response.topics:
+        name = term.context.names.get(topic.topic_id)
+        for each in topic.partitions:
+            if name is not None and not each.error_code:
+                await reassignment.in_sync_changed(term, (name, each.partition_index))
+
+
+async def _alter(term: Term, broker: int, partition: Partition, wanted: AlterPartitionData) -> _Outcome:
+    context = term.context
+    state = context.states.get(partition)
+    if state is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    isr = tuple(each.broker_id for each in wanted.new_isr_with_epochs) or tuple(wanted.new_isr)
+    recovering = wanted.leader_recovery_state == RECOVERING
+    outcome = _check(term, broker, partition, state, wanted, isr)
+    if outcome is not None:
+        return outcome
+    value = replace(state.value, isr=isr, recovering=recovering, controller_epoch=term.epoch)
+    return await _write(term, partition, state, value)
+
+
+def _check(
+    term: Term, broker: int, partition: Partition, state: State, wanted: AlterPartitionData, isr: tuple[int, ...]
+) -> _Outcome | None:
+    """Return why a change is refused, or the state if that is what is wanted, or None if it may be made."""
+    current = state.value
+    recovering = wanted.leader_recovery_state == RECOVERING
+    if wanted.partition_epoch > state.version or wanted.leader_epoch > current.leader_epoch:
+        return ErrorCode.NOT_CONTROLLER  # the leader knows of a later controller's work
+    if wanted.leader_epoch < current.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if broker != current.leader:
+        return ErrorCode.INVALID_REQUEST
+    if set(isr) == set(current.isr) and recovering == current.recovering:
+        return state
+    if wanted.partition_epoch < state.version:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    if recovering and (len(isr) > 1 or not current.recovering):
+        return ErrorCode.INVALID_REQUEST
+    if broker not in isr or len(set(isr)) != len(isr) or not set(isr) <= set(term.context.assigned(partition)):
+        return ErrorCode.INVALID_REQUEST
+    if not term.context.live().issuperset(isr):
+        return ErrorCode.INELIGIBLE_REPLICA
+    return None
+
+
+async def _write(term: Term, partition: Partition, state: State, value: LeaderAndIsr) -> _Outcome:
+    version = await term.tree.set(state_path(*partition), value.encode(), state.version)
+    if version is not None:
+        written = term.context.states[partition] = State(value, version)
+        return written
+    found = await read_state(term.tree, partition)
+    if found is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    term.context.states[partition] = found
+    # It may have been this very write, of which only the answer was lost.
+    return found if found == State(value, state.version + 1) else ErrorCode.INVALID_UPDATE_VERSION
+
+
+def _answer(index: int, outcome: _Outcome) -> AlteredPartition:
+    if not isinstance(outcome, State):
+        return _failed(index, outcome)
+    value = outcome.value
+    return AlteredPartition(
+        partition_index=index,
+        leader_id=value.leader,
+        leader_epoch=value.leader_epoch,
+        isr=list(value.isr),
+        leader_recovery_state=RECOVERING if value.recovering else 0,
+        partition_epoch=outcome.version,
+    )
+
+
+def _failed(index: int, error: ErrorCode) -> AlteredPartition:
+    return AlteredPartition(partition_index=index, error_code=error)

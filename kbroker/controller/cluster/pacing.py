@@ -1,0 +1,48 @@
+"""Long work of the controller in turns: slices of the loop, and so many questions on their way at once.
+
+Owns the two ways. Never knows what the work is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from time import perf_counter
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_SLICE_SECONDS = 0.001
+AT_ONCE = 64
+"""Questions to the tree that are on their way together: enough to hide its latency, few enough for one turn."""
+
+
+async def paced(items: Iterable[T]) -> AsyncIterator[T]:
+    """Go over items, and let others have the loop after each millisecond."""
+    until = perf_counter() + _SLICE_SECONDS
+    for item in items:
+        yield item
+        if perf_counter() >= until:
+            await asyncio.sleep(0)
+            until = perf_counter() + _SLICE_SECONDS
+
+
+async def all_of(items: Iterable[T], work: Callable[[T], Awaitable[R]], most: int = AT_ONCE) -> list[R]:
+    """Do `work` for each item, `most` at once; return the results in the items' order, or raise the first error."""
+    todo = list(items)
+    numbered = iter(enumerate(todo))
+    results: dict[int, R] = {}
+
+    async def take() -> None:
+        for index, item in numbered:
+            results[index] = await work(item)
+
+    tasks = [asyncio.ensure_future(take()) for _ in range(min(most, len(todo)))]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return [results[index] for index in range(len(todo))]

@@ -1,0 +1,246 @@
+"""Leaders and in-sync replicas of many partitions: decided, written, remembered, and told.
+
+Owns the way of a partition's state into the tree: compared with its version and fenced, one znode a write, many on
+their way at once (PartitionStateMachine and ReplicaStateMachine of Apache Kafka 3.9). Who is elected is decided in
+elections.py. A state that was changed behind the controller's back is read again, and decided upon anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+
+from kbroker.cluster_state import NO_LEADER
+from kbroker.controller import elections
+from kbroker.controller.cluster.batch import Batch
+from kbroker.controller.cluster.context import Partition, State
+from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree
+from kbroker.controller.cluster.pacing import all_of, paced
+from kbroker.controller.cluster.term import Term
+from kbroker.controller.tree.znode import Create, Reason, Refused
+from kbroker.controller.znodes import (
+    CONFIG,
+    LeaderAndIsr,
+    Unreadable,
+    decode_configs,
+    partition_path,
+    read,
+    state_path,
+    topic_path,
+)
+
+log = logging.getLogger(__name__)
+
+UNCLEAN = "unclean.leader.election.enable"
+Decide = Callable[[Partition, LeaderAndIsr], LeaderAndIsr | None]
+"""Returns a partition's next state; None where it stays as it is."""
+
+
+async def read_state(tree: FencedTree, partition: Partition) -> State | None:
+    """Return a partition's state; None where there is none, or none that can be read, which is told."""
+    path = state_path(*partition)
+    found = await tree.get(path)
+    if found is None:
+        return None
+    try:
+        return State(read(path, found.data, LeaderAndIsr.decode), found.stat.version)
+    except Unreadable as error:
+        log.error("%s", error)
+        return None
+
+
+async def change(term: Term, partition: Partition, decide: Decide) -> State | None:
+    """Bring a partition into its next state; return it, or None where nothing could be decided.
+
+    Raises ControllerMoved.
+    """
+    context = term.context
+    state = context.states.get(partition)
+    while state is not None:
+        value = decide(partition, state.value)
+        if value is None:
+            return None
+        path = state_path(*partition)
+        version = await term.tree.set(path, value.encode(), state.version)
+        if version is not None:
+            written = context.states[partition] = State(value, version)
+            return written
+        before, state = state, await read_state(term.tree, partition)
+        if state is None:
+            log.error("%s is gone: nothing can be decided about the partition", path)
+            return None
+        if state.value.controller_epoch > term.epoch:
+            raise ControllerMoved(f"{path} was written by a controller of epoch {state.value.controller_epoch}")
+        context.states[partition] = state
+        if state == State(value, before.version + 1):  # it was this controller, and only the answer was lost
+            return state
+    return None
+
+
+async def create(term: Term, partitions: Collection[Partition]) -> None:
+    """Begin partitions that have no state: led by the first replica that is online, all of those in sync."""
+    context = term.context
+
+    async def begin(partition: Partition) -> State | None:
+        replicas = context.online(partition)
+        value = elections.first_state(replicas, replicas, term.epoch)
+        if value is None:
+            log.error("No replica of partition %s-%d is online: it has no leader", *partition)
+            return None
+        return await _create_state(term.tree, partition, value)
+
+    topics = dict.fromkeys(topic for topic, _ in partitions)
+    await all_of(topics, lambda topic: _create(term.tree, f"{topic_path(topic)}/partitions"))
+    batch = term.batch()
+    states = await all_of(partitions, begin)
+    async for partition, state in paced(zip(partitions, states, strict=True)):
+        if state is not None:
+            context.states[partition] = state
+            batch.leadership(context.online(partition), partition, is_new=True)
+    await batch.send()
+
+
+async def _create_state(tree: FencedTree, partition: Partition, value: LeaderAndIsr) -> State | None:
+    if not await _create(tree, partition_path(*partition)):
+        return None
+    try:
+        await tree.commit(Create(state_path(*partition), value.encode()))
+    except Refused as refused:
+        if refused.reason is Reason.NODE_EXISTS:
+            return await read_state(tree, partition)
+        log.error("Partition %s-%d cannot be begun: %s", *partition, refused)
+        return None
+    return State(value, 0)
+
+
+async def _create(tree: FencedTree, path: str) -> bool:
+    """Make a node that may be there; return whether it is, now."""
+    try:
+        await tree.create(path)
+    except Refused as refused:
+        log.error("What belongs to a topic cannot be made: %s", refused)
+        return False
+    return True
+
+
+async def elect(
+    term: Term,
+    partitions: Collection[Partition],
+    decide: Decide,
+    told: Callable[[Partition], Iterable[int]],
+) -> dict[Partition, State]:
+    """Let partitions have the leaders upon which `decide` decides, and tell `told` of them and all brokers of it.
+
+    Return those for which there was one.
+    """
+    states = await all_of(partitions, lambda partition: change(term, partition, decide))
+    batch = term.batch()
+    elected = {}
+    async for partition, state in paced(zip(partitions, states, strict=True)):
+        if state is not None:
+            elected[partition] = state
+            term.context.offline.discard(partition)
+            batch.leadership(told(partition), partition)
+    await batch.send()
+    return elected
+
+
+async def bring_online(
+    term: Term, partitions: Collection[Partition] | None = None, *, unclean: bool = False
+) -> dict[Partition, State]:
+    """Begin new partitions and elect for those whose leader is gone: all of them, or these.
+
+    With `unclean` also from outside the in-sync replicas, whatever the topics' configs say. Return those for which a
+    leader was elected.
+    """
+    context = term.context
+    new, offline = [], []
+    async for partition in paced(list(context.partitions()) if partitions is None else partitions):
+        if context.is_deleted(partition[0]):
+            continue
+        if partition not in context.states:
+            new.append(partition)
+        elif partition in context.offline:
+            offline.append(partition)
+    if new:
+        await create(term, new)
+    if not offline:
+        return {}
+    without_isr = {topic for topic, index in offline if not _has_online_isr(term, (topic, index))}
+    allowed = without_isr if unclean else await _unclean_topics(term, without_isr)
+
+    def decide(partition: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
+        online = context.online(partition)
+        may_be_unclean = partition[0] in allowed
+        return elections.elect_offline(value, context.assigned(partition), online, term.epoch, unclean=may_be_unclean)
+
+    return await elect(term, offline, decide, context.online)
+
+
+def _has_online_isr(term: Term, partition: Partition) -> bool:
+    isr = term.context.states[partition].value.isr
+    return any(term.context.is_online(each, partition) for each in isr)
+
+
+async def _unclean_topics(term: Term, topics: Collection[str]) -> set[str]:
+    """Return those topics that would rather lose records than be without a leader."""
+    ordered = list(topics)
+    allowed = await all_of(ordered, lambda topic: _is_unclean(term, topic))
+    return {topic for topic, unclean in zip(ordered, allowed, strict=True) if unclean}
+
+
+async def _is_unclean(term: Term, topic: str) -> bool:
+    path = f"{CONFIG}/topics/{topic}"
+    found = await term.tree.get(path)
+    if found is None:
+        return term.config.unclean_leader_election
+    try:
+        own = read(path, found.data, decode_configs).get(UNCLEAN)
+    except Unreadable as error:
+        log.error("%s", error)
+        return False
+    return term.config.unclean_leader_election if own is None else own.lower() == "true"
+
+
+async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
+    """Remember which of these partitions have a leader that can't be used."""
+    context = term.context
+    async for partition in paced(list(partitions)):
+        if partition in context.states and not context.is_led(partition) and not context.is_deleted(partition[0]):
+            context.offline.add(partition)
+
+
+async def take_out(term: Term, replica: int, partitions: Collection[Partition], batch: Batch) -> None:
+    """Take a replica that can't be used from leadership and from the in-sync ones, and stop it if its broker lives."""
+    context = term.context
+
+    def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
+        if value.leader == NO_LEADER and value.isr == (replica,):
+            return None  # the last one in sync stays, and it is known already that it doesn't lead
+        return elections.without_replica(value, replica, term.epoch)
+
+    states = await all_of(partitions, lambda partition: change(term, partition, decide))
+    async for partition, state in paced(zip(partitions, states, strict=True)):
+        batch.stop(replica, partition, delete=False)
+        if state is None:
+            batch.metadata((partition,))
+            continue
+        if state.value.leader == NO_LEADER:
+            context.offline.add(partition)
+        batch.leadership([each for each in context.assigned(partition) if each != replica], partition)
+
+
+async def unled(term: Term, partitions: Collection[Partition]) -> None:
+    """Let nobody lead partitions of topics that are being deleted, whatever becomes of their replicas."""
+
+    def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
+        if value.leader == NO_LEADER:
+            return None
+        return elections.without_replica(value, value.leader, term.epoch)
+
+    await all_of(partitions, lambda partition: change(term, partition, decide))
+
+
+async def write_anew(term: Term, partition: Partition) -> State | None:
+    """Give a partition another leader epoch, and nothing else."""
+    return await change(term, partition, lambda _, value: elections.unchanged(value, term.epoch))

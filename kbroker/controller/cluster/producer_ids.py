@@ -1,0 +1,42 @@
+"""Blocks of producer ids, each given to one broker once (KIP-730).
+
+Owns /latest_producer_id_block, which brokers of before 2.8 write as well: what was read is compared at each write.
+"""
+
+from __future__ import annotations
+
+from kbroker.controller.cluster.term import Term
+from kbroker.controller.znodes import PRODUCER_ID_BLOCK, PRODUCER_IDS, ProducerIdBlock, Unreadable, read
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+
+_LAST = 2**63 - 1
+
+
+async def allocate_producer_ids(term: Term, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
+    """Give a broker the next block. Raises ApiError."""
+    broker = term.context.brokers.get(request.broker_id)
+    if broker is None:
+        raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED)
+    if broker.epoch != request.broker_epoch:
+        raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+    while True:
+        found = await term.tree.get(PRODUCER_IDS)
+        if found is None:
+            await term.tree.create(PRODUCER_IDS)
+            continue
+        block = _next(request.broker_id, found.data)
+        if await term.tree.set(PRODUCER_IDS, block.encode(), found.stat.version) is not None:
+            return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=PRODUCER_ID_BLOCK)
+
+
+def _next(broker_id: int, data: bytes) -> ProducerIdBlock:
+    if not data:
+        return ProducerIdBlock(broker_id, 0, PRODUCER_ID_BLOCK - 1)
+    try:
+        last = read(PRODUCER_IDS, data, ProducerIdBlock.decode).last
+    except Unreadable as error:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
+    if last > _LAST - PRODUCER_ID_BLOCK:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "Have exhausted all producerIds.")
+    return ProducerIdBlock(broker_id, last + 1, last + PRODUCER_ID_BLOCK)

@@ -1,0 +1,283 @@
+"""Partitions on their way to other brokers: begun, cancelled, finished, and gone on with after a fail-over.
+
+Owns the steps of a reassignment (KIP-455; KafkaController.onPartitionReassignment). What has begun stands in the
+topic's znode (replicas, adding, removing), so that another controller goes on with it:
+
+    begin    the znode; a new leader epoch; LeaderAndIsr to those who were there, and to those who come as new ones
+    finish   once all of the target are in sync: a leader among them, the others out of the in-sync replicas and
+             deleted, the znode without adding and removing, and everybody hears of it
+
+Cancelling is a reassignment back to where it began.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from kbroker.controller import elections
+from kbroker.controller.cluster import deletion
+from kbroker.controller.cluster.assignment import Replicas, with_partition
+from kbroker.controller.cluster.context import Partition
+from kbroker.controller.cluster.pacing import paced
+from kbroker.controller.cluster.partitions import elect, take_out, write_anew
+from kbroker.controller.cluster.term import Term
+from kbroker.controller.tree.znode import Delete, Refused, SetData
+from kbroker.controller.znodes import (
+    REASSIGNMENTS,
+    Assignment,
+    LeaderAndIsr,
+    Unreadable,
+    decode_reassignments,
+    encode_reassignments,
+    read,
+    topic_path,
+)
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+log = logging.getLogger(__name__)
+
+_NO_PARTITION = "The partition does not exist."
+Asked = Mapping[Partition, Sequence[int] | None]
+"""Where partitions are to go; None: back to where they were."""
+
+
+async def alter(term: Term, asked: Asked) -> dict[Partition, ApiError | None]:
+    """Begin or cancel reassignments that a client asks for; return how that went."""
+    results: dict[Partition, ApiError | None] = {}
+    planned: dict[Partition, Replicas] = {}
+    async for partition, target in paced(asked.items()):
+        try:
+            planned[partition] = _plan(term, partition, target, check_live=True)
+        except ApiError as error:
+            results[partition] = error
+    await _drop_from_znode(term, lambda partition, _: partition in planned)
+    results.update(await _begin(term, planned))
+    return results
+
+
+def _plan(term: Term, partition: Partition, target: Sequence[int] | None, *, check_live: bool) -> Replicas:
+    """Return what a reassignment begins with. Raises ApiError."""
+    current = term.context.replicas(partition)
+    if target is not None and check_live:
+        _check(term, current or Replicas(()), target)
+    if current is None or term.context.is_deleted(partition[0]):
+        if target is None:
+            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION)
+    if target is None:
+        if not current.in_motion:
+            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        target = current.origin
+    return current.to(target)
+
+
+def _check(term: Term, current: Replicas, target: Sequence[int]) -> None:
+    def refuse(text: str) -> ApiError:
+        return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+
+    if not target:
+        raise refuse("Empty replica list specified in partition reassignment.")
+    if len(set(target)) != len(target):
+        raise refuse(f"Duplicate replica ids in partition reassignment replica list: {_listed(target)}")
+    if min(target) < 0:
+        raise refuse(f"Invalid broker id in replica list: {_listed(target)}")
+    adding, live = current.to(target).adding, term.context.live()
+    if not live.issuperset(adding):
+        raise refuse(
+            f"Replica assignment has brokers that are not alive. Replica list: {_listed(adding)}, "
+            f"live broker list: {_listed(sorted(live))}"
+        )
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return f"[{', '.join(str(each) for each in numbers)}]"
+
+
+async def look(term: Term) -> None:
+    """Take up what a tool has written into /admin/reassign_partitions, and watch for more."""
+    await take_up(term)
+
+
+async def take_up(term: Term) -> set[Partition]:
+    """Do what `look` does; return the partitions for which it was taken up."""
+    found = await term.tree.get(REASSIGNMENTS, lambda: term.put("reassignments", lambda: look(term)))
+    if found is None:
+        return set()
+    try:
+        asked = read(REASSIGNMENTS, found.data, decode_reassignments)
+    except Unreadable as error:
+        log.error("%s: it is removed", error)
+        await term.tree.delete(REASSIGNMENTS)
+        return set()
+    results: dict[Partition, ApiError | None] = {}
+    planned: dict[Partition, Replicas] = {}
+    async for partition, target in paced(asked.items()):
+        try:
+            if not target:
+                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+            planned[partition] = _plan(term, partition, target, check_live=False)
+        except ApiError as error:
+            results[partition] = error
+    results.update(await _begin(term, planned))
+    failed = {partition for partition, error in results.items() if error is not None}
+    if failed:
+        log.warning("Of what %s asks for, %d partitions cannot be reassigned", REASSIGNMENTS, len(failed))
+        await _drop_from_znode(term, lambda partition, _: partition in failed)
+    return results.keys() - failed
+
+
+async def _begin(term: Term, planned: Mapping[Partition, Replicas]) -> dict[Partition, ApiError | None]:
+    results: dict[Partition, ApiError | None] = {}
+    for partition, replicas in planned.items():
+        if await go_on(term, partition, replicas):
+            results[partition] = None
+        else:
+            results[partition] = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION)
+    return results
+
+
+async def resume(term: Term, except_for: Collection[Partition] = (), target_on: int | None = None) -> None:
+    """Go on with all that has begun, or with what has a broker among its targets."""
+    for partition in list(term.context.moving):
+        replicas = term.context.replicas(partition)
+        if replicas is None or partition in except_for:
+            continue
+        if target_on is None or target_on in replicas.target:
+            await go_on(term, partition, replicas)
+
+
+async def in_sync_changed(term: Term, partition: Partition) -> None:
+    """Finish a reassignment if all of its target are in sync now."""
+    replicas = term.context.replicas(partition)
+    if partition in term.context.moving and replicas is not None and _is_complete(term, partition, replicas):
+        await go_on(term, partition, replicas)
+
+
+def _is_complete(term: Term, partition: Partition, replicas: Replicas) -> bool:
+    state = term.context.states.get(partition)
+    return not replicas.in_motion or (state is not None and set(replicas.target) <= set(state.value.isr))
+
+
+async def go_on(term: Term, partition: Partition, replicas: Replicas) -> bool:
+    """Do the next steps of a reassignment; return whether its topic is there."""
+    deletion.halt(term, (partition[0],))
+    if not await _remember(term, partition, replicas):
+        return False
+    if not _is_complete(term, partition, replicas):
+        await _tell_replicas(term, partition, replicas)
+    else:
+        await _finish(term, partition, replicas)
+    return True
+
+
+async def _remember(term: Term, partition: Partition, replicas: Replicas) -> bool:
+    """Write what has begun; replicas that were to come with an earlier reassignment, and are not in this one, go."""
+    context = term.context
+    current = context.replicas(partition)
+    if current is not None and current != replicas:
+        if not await _write(term, partition, replicas):
+            return False
+        context.assign(partition, replicas)
+        unneeded = [each for each in current.replicas if each not in replicas.replicas]
+        if unneeded:
+            await _remove(term, partition, unneeded)
+    context.moving.add(partition)
+    return True
+
+
+async def _tell_replicas(term: Term, partition: Partition, replicas: Replicas) -> None:
+    if await write_anew(term, partition) is None:
+        log.error("The reassignment of %s-%d cannot begin: the partition has no state", *partition)
+        return
+    batch = term.batch()
+    batch.leadership(replicas.origin, partition)
+    batch.leadership(replicas.adding, partition, is_new=True)
+    await batch.send()
+
+
+async def _finish(term: Term, partition: Partition, replicas: Replicas) -> None:
+    context = term.context
+    finished = Replicas(replicas.target)
+    context.assign(partition, finished)
+    await _let_target_lead(term, partition, finished)
+    await _remove(term, partition, replicas.removing)
+    if not await _write(term, partition, finished):
+        log.error("The reassignment of %s-%d cannot be finished: the topic is gone", *partition)
+    await _drop_from_znode(term, lambda each, target: each == partition and tuple(target) == finished.replicas)
+    context.moving.discard(partition)
+    await term.tell((partition,))
+    await deletion.resume(term, (partition[0],))
+
+
+async def _let_target_lead(term: Term, partition: Partition, finished: Replicas) -> None:
+    """Elect if the leader is not among those who stay, or is gone; in any case all of them learn who they are."""
+    context = term.context
+    leader = context.leader(partition)
+    if leader in finished.replicas and context.is_online(leader, partition):
+        if await write_anew(term, partition) is not None:
+            batch = term.batch()
+            batch.leadership(finished.replicas, partition)
+            await batch.send()
+        return
+
+    def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
+        return elections.elect_of_target(value, finished.replicas, context.online(partition), term.epoch)
+
+    await elect(term, (partition,), decide, lambda _: finished.replicas)
+
+
+async def _remove(term: Term, partition: Partition, brokers: Sequence[int]) -> None:
+    """Take replicas out of sync, stop them, and let them be deleted."""
+    for broker in brokers:
+        batch = term.batch()
+        await take_out(term, broker, (partition,), batch)
+        await batch.send()
+    batch = term.batch()
+    for broker in brokers:
+        batch.stop(broker, partition, delete=True)
+    await batch.send()
+
+
+async def _write(term: Term, partition: Partition, replicas: Replicas) -> bool:
+    """Write a partition's replicas into its topic's znode, of which others may write other partitions."""
+    path = topic_path(partition[0])
+    while True:
+        found = await term.tree.get(path)
+        if found is None:
+            return False
+        assignment = read(path, found.data, Assignment.decode)
+        changed = with_partition(assignment, partition[1], replicas)
+        if changed == assignment or await term.tree.set(path, changed.encode(), found.stat.version) is not None:
+            return True
+
+
+async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[int]], bool]) -> None:
+    """Take partitions from what a tool has asked for; without any left, the znode goes."""
+    while True:
+        found = await term.tree.get(REASSIGNMENTS)
+        if found is None:
+            return
+        asked = read(REASSIGNMENTS, found.data, decode_reassignments)
+        left = {partition: target for partition, target in asked.items() if not is_done(partition, target)}
+        if len(left) == len(asked) and asked:
+            return
+        version = found.stat.version
+        change = SetData(REASSIGNMENTS, encode_reassignments(left), version) if left else Delete(REASSIGNMENTS, version)
+        try:
+            await term.tree.commit(change)
+        except Refused:  # a tool has written meanwhile
+            continue
+        if not left:  # another tool may have its turn now
+            term.put("reassignments", lambda: look(term))
+        return
+
+
+def going_on(term: Term, partitions: Collection[Partition] | None) -> dict[Partition, Replicas]:
+    """Return what is being reassigned, of all partitions or of these."""
+    found = {}
+    for partition in term.context.moving if partitions is None else partitions:
+        replicas = term.context.replicas(partition)
+        if replicas is not None and replicas.in_motion:
+            found[partition] = replicas
+    return found

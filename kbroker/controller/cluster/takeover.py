@@ -1,0 +1,82 @@
+"""The beginning of a term: everything is read and watched, everybody is told everything, what was begun goes on.
+
+Owns the order (KafkaController.onControllerFailover): the live brokers first, since no broker follows a leader that it
+does not know to live; then who leads and follows; then what has no leader; then reassignments, deletions and elections.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kbroker.controller.cluster import deletion, leader_elections, log_dirs, reassignment, topics
+from kbroker.controller.cluster.brokers import open_channel, read_brokers
+from kbroker.controller.cluster.context import Partition
+from kbroker.controller.cluster.pacing import all_of, paced
+from kbroker.controller.cluster.partitions import bring_online, mark_leaderless, read_state, take_out
+from kbroker.controller.cluster.term import Term
+from kbroker.controller.znodes import DELETE_TOPICS, FEATURE, Features, read
+
+log = logging.getLogger(__name__)
+
+
+async def take_over(term: Term) -> None:
+    """Begin a term. Whatever it raises, somebody else has to try."""
+    context = term.context
+    await _enable_features(term)
+    await log_dirs.clear(term)
+    context.brokers.update(await read_brokers(term))
+    partitions = await topics.read_topics(term)
+    states = await all_of(partitions, lambda partition: read_state(term.tree, partition))
+    async for partition, state in paced(zip(partitions, states, strict=True)):
+        if state is not None:
+            context.states[partition] = state
+    for number in context.brokers:
+        open_channel(term, number)
+    await _remember_deletions(term)
+    log.info("Controller of epoch %d: %d brokers, %d partitions", term.epoch, len(context.brokers), len(partitions))
+    await term.tell()
+    await _tell_replicas(term, partitions)
+    await mark_leaderless(term, context.states)
+    await bring_online(term)
+    taken_up = await reassignment.take_up(term)
+    await reassignment.resume(term, except_for=taken_up)
+    await deletion.begin(term)
+    await leader_elections.look(term)
+    await log_dirs.look(term)
+
+
+async def _enable_features(term: Term) -> None:
+    """Finalized features are valid from now on; none are, in a new cluster."""
+    found = await term.tree.get(FEATURE)
+    if found is None:
+        await term.tree.create(FEATURE, Features({}).encode())
+        return
+    if not read(FEATURE, found.data, Features.decode).enabled:
+        await term.tree.set(FEATURE, Features({}).encode(), found.stat.version)
+
+
+async def _tell_replicas(term: Term, partitions: list[Partition]) -> None:
+    """Tell all replicas who leads them, and do without those that are not online."""
+    context = term.context
+    batch = term.batch()
+    offline: dict[int, list[Partition]] = {}
+    async for partition in paced(partitions):
+        if context.is_deleted(partition[0]):
+            continue
+        for broker in context.assigned(partition):
+            if not context.is_online(broker, partition):
+                offline.setdefault(broker, []).append(partition)
+            elif partition in context.states:
+                batch.leadership((broker,), partition)
+    await batch.send()
+    for broker, without in offline.items():
+        batch = term.batch()
+        await take_out(term, broker, without, batch)
+        await batch.send()
+
+
+async def _remember_deletions(term: Term) -> None:
+    """Know what is being deleted before anybody is told of it as if it were not."""
+    for topic in await term.tree.children(DELETE_TOPICS):
+        if term.config.delete_topics and topic in term.context.topics:
+            await deletion.enqueue(term, topic)

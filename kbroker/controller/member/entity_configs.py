@@ -1,0 +1,194 @@
+"""The dynamic configs of topics and brokers, as ZooKeeper has them, followed through their notifications.
+
+Owns what was read of /config, and which notification of /config/changes was heard last. Never knows what a config
+means. (Apache Kafka 3.9: ZkConfigManager, ZkNodeChangeNotificationListener.)
+
+A notification carries no values: it names an entity, which is then read. Whoever was away hears nothing of it, so a
+new session reads all that may have changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from kbroker.clock import Clock
+from kbroker.controller import znodes
+from kbroker.controller.tree.znode import (
+    Check,
+    Create,
+    Delete,
+    MetadataTree,
+    Reason,
+    Refused,
+    SetData,
+    Unreachable,
+)
+from kbroker.controller.znodes import CONFIG, CONFIG_CHANGE, CONFIG_CHANGES, DEFAULT_ENTITY, Unreadable
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 50
+"""Reads on their way at a time."""
+EXPIRED_MS = 15 * 60 * 1000
+"""A notification that old has been heard by all who are alive, and is removed."""
+_FOLLOWED = ("topics", "brokers")
+Configs = Mapping[str, str]
+Listener = Callable[[str, str, Configs], None]
+
+
+class EntityConfigs:
+    """All configs of `topics` and `brokers` by name; those of brokers in general stand under ""."""
+
+    def __init__(self, tree: MetadataTree, clock: Clock) -> None:
+        self._tree = tree
+        self._clock = clock
+        self._known: dict[str, dict[str, Configs]] = {kind: {} for kind in _FOLLOWED}
+        self._unread: dict[str, None] = {}  # topics whose configs could not be read when they came
+        self._last = -1
+        self._listener: Listener = lambda _kind, _name, _configs: None
+        self._following: asyncio.Task[None] | None = None
+        self._again = False
+
+    def of(self, kind: str, name: str) -> Configs:
+        """Return what is known of an entity's configs; empty: it has none."""
+        return self._known[kind].get(name, {})
+
+    def all(self, kind: str) -> Mapping[str, Configs]:
+        """Return what is known of all entities of a kind."""
+        return self._known[kind]
+
+    async def load(self) -> None:
+        """Read all, and remember from which notification on to listen. Raises Unreachable, Unreadable."""
+        self._last = max(map(_number, await self._tree.children(CONFIG_CHANGES)), default=-1)
+        for kind in _FOLLOWED:
+            await self._read_all(kind, await self._tree.children(f"{CONFIG}/{kind}"))
+
+    async def read_topics(self, names: Iterable[str]) -> None:
+        """Read the configs of topics that may be new; those for which ZooKeeper is away are read when it is back."""
+        names = list(names)
+        try:
+            await self._read_all("topics", names)
+        except Unreachable:
+            self._unread.update(dict.fromkeys(names))
+
+    def follow(self, listener: Listener) -> None:
+        """Call `listener(kind, name, configs)` for each entity that was read again because it has changed."""
+        self._listener = listener
+        self.look()
+
+    def look(self) -> None:
+        """Read what has changed, now or once that is done which is under way; also after a new session."""
+        if self._following is not None:
+            self._again = True
+            return
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    def close(self) -> None:
+        """Follow no more."""
+        if self._following is not None:
+            self._following.cancel()
+
+    async def _follow(self) -> None:
+        try:
+            while True:
+                self._again = False
+                await self._hear()
+                if not self._again:
+                    break
+        except Unreachable:
+            pass  # the session's end or return looks again
+        except Exception:
+            log.exception("changes of configs are not followed until the next one")
+        finally:
+            self._following = None
+
+    async def _hear(self) -> None:
+        """Go through the notifications that are new, and set a watch for the next."""
+        for name in list(self._unread):
+            await self._read("topics", name)
+            self._unread.pop(name, None)
+            self._listener("topics", name, self.of("topics", name))
+        names = await self._tree.children(CONFIG_CHANGES, self.look)
+        entities: dict[str, None] = {}
+        for name in sorted(names, key=_number):
+            if _number(name) <= self._last:
+                continue
+            node = await self._tree.get(f"{CONFIG_CHANGES}/{name}")
+            if node is not None:
+                try:
+                    entities[znodes.read(name, node.data, znodes.decode_config_change)] = None
+                except Unreadable as error:
+                    log.warning("a change of configs is passed over: %s", error)
+            self._last = _number(name)
+        for path in entities:
+            kind, _, segment = path.partition("/")
+            if kind in _FOLLOWED and segment and "/" not in segment:
+                await self._read_all(kind, [segment])
+                self._listener(kind, _name(segment), self.of(kind, _name(segment)))
+        if entities:
+            await self._remove_old(names)
+
+    async def _read_all(self, kind: str, segments: Iterable[str]) -> None:
+        left = list(segments)
+        while left:
+            piece, left = left[:AT_ONCE], left[AT_ONCE:]
+            await asyncio.gather(*(self._read(kind, segment) for segment in piece))
+
+    async def _read(self, kind: str, segment: str) -> None:
+        path = f"{CONFIG}/{kind}/{segment}"
+        node = await self._tree.get(path)
+        configs: Configs = {}
+        if node is not None and node.data:
+            try:
+                configs = znodes.read(path, node.data, znodes.decode_configs)
+            except Unreadable as error:
+                # As it was before: a default must not take the place of what somebody has set.
+                log.error("%s; what was known of it stays", error)
+                return
+        if configs:
+            self._known[kind][_name(segment)] = configs
+        else:
+            self._known[kind].pop(_name(segment), None)
+
+    async def write(self, kind: str, name: str, configs: Configs, controller_version: int) -> None:
+        """Store an entity's configs, tell all, and know it here. Raises Refused where the controller has changed."""
+        path = f"{CONFIG}/{kind}/{name or DEFAULT_ENTITY}"
+        data = znodes.encode_configs(configs)
+        check = Check(znodes.CONTROLLER, controller_version)
+        try:
+            await self._tree.commit([check, SetData(path, data)])
+        except Refused as refused:
+            if refused.path != path or refused.reason is not Reason.NO_NODE:
+                raise
+            await self._tree.commit([check, Create(path, data)])
+        await self._tree.commit([Create(CONFIG_CHANGE, _notification(kind, name), sequential=True)])
+        await self._read(kind, name or DEFAULT_ENTITY)
+        self._listener(kind, name, self.of(kind, name))
+
+    async def _remove_old(self, names: Sequence[str]) -> None:
+        """Remove notifications that all have heard; of many the oldest, and the others another time."""
+        for name in sorted(names, key=_number)[:AT_ONCE]:
+            node = await self._tree.get(f"{CONFIG_CHANGES}/{name}")
+            if node is None:
+                continue
+            if not 0 <= node.stat.created_ms < self._clock.now_ms() - EXPIRED_MS:
+                break
+            with contextlib.suppress(Refused):  # another broker was first
+                await self._tree.commit([Delete(f"{CONFIG_CHANGES}/{name}")])
+
+
+def _notification(kind: str, name: str) -> bytes:
+    return znodes.encode_config_change(f"{kind}/{name or DEFAULT_ENTITY}")
+
+
+def _number(name: str) -> int:
+    """Return the number at the end of a notification's name, -1 where there is none."""
+    digits = name.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() else -1
+
+
+def _name(segment: str) -> str:
+    return "" if segment == DEFAULT_ENTITY else segment

@@ -1,0 +1,293 @@
+"""The cluster as a member of it knows it, and what it asks of the others for its clients.
+
+Owns this broker's view of the cluster: what the controller told (metadata_cache.py), with the configs that ZooKeeper
+has (entity_configs.py). What a client wants changed is written into ZooKeeper (topic_changes.py); the controller does
+what is to be done and tells all, and the client has its answer once this broker has heard of it. Never decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from kbroker.cluster_state import ClusterState, PartitionState, TopicState
+from kbroker.controller.cluster_metadata import ClusterMetadata, Listener
+from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate
+from kbroker.controller.member.entity_configs import EntityConfigs
+from kbroker.controller.member.metadata_cache import told
+from kbroker.controller.member.topic_changes import create_topic, delete_topic, grow_topic
+from kbroker.controller.placement import alternated, place_replicas
+from kbroker.controller.topic_plans import TopicDefaults
+from kbroker.controller.tree.znode import Denied, MetadataTree, Refused, Unreachable
+from kbroker.controller.znodes import CONTROLLER, Unreadable
+from kbroker.divided import Divided
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
+
+log = logging.getLogger(__name__)
+
+PATIENCE_MS = 30_000
+"""How long a change may take whose request names no time."""
+AT_ONCE = 20
+"""Topics that are written at a time."""
+_FOLLOWED = ("topics", "brokers")
+_NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
+Holds = Callable[[TopicState | None], bool]
+
+
+class MemberMetadata(ClusterMetadata):
+    """A member's ClusterMetadata. `is_controller` tells whether this broker is the controller by now."""
+
+    def __init__(
+        self,
+        tree: MetadataTree,
+        configs: EntityConfigs,
+        cluster_id: str,
+        defaults: TopicDefaults,
+        is_controller: Callable[[], bool],
+    ) -> None:
+        super().__init__(defaults, ())
+        self._tree = tree
+        self._configs = configs
+        self._is_controller = is_controller
+        brokers = dict(configs.all("brokers"))
+        self.state = self.decided = ClusterState(cluster_id, broker_configs=brokers, features=_NO_FEATURES)
+        self._listeners: list[Listener] = []
+        self._asked: set[asyncio.Task[ApiError | None]] = set()
+        self._creating: set[str] = set()
+        self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
+        self._places = random.Random()
+
+    # --- what is known
+
+    def subscribe(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def unsubscribe(self, listener: Listener) -> None:
+        """Call a listener no more."""
+        self._listeners.remove(listener)
+
+    def read_configs(self, names: Iterable[str]) -> Awaitable[None] | None:
+        """Return what is done once the configs of topics that are not known yet have been read; None: all are known."""
+        new = [name for name in names if name not in self.state.topics]
+        return self._configs.read_topics(new) if new else None
+
+    async def learn(self, request: UpdateMetadataRequest) -> Divided[None]:
+        """Return the work of taking over what the controller tells, once the configs of new topics are known."""
+        unread = self.read_configs(each.topic_name for each in request.topic_states)
+        if unread is not None:
+            await unread
+        return self._learn(request)
+
+    def _learn(self, request: UpdateMetadataRequest) -> Divided[None]:
+        while True:
+            base = self.state
+            state = yield from told(base, request, lambda name: self._configs.of("topics", name))
+            if self.state is base:
+                break  # else configs have changed meanwhile
+        self._publish(state)
+
+    def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        """Hear that an entity's configs were read again."""
+        if kind != "topics" or name in self.state.topics:
+            self._publish(self.state.with_configs(kind, name, configs))
+
+    def _publish(self, state: ClusterState) -> None:
+        old, self.state, self.decided = self.state, state, state
+        if old.topics is not state.topics:
+            for name in old.topics.keys() - state.topics.keys():
+                self._colliding.discard(name)
+            for name in state.topics.keys() - old.topics.keys():
+                self._colliding.add(name)
+        for listener in tuple(self._listeners):
+            try:
+                listener(old, state)
+            except Exception:
+                # The others have to hear of it, and the controller must not be told of a failure.
+                log.exception("a change of the cluster was not followed to its end")
+        for name in [name for name in self._waiters if old.topics.get(name) is not state.topics.get(name)]:
+            self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        topic = self.state.topics.get(name)
+        left = []
+        for holds, future in self._waiters.pop(name):
+            if future.done():
+                continue
+            if holds(topic):
+                future.set_result(None)
+            else:
+                left.append((holds, future))
+        if left:
+            self._waiters[name] = left
+
+    async def _until(self, name: str, holds: Holds, timeout_ms: float) -> ApiError | None:
+        """Wait until something holds of a topic, or return that it took too long."""
+        if holds(self.state.topics.get(name)):
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(name, []).append((holds, future))
+        try:
+            async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+                await future
+        except TimeoutError:
+            return ApiError(ErrorCode.REQUEST_TIMED_OUT)
+        finally:
+            future.cancel()
+            if name in self._waiters:
+                self._tell(name)
+        return None
+
+    # --- what is asked for
+
+    def check_is_controller(self) -> None:
+        if not self._is_controller():
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+
+    def place(self, first: int, count: int, factor: int, grown: TopicState | None) -> tuple[PartitionState, ...]:
+        """Choose replicas as Apache Kafka 3.9 does, spread over brokers and racks (AdminUtils)."""
+        racks = {each.node_id: each.rack for each in self.state.brokers.values()}
+        if factor > len(racks):
+            text = f"Replication factor: {factor} larger than available brokers: {len(racks)}."
+            raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+        start = shift = self._places.randrange(len(racks))
+        if grown is not None:
+            head = grown.partitions[0].replicas[0]
+            start = shift = next((at for at, each in enumerate(sorted(racks)) if each >= head), 0)
+        if len(alternated({each: rack or "" for each, rack in racks.items()})) == 1:
+            placed = [tuple(racks)] * count
+        else:
+            placed = place_replicas(racks, factor, range(first, first + count), start, shift)
+        return tuple(PartitionState(each, each, each[0], 0) for each in placed)
+
+    def published(self) -> Awaitable[None] | None:
+        return self._all_done(tuple(self._asked)) if self._asked else None
+
+    async def _all_done(self, tasks: Sequence[asyncio.Task[ApiError | None]]) -> None:
+        await asyncio.wait(tasks)
+        for task in tasks:
+            error = task.result()
+            if error is not None:
+                raise error
+
+    def _ask(self, change: Coroutine[Any, Any, ApiError | None]) -> None:
+        """Have a change made; `published` waits for it."""
+        task = asyncio.get_running_loop().create_task(_outcome(change))
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+
+    def auto_create(self, name: str) -> None:
+        """Create a topic that a client uses. What hinders it is logged: the client asks again."""
+        if name in self._creating:
+            return
+        try:
+            plan = self.plan_auto(name)
+        except ApiError as error:
+            log.warning("topic %s is not created yet: %s", name, error)
+            return
+        self._creating.add(name)
+        self._ask(self._auto_create(plan))
+
+    async def _auto_create(self, plan: TopicState) -> ApiError | None:
+        try:
+            error = await _outcome(self._create(plan, PATIENCE_MS))
+            if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                log.warning("topic %s is not created yet: %s", plan.name, error)
+        finally:
+            self._creating.discard(plan.name)
+        return None
+
+    def put_in_pieces(
+        self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS
+    ) -> Divided[dict[str, ApiError]]:
+        # What a request's work yields is awaited by who runs it.
+        return cast("Divided[dict[str, ApiError]]", self._create_all(plans, _timeout_ms))
+
+    def _create_all(
+        self, plans: Sequence[TopicState], timeout_ms: int
+    ) -> Generator[Any, dict[str, ApiError], dict[str, ApiError]]:
+        return (yield self._created(plans, timeout_ms)) if plans else {}
+
+    async def _created(self, plans: Sequence[TopicState], timeout_ms: int) -> dict[str, ApiError]:
+        turns = asyncio.Semaphore(AT_ONCE)
+        made = await asyncio.gather(*(_outcome(self._create(plan, timeout_ms, turns)) for plan in plans))
+        return {plan.name: error for plan, error in zip(plans, made, strict=True) if error is not None}
+
+    async def _create(
+        self, plan: TopicState, timeout_ms: float, turns: asyncio.Semaphore | None = None
+    ) -> ApiError | None:
+        async with turns or asyncio.Semaphore():
+            await create_topic(self._tree, plan)
+        return await self._until(plan.name, _led(len(plan.partitions)), timeout_ms)
+
+    def put_topics(self, topics: Sequence[TopicState]) -> None:
+        for topic in topics:
+            self._ask(self._grow(topic))
+
+    async def _grow(self, plan: TopicState) -> ApiError | None:
+        await grow_topic(self._tree, plan)
+        return await self._until(plan.name, _led(len(plan.partitions)), PATIENCE_MS)
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._ask(self._delete(name))
+
+    async def _delete(self, name: str) -> ApiError | None:
+        known = self.state.topics.get(name)
+        await delete_topic(self._tree, name)
+        gone = known.topic_id if known is not None else b""
+        return await self._until(name, lambda topic: topic is None or topic.topic_id != gone, PATIENCE_MS)
+
+    def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        if kind not in _FOLLOWED:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"This cluster keeps no configs of {kind}.")
+        self._ask(self._set_configs(kind, name, dict(configs)))
+
+    async def _set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+        controller = await self._tree.get(CONTROLLER)
+        if controller is None:
+            text = f"Cannot set entity configs for {kind} {name} when there is no controller."
+            raise ApiError(ErrorCode.STALE_CONTROLLER_EPOCH, text)
+        await self._configs.write(kind, name, configs, controller.stat.version)
+
+    def update_features(
+        self,
+        updates: Sequence[FeatureUpdate],  # noqa: ARG002 - whatever they are: brokers of 3.9 know no feature
+        node_id: int,  # noqa: ARG002
+        *,
+        validate_only: bool,  # noqa: ARG002
+    ) -> None:
+        self.check_is_controller()
+        text = "Could not apply finalized feature update because the provided feature is not supported."
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+
+    def close(self) -> None:
+        """Ask for nothing more, and tell nobody."""
+        self._listeners.clear()
+        for task in self._asked:
+            task.cancel()
+
+
+def _led(count: int) -> Holds:
+    """Return what tells whether a topic has so many partitions, each with a leader."""
+
+    def holds(topic: TopicState | None) -> bool:
+        return topic is not None and sum(each.leader >= 0 for each in topic.partitions) >= count
+
+    return holds
+
+
+async def _outcome(change: Coroutine[Any, Any, ApiError | None]) -> ApiError | None:
+    """Return what a client is told of a change: None when it is made."""
+    try:
+        return await change
+    except ApiError as error:
+        return error
+    except Unreachable as error:
+        return ApiError(ErrorCode.REQUEST_TIMED_OUT, str(error))
+    except (Refused, Denied, Unreadable) as error:
+        log.error("a change of the cluster was not made: %s", error)
+        return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))

@@ -1,0 +1,75 @@
+"""The cluster's state as the controller tells it, request by request (UpdateMetadata).
+
+Owns what a request makes of the state that was known. Pure; never decides whether a request is to be believed.
+(Apache Kafka 3.9: ZkMetadataCache.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from kbroker.cluster_state import NO_LEADER, BrokerEndpoint, ClusterState, PartitionState, TopicState
+from kbroker.divided import Divided
+from kbroker.protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+)
+
+LEADER_DURING_DELETE = -2
+_UNKNOWN = PartitionState(replicas=(), isr=(), leader=NO_LEADER, leader_epoch=-1)
+
+
+def told(
+    state: ClusterState, request: UpdateMetadataRequest, configs_of: Callable[[str], Mapping[str, str]]
+) -> Divided[ClusterState]:
+    """Return the state as it is after a request: its brokers replace those known, its partitions are merged in.
+
+    `configs_of` tells the configs of a topic that was not known. A topic of which no partition is left is gone.
+    """
+    topics, names = dict(state.topics), dict(state.topic_names)
+    for topic in request.topic_states:
+        known = topics.get(topic.topic_name)
+        partitions = list(known.partitions) if known is not None else []
+        for each in topic.partition_states:
+            while len(partitions) <= each.partition_index:
+                partitions.append(_UNKNOWN)
+            partitions[each.partition_index] = _partition(each)
+            yield
+        if known is not None:
+            names.pop(known.topic_id, None)
+        if not any(each is not _UNKNOWN for each in partitions):
+            topics.pop(topic.topic_name, None)
+            continue
+        configs = known.configs if known is not None else configs_of(topic.topic_name)
+        topics[topic.topic_name] = TopicState(topic.topic_name, topic.topic_id, tuple(partitions), configs)
+        names[topic.topic_id] = topic.topic_name
+        yield
+    return replace(
+        state,
+        version=state.version + 1,
+        controller_id=max(request.controller_id, NO_LEADER),
+        brokers={broker.id: _broker(broker) for broker in request.live_brokers},
+        topics=topics if request.topic_states else state.topics,
+        topic_names=names if request.topic_states else state.topic_names,
+    )
+
+
+def _partition(told: UpdateMetadataPartitionState) -> PartitionState:
+    if told.leader == LEADER_DURING_DELETE:
+        return _UNKNOWN
+    return PartitionState(
+        replicas=tuple(told.replicas),
+        isr=tuple(told.isr),
+        leader=told.leader,
+        leader_epoch=told.leader_epoch,
+        partition_epoch=told.zk_version,
+        offline=tuple(told.offline_replicas),
+    )
+
+
+def _broker(told: UpdateMetadataBroker) -> BrokerEndpoint:
+    listeners = {each.listener: (each.host, each.port) for each in told.endpoints}
+    host, port = next(iter(listeners.values()), ("", -1))
+    return BrokerEndpoint(told.id, host, port, told.rack, listeners)

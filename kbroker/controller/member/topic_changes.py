@@ -1,0 +1,71 @@
+"""What is written into ZooKeeper for topics to come, to grow and to go; the controller then does what is to be done.
+
+Owns these writes, in Apache Kafka 3.9's order. Never waits for what the controller makes of them. (AdminZkClient.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kbroker.cluster_state import PartitionState, TopicState
+from kbroker.controller import znodes
+from kbroker.controller.tree.znode import Create, MetadataTree, Reason, Refused, SetData
+from kbroker.controller.znodes import DELETE_TOPICS, Assignment, topic_path
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+
+async def create_topic(tree: MetadataTree, plan: TopicState) -> None:
+    """Write a topic's configs, then its replicas. Raises ApiError where there is one of this name, Unreachable."""
+    if await tree.get(f"{DELETE_TOPICS}/{plan.name}") is not None:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{plan.name}' is marked for deletion.")
+    if await tree.get(topic_path(plan.name)) is not None:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{plan.name}' already exists.")
+    path, data = f"{znodes.CONFIG}/topics/{plan.name}", znodes.encode_configs(plan.configs)
+    try:
+        await tree.commit([Create(path, data)])
+    except Refused as refused:
+        if refused.reason is not Reason.NODE_EXISTS:
+            raise
+        await tree.commit([SetData(path, data)])
+    assignment = Assignment(_replicas(plan.partitions), plan.topic_id)
+    try:
+        await tree.commit([Create(topic_path(plan.name), assignment.encode())])
+    except Refused as refused:
+        if refused.reason is not Reason.NODE_EXISTS:
+            raise
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{plan.name}' already exists.") from None
+
+
+async def grow_topic(tree: MetadataTree, plan: TopicState) -> None:
+    """Add the partitions that a topic has not yet. Raises ApiError where it has changed meanwhile, Unreachable."""
+    path = topic_path(plan.name)
+    node = await tree.get(path)
+    if node is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{plan.name}' does not exist.")
+    known = znodes.read(path, node.data, Assignment.decode)
+    if known.adding or known.removing:
+        text = f"A partition reassignment is in progress for the topic '{plan.name}'."
+        raise ApiError(ErrorCode.REASSIGNMENT_IN_PROGRESS, text)
+    if len(known.replicas) >= len(plan.partitions):
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {len(known.replicas)} partition(s).")
+    grown = Assignment({**_replicas(plan.partitions), **known.replicas}, known.topic_id or plan.topic_id)
+    try:
+        await tree.commit([SetData(path, grown.encode(), node.stat.version)])
+    except Refused as refused:
+        if refused.reason not in (Reason.BAD_VERSION, Reason.NO_NODE):
+            raise
+        text = f"The topic '{plan.name}' was changed by somebody else meanwhile."
+        raise ApiError(ErrorCode.INVALID_REQUEST, text) from None
+
+
+async def delete_topic(tree: MetadataTree, name: str) -> None:
+    """Ask for a topic's deletion; also where it is asked for already. Raises Unreachable."""
+    try:
+        await tree.commit([Create(f"{DELETE_TOPICS}/{name}")])
+    except Refused as refused:
+        if refused.reason is not Reason.NODE_EXISTS:
+            raise
+
+
+def _replicas(partitions: Sequence[PartitionState]) -> Mapping[int, tuple[int, ...]]:
+    return {index: each.replicas for index, each in enumerate(partitions)}

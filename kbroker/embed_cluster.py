@@ -1,0 +1,193 @@
+"""A cluster inside a Python process: `with Cluster(brokers=3) as cluster: cluster.bootstrap_servers`.
+
+Owns a thread with an event loop, on which all brokers of the cluster live, and what takes ZooKeeper's place for them: a
+tree of znodes in memory. What brokers do with each other is what they do as processes, over sockets, each with its own
+logs; only a broker that is killed leaves the cluster at once, as nobody waits for its session to expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import warnings
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kbroker.broker.cluster_node import ClusterNode
+from kbroker.config.server_config import BrokerConfig
+from kbroker.controller.tree.memory import MemoryEnsemble
+from kbroker.embed import TEST_DEFAULTS
+from kbroker.network.event_loop import new_event_loop
+
+T = TypeVar("T")
+_PATIENCE_SECONDS = 60.0
+
+
+class ClusterBroker:
+    """One broker of a `Cluster`, which may be stopped or killed, and started again with what it had on disk."""
+
+    def __init__(self, cluster: Cluster, node_id: int, settings: Mapping[str, str]) -> None:
+        self._cluster = cluster
+        self._settings = dict(settings)
+        self._node: ClusterNode | None = None
+        self.node_id = node_id
+
+    @property
+    def node(self) -> ClusterNode:
+        """The running broker; its state belongs to the cluster's loop."""
+        if self._node is None:
+            raise RuntimeError(f"broker {self.node_id} is not running")
+        return self._node
+
+    @property
+    def is_running(self) -> bool:
+        return self._node is not None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients connect to: "host:port"."""
+        return self.node.bootstrap_servers
+
+    @property
+    def data_dir(self) -> str:
+        return self._settings["log.dirs"]
+
+    def start(self) -> None:
+        """Start, or start again, at the same address; returns when clients can connect. Raises as `Broker.start`."""
+        if self._node is not None:
+            raise RuntimeError(f"broker {self.node_id} is running")
+        self._cluster.run(self._start())
+
+    def stop(self) -> None:
+        """Stop: leadership is given to others first."""
+        self._cluster.run(self._end(ClusterNode.stop))
+
+    def kill(self) -> None:
+        """End at once, as a process that is killed: nobody is told, nothing is flushed."""
+        self._cluster.run(self._end(ClusterNode.kill))
+
+    async def _start(self) -> None:
+        config = BrokerConfig(self._settings)
+        for warning in config.warnings:
+            warnings.warn(warning, stacklevel=3)
+        self._node = await ClusterNode.start(config, tree=self._cluster.ensemble.connect())
+        # Clients know the broker by its address: it keeps it.
+        self._settings["listeners"] = f"PLAINTEXT://{self._node.addresses[0]}"
+
+    async def _end(self, how: Any) -> None:
+        node, self._node = self.node, None
+        await how(node)
+
+
+class Cluster:
+    """Several embedded brokers, numbered from 1. `config` takes Kafka's keys, for all of them.
+
+    Without `data_dir` their data lies in a private temporary directory that goes with the cluster.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        config: Mapping[str, Any] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        data_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError("a cluster has a broker at least")
+        self._private = data_dir is None
+        self._data_dir = Path(tempfile.mkdtemp(prefix="kbroker-") if data_dir is None else data_dir)
+        copies = str(min(brokers, 3))
+        settings = {
+            **TEST_DEFAULTS,
+            "offsets.topic.replication.factor": copies,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": str(min(brokers, 2)),
+            "default.replication.factor": copies,
+            **{key: str(value) for key, value in (config or {}).items()},
+            "zookeeper.connect": "in memory",
+        }
+        settings.setdefault("listeners", f"PLAINTEXT://{host}:0")
+        self.ensemble = MemoryEnsemble()
+        """What takes ZooKeeper's place."""
+        self.brokers: dict[int, ClusterBroker] = {
+            number: ClusterBroker(
+                self,
+                number,
+                {**settings, "broker.id": str(number), "log.dirs": str(self._data_dir / f"broker-{number}")},
+            )
+            for number in range(1, brokers + 1)
+        }
+        """By node id."""
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kbroker cluster", daemon=True)
+        self._stopped = False
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients connect to: "host:port,host:port,...", of the brokers that run."""
+        return ",".join(each.bootstrap_servers for each in self.brokers.values() if each.is_running)
+
+    def start(self) -> Self:
+        """Start all brokers; returns when clients can connect and each knows all others."""
+        self._thread.start()
+        atexit.register(self.stop)
+        try:
+            self.run(self._start_all())
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    async def _start_all(self) -> None:
+        for each in self.brokers.values():
+            await each._start()  # noqa: SLF001 - its other half
+        for each in self.brokers.values():
+            await each.node.heard_of(self.brokers, _PATIENCE_SECONDS)
+
+    def stop(self) -> None:
+        """Stop all brokers that run; does nothing the second time."""
+        atexit.unregister(self.stop)
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            if self._thread.is_alive():
+                self.run(self._stop_all())
+        finally:
+            if self._thread.is_alive():
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join(_PATIENCE_SECONDS)
+            self._loop.close()
+            if self._private:
+                shutil.rmtree(self._data_dir, ignore_errors=True)
+
+    async def _stop_all(self) -> None:
+        for each in self.brokers.values():
+            if each.is_running:
+                await each._end(ClusterNode.kill if self._private else ClusterNode.stop)  # noqa: SLF001
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something on the cluster's loop, and wait for it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(_PATIENCE_SECONDS)
+        except TimeoutError:
+            with contextlib.suppress(Exception):
+                future.cancel()
+            raise
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

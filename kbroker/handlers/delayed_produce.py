@@ -1,0 +1,128 @@
+"""Produce with acks=all on partitions with other replicas: the answer waits until the batches are committed.
+
+Owns that wait: for the high watermark of each partition, for the end of leadership, for the request's timeout. No API:
+produce.py and its like hand over what they have appended. (Apache Kafka: DelayedProduce.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from kbroker.handlers.produce_answers import add_leader_hints
+from kbroker.handlers.registry import CloseConnection, RequestContext
+from kbroker.log.append_info import AppendInfo
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Wait
+from kbroker.replicas import Partition
+
+_FIRST_HINT_VERSION = 10
+
+
+class Uncommitted(NamedTuple):
+    """A batch that stands in the log, ends before `offset`, and is answered by `answer` once it is committed."""
+
+    partition: Partition
+    offset: int
+    answer: PartitionProduceResponse
+
+
+def when_committed(
+    ctx: RequestContext, response: ProduceResponse, uncommitted: Sequence[Uncommitted], timeout_ms: int
+) -> asyncio.Future[ProduceResponse]:
+    """Return what brings the answer to a request of which some batches are not committed yet."""
+    return _DelayedProduce(ctx, response, uncommitted, timeout_ms).future
+
+
+def finished(
+    ctx: RequestContext,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    uncommitted: Sequence[Uncommitted],
+    *,
+    failed: bool,
+) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
+    """Return the answer to a request whose partitions all have theirs, but for those that are not committed yet.
+
+    With acks=0 there is none; the connection ends if a partition `failed`.
+    """
+    if request.acks == 0:
+        if failed:
+            raise CloseConnection("a Produce with acks=0 failed")
+        return None
+    if failed and ctx.version >= _FIRST_HINT_VERSION:
+        add_leader_hints(ctx, response)
+    if uncommitted:
+        return when_committed(ctx, response, uncommitted, request.timeout_ms)
+    return response
+
+
+def note_uncommitted(
+    partition: Partition, acks: int, info: AppendInfo, answer: PartitionProduceResponse, into: list[Uncommitted]
+) -> None:
+    """Note a batch that was appended, if its answer has to wait."""
+    if acks == -1 and partition.is_replicated and partition.log.high_watermark <= info.last_offset:
+        into.append(Uncommitted(partition, info.last_offset + 1, answer))
+
+
+class _DelayedProduce:
+    """One request that waits."""
+
+    __slots__ = ("_ctx", "_failed", "_left", "_response", "_timer", "_version", "future")
+
+    def __init__(
+        self, ctx: RequestContext, response: ProduceResponse, uncommitted: Sequence[Uncommitted], timeout_ms: int
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._ctx = ctx
+        self._version = ctx.version
+        self._response = response
+        self._failed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._left: dict[int, tuple[ReplicatedPartition, Wait | None, PartitionProduceResponse]] = {}
+        self.future: asyncio.Future[ProduceResponse] = loop.create_future()
+        for place, (partition, _, answer) in enumerate(uncommitted):
+            assert isinstance(partition, ReplicatedPartition)  # others commit at once
+            self._left[place] = partition, None, answer
+        for place, (partition, offset, answer) in enumerate(uncommitted):
+            assert isinstance(partition, ReplicatedPartition)
+            wait = partition.when_committed(offset, partial(self._told, place))
+            if wait is not None:
+                self._left[place] = partition, wait, answer
+        if self._left:
+            self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._expire)
+            self.future.add_done_callback(self._forget)
+
+    def _told(self, place: int, code: ErrorCode) -> None:
+        _, _, answer = self._left.pop(place)
+        self._note(answer, code)
+        if not self._left:
+            self._finish()
+
+    def _note(self, answer: PartitionProduceResponse, code: ErrorCode) -> None:
+        if code is not ErrorCode.NONE:
+            answer.error_code = code
+            self._failed = True
+
+    def _expire(self) -> None:
+        for _, _, answer in self._left.values():
+            self._note(answer, ErrorCode.REQUEST_TIMED_OUT)
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.future.done():
+            return
+        if self._failed and self._version >= _FIRST_HINT_VERSION:
+            add_leader_hints(self._ctx, self._response)
+        self.future.set_result(self._response)
+
+    def _forget(self, _future: asyncio.Future[ProduceResponse]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition, wait, _ in self._left.values():
+            if wait is not None:
+                partition.acks.give_up(wait)
+        self._left.clear()

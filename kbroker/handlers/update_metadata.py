@@ -1,0 +1,37 @@
+"""UpdateMetadata (key 6), versions 7-8: the controller tells which brokers live and what has changed of partitions.
+
+Behaviour (Apache Kafka 3.9, KafkaApis.handleUpdateMetadataRequest): a request to an earlier registration of this broker
+is refused, and one of a controller that is not the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from kbroker.controller.member.metadata import MemberMetadata
+from kbroker.divided import Divided
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+
+
+@handles(UpdateMetadataRequest, UpdateMetadataResponse, "7-8", cluster=True)
+def update_metadata(
+    ctx: RequestContext, request: UpdateMetadataRequest
+) -> UpdateMetadataResponse | Awaitable[Divided[UpdateMetadataResponse]]:
+    """Take over what is told, if it is to be believed."""
+    cluster = ctx.services.cluster
+    assert cluster is not None
+    code = cluster.replica_manager.accept(request.controller_epoch, request.broker_epoch)
+    if code is not ErrorCode.NONE:
+        return UpdateMetadataResponse(error_code=code)
+    return _learn(cluster.metadata, request)
+
+
+async def _learn(metadata: MemberMetadata, request: UpdateMetadataRequest) -> Divided[UpdateMetadataResponse]:
+    return _answered(await metadata.learn(request))
+
+
+def _answered(work: Divided[None]) -> Divided[UpdateMetadataResponse]:
+    yield from work
+    return UpdateMetadataResponse()

@@ -1,0 +1,38 @@
+"""What replication is told by the broker's configuration (replica.*, num.replica.fetchers)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.config.server_config import BrokerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationConfig:
+    """Times in ms, sizes in bytes."""
+
+    lag_max_ms: int = 30_000
+    """After which a follower that has not had all leaves the in-sync replicas."""
+    fetch_wait_max_ms: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 1 << 20
+    """Of one partition, in one answer."""
+    response_max_bytes: int = 10 << 20
+    backoff_ms: int = 1000
+    socket_timeout_ms: int = 30_000
+    num_fetchers: int = 1
+    """Fetchers of each leader's partitions."""
+
+
+def replication_config(config: BrokerConfig) -> ReplicationConfig:
+    """Return what a broker's configuration says."""
+    return ReplicationConfig(
+        lag_max_ms=config.get_int("replica.lag.time.max.ms"),
+        fetch_wait_max_ms=config.get_int("replica.fetch.wait.max.ms"),
+        fetch_min_bytes=config.get_int("replica.fetch.min.bytes"),
+        fetch_max_bytes=config.get_int("replica.fetch.max.bytes"),
+        response_max_bytes=config.get_int("replica.fetch.response.max.bytes"),
+        backoff_ms=config.get_int("replica.fetch.backoff.ms"),
+        socket_timeout_ms=config.get_int("replica.socket.timeout.ms"),
+        num_fetchers=config.get_int("num.replica.fetchers"),
+    )

@@ -1,0 +1,459 @@
+"""Copying partitions from one leader: one task, one connection (Apache Kafka: ReplicaFetcherThread).
+
+Owns the requests to the leader and which partitions rest, and does to their logs what `Following` makes of an answer.
+Never decides who leads, and stops fetching a partition only when it is told to. What goes wrong with one partition is
+no matter of others. An answer is taken in pieces of a few milliseconds; after each, whatever concerns a partition is
+looked at anew, as it may lead by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+from kbroker.clock import Clock
+from kbroker.log.append_info import AppendError
+from kbroker.peers.interface import Peer, PeerGone, Peers
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    ReplicaState,
+)
+from kbroker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from kbroker.protocol.records import HEADER_SIZE, LOG_OVERHEAD
+from kbroker.replica_manager.config import ReplicationConfig
+from kbroker.replica_manager.follower_session import SESSION_ERRORS, FollowerSession, Key
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
+from kbroker.replication.following import (
+    Append,
+    AskOffsets,
+    BackOff,
+    Condition,
+    Following,
+    GiveUp,
+    Restart,
+    Step,
+    Truncate,
+)
+
+log = logging.getLogger(__name__)
+
+_FETCH_VERSION: Final = 17
+_LIST_OFFSETS_VERSION: Final = 9
+_LATEST, _EARLIEST = -1, -2
+_FIRST_PAUSE_MS: Final = 50
+"""The first pause after a failure; then twice as long each time, up to replica.fetch.backoff.ms. A leader that has not
+heard of its leadership yet does so soon."""
+_SLICE_SECONDS: Final = 0.002
+"""How long an answer is taken before others have a turn."""
+
+Endpoint = tuple[str, int]
+
+
+class Followed:
+    """A partition that is copied; another one each time that it begins to follow."""
+
+    __slots__ = ("partition", "pause_ms", "said", "way")
+
+    def __init__(self, partition: ReplicatedPartition, way: Following) -> None:
+        self.partition = partition
+        self.way = way
+        self.said = ErrorCode.NONE
+        """The last error that a line was written about."""
+        self.pause_ms = _FIRST_PAUSE_MS
+        """How long it rests the next time."""
+
+    @property
+    def id(self) -> Key:
+        return self.partition.topic_id, self.partition.index
+
+    def wish(self, max_bytes: int) -> FetchPartition:
+        """Return what to ask the leader for."""
+        way = self.way
+        return FetchPartition(
+            partition=self.partition.index,
+            current_leader_epoch=way.leader_epoch,
+            fetch_offset=way.fetch_offset,
+            last_fetched_epoch=way.last_fetched_epoch,
+            log_start_offset=self.partition.log.log_start_offset,
+            partition_max_bytes=max_bytes,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.partition.topic}-{self.partition.index}"
+
+
+class Fetcher:
+    """Copies what one broker leads. Ends by itself when nothing is left to copy, and says so by `on_idle`."""
+
+    def __init__(
+        self,
+        node_id: int,
+        source: int,
+        number: int,
+        peers: Peers,
+        clock: Clock,
+        config: ReplicationConfig,
+        broker_epoch: Callable[[], int],
+        endpoint_of: Callable[[int], Endpoint | None],
+        on_idle: Callable[[Fetcher], None],
+    ) -> None:
+        self.source = source
+        self.number = number
+        self._node_id = node_id
+        self._name = f"broker-{node_id}-fetcher-{number}"
+        self._peers = peers
+        self._clock = clock
+        self._config = config
+        self._broker_epoch = broker_epoch
+        self._endpoint_of = endpoint_of
+        self._on_idle = on_idle
+        self._followed: dict[Key, Followed] = {}
+        self._resting: dict[Key, float] = {}
+        self._session: FollowerSession[Followed] = FollowerSession()
+        self._peer: Peer | None = None
+        self._endpoint: Endpoint | None = None
+        self._wake = asyncio.Event()
+        self._slice_end = 0.0
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    # --- what is copied
+
+    def add(self, followed: Followed) -> None:
+        """Copy a partition from now on."""
+        self._followed[followed.id] = followed
+        self._resting.pop(followed.id, None)
+        self._ask_for(followed)
+        self._wake.set()
+
+    def remove(self, key: Key) -> None:
+        """Copy a partition no more; nothing is done to its log from now on."""
+        if self._followed.pop(key, None) is not None:
+            self._resting.pop(key, None)
+            self._session.drop(key)
+            self._wake.set()
+
+    def close(self) -> None:
+        """Copy nothing more."""
+        self._followed.clear()
+        self._task.cancel()
+        if self._peer is not None:
+            self._peer.close()
+
+    def _is_current(self, followed: Followed) -> bool:
+        return self._followed.get(followed.id) is followed
+
+    def _ask_for(self, followed: Followed) -> None:
+        self._session.want(followed.id, followed, followed.wish(self._config.fetch_max_bytes))
+
+    def _rest(self, followed: Followed) -> None:
+        """Leave a partition alone for a while."""
+        if self._is_current(followed):
+            pause_ms = min(followed.pause_ms, self._config.backoff_ms)
+            followed.pause_ms = pause_ms * 2
+            self._resting[followed.id] = self._clock.monotonic_ms() + pause_ms
+            self._session.drop(followed.id)
+
+    def _wake_rested(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for key in [key for key, until in self._resting.items() if until <= now_ms]:
+            del self._resting[key]
+            self._ask_for(self._followed[key])
+
+    # --- the task
+
+    async def _run(self) -> None:
+        pause_ms = _FIRST_PAUSE_MS
+        try:
+            while self._followed:
+                self._wake.clear()
+                self._wake_rested()
+                if len(self._session):
+                    try:
+                        await self._fetch()
+                        pause_ms = _FIRST_PAUSE_MS
+                        continue
+                    except PeerGone as error:
+                        log.info("%s: broker %d: %s", self._name, self.source, error)
+                    except Exception:
+                        log.exception("%s: fetching from broker %d failed", self._name, self.source)
+                    self._session.lost()
+                    pause_ms = min(pause_ms, self._config.backoff_ms)
+                    await self._pause(pause_ms)
+                    pause_ms *= 2
+                else:
+                    await self._pause(self._until_rested())
+        finally:
+            if self._peer is not None:
+                self._peer.close()
+            self._on_idle(self)
+
+    async def _pause(self, ms: float | None) -> None:
+        """Wait until something is to be copied anew, or for so long."""
+        try:
+            async with asyncio.timeout(None if ms is None else ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _until_rested(self) -> float | None:
+        if not self._resting:
+            return None
+        return max(min(self._resting.values()) - self._clock.monotonic_ms(), 0)
+
+    def _leader(self) -> Peer:
+        """Return the way to the leader, another one where it has moved; raises PeerGone where it cannot be found."""
+        endpoint = self._endpoint_of(self.source)
+        if endpoint is None:
+            raise PeerGone("nobody knows where it is")
+        if self._peer is None or endpoint != self._endpoint:
+            if self._peer is not None:
+                self._peer.close()
+                self._session.restart()
+            self._peer = self._peers.peer(*endpoint, self._name)
+            self._endpoint = endpoint
+        return self._peer
+
+    async def _fetch(self) -> None:
+        peer, config = self._leader(), self._config
+        wait_ms: float = config.fetch_wait_max_ms
+        if self._resting:
+            wait_ms = min(wait_ms, self._until_rested() or 0)
+        request = FetchRequest(
+            replica_state=ReplicaState(self._node_id, self._broker_epoch()),
+            max_wait_ms=int(wait_ms),
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=config.response_max_bytes,
+        )
+        self._session.put_into(request)
+        answer = await peer.ask(request, _FETCH_VERSION, FetchResponse, config.socket_timeout_ms)
+        if self._session.answered(answer):
+            await self._take(peer, answer)
+        elif answer.error_code not in SESSION_ERRORS:
+            raise PeerGone(f"it answers error {answer.error_code}")
+
+    # --- answers
+
+    async def _take(self, peer: Peer, answer: FetchResponse) -> None:
+        lost: list[Followed] = []
+        self._slice_end = perf_counter() + _SLICE_SECONDS
+        for topic in answer.responses:
+            for data in topic.partitions:
+                sent = self._session.sent((topic.topic_id, data.partition_index))
+                if sent is None or not self._is_current(sent.owner):
+                    continue  # it was asked for before something changed
+                step = await self._take_one(sent.owner, sent.asked, data)
+                if isinstance(step, AskOffsets):
+                    self._session.drop(sent.owner.id)
+                    lost.append(sent.owner)
+                if perf_counter() >= self._slice_end:
+                    await self._let_others()
+        if lost:
+            await self._ask_offsets(peer, lost)
+
+    async def _let_others(self) -> None:
+        await asyncio.sleep(0)
+        self._slice_end = perf_counter() + _SLICE_SECONDS
+
+    async def _take_one(self, followed: Followed, asked: FetchPartition, data: PartitionData) -> Step | None:
+        """Do to a partition's log what an answer means; None where it fails."""
+        try:
+            step = self._judge(followed, asked, data)
+            if isinstance(step, Append):
+                await self._append(followed, asked, data)
+            else:
+                self._do(followed, step, _code(data.error_code))
+        except ApiError as error:
+            self._say(followed, error.code, str(error))
+            self._rest(followed)
+            return None
+        except OSError as error:
+            followed.partition.log.report_failure(error)
+            self._say(followed, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            self._rest(followed)
+            return None
+        except Exception:
+            log.exception("%s: %s is not copied any more", self._name, followed)
+            self._fail(followed)
+            return None
+        return step
+
+    def _judge(self, followed: Followed, asked: FetchPartition, data: PartitionData) -> Step:
+        partition_log = followed.partition.log
+
+        def epoch_end(epoch: int) -> tuple[int, int]:
+            return partition_log.proven_epochs().end_offset_for(epoch, partition_log.log_end_offset)
+
+        parts = data.diverging_epoch
+        return followed.way.answered(
+            asked.fetch_offset,
+            asked.current_leader_epoch,
+            _code(data.error_code),
+            None if parts is None or (parts.epoch < 0 and parts.end_offset < 0) else (parts.epoch, parts.end_offset),
+            partition_log.log_end_offset,
+            epoch_end,
+        )
+
+    def _do(self, followed: Followed, step: Step, code: ErrorCode) -> None:
+        """Do what is no append."""
+        way, partition_log = followed.way, followed.partition.log
+        if isinstance(step, Truncate | Restart):
+            before = partition_log.log_end_offset, way.last_fetched_epoch
+            if isinstance(step, Restart):
+                log.warning("%s: %s begins again at %d, where its leader's log does", self._name, followed, step.offset)
+                partition_log.truncate_fully(step.offset, self._clock.now_ms())
+            else:
+                self._truncate(followed, step.offset)
+            way.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
+            self._ask_for(followed)
+            if before == (partition_log.log_end_offset, way.last_fetched_epoch):
+                self._rest(followed)  # or the same would be asked at once, and answered so, for ever
+        elif isinstance(step, BackOff):
+            self._say(followed, code, "")
+            self._rest(followed)
+        elif isinstance(step, GiveUp):
+            self._say(followed, code, "waiting for the controller")
+            self._fail(followed)
+
+    def _truncate(self, followed: Followed, offset: int) -> None:
+        partition_log = followed.partition.log
+        level = logging.WARNING if offset < partition_log.high_watermark else logging.INFO
+        text = "%s: %s is cut at %d, where it parts from its leader's log; its end was %d, its high watermark %d"
+        end, high_watermark = partition_log.log_end_offset, partition_log.high_watermark
+        log.log(level, text, self._name, followed, offset, end, high_watermark)
+        partition_log.truncate_to(offset, self._clock.now_ms())
+
+    def _fail(self, followed: Followed) -> None:
+        """Copy a partition no more until the controller says who leads it now."""
+        followed.way.broken()
+        if self._is_current(followed):
+            self._session.drop(followed.id)
+
+    def _say(self, followed: Followed, code: ErrorCode, text: str) -> None:
+        if code is not followed.said:
+            followed.said = code
+            log.info("%s: %s from broker %d: %s %s", self._name, followed, self.source, code.name, text)
+
+    # --- appending
+
+    async def _append(self, followed: Followed, asked: FetchPartition, data: PartitionData) -> None:
+        """Append whole batches of the leader's as they are; what is cut off comes again."""
+        view = memoryview(data.records or b"")
+        now_ms = self._clock.now_ms()
+        try:
+            position = 0
+            while position + HEADER_SIZE <= len(view):
+                size = int.from_bytes(view[position + 8 : position + 12], signed=True) + LOG_OVERHEAD
+                if size < HEADER_SIZE:
+                    raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=f"a batch of {size} bytes")
+                epoch = int.from_bytes(view[position + 12 : position + 16], signed=True)
+                if position + size > len(view) or epoch > followed.way.leader_epoch:
+                    break  # cut off; or a later leader wrote it, which the controller will name
+                followed.partition.log.append_as_follower(view[position : position + size], now_ms)
+                position += size
+                if perf_counter() >= self._slice_end:
+                    self._appended(followed)
+                    await self._let_others()
+                    if not self._is_current(followed):
+                        return
+        finally:
+            if self._is_current(followed):
+                self._appended(followed)
+        self._take_offsets(followed, data)
+        followed.pause_ms = _FIRST_PAUSE_MS
+        if followed.partition.log.log_start_offset != asked.log_start_offset or followed.said:
+            followed.said = ErrorCode.NONE
+            self._ask_for(followed)
+
+    def _appended(self, followed: Followed) -> None:
+        way, partition_log = followed.way, followed.partition.log
+        if way.fetch_offset != partition_log.log_end_offset:
+            way.appended(partition_log.log_end_offset, partition_log.leader_epochs.latest)
+            self._ask_for(followed)
+
+    def _take_offsets(self, followed: Followed, data: PartitionData) -> None:
+        """Follow the leader's high watermark and log start, and wake who reads here."""
+        partition = followed.partition
+        partition_log = partition.log
+        high_watermark = min(data.high_watermark, partition_log.log_end_offset)
+        moved = high_watermark > partition_log.high_watermark
+        if moved:
+            partition_log.set_high_watermark(high_watermark)
+        if partition_log.log_start_offset < data.log_start_offset <= partition_log.high_watermark:
+            moved |= partition_log.advance_log_start(data.log_start_offset, self._clock.now_ms())
+        if moved:
+            for waiter in tuple(partition.waiters):
+                waiter.poke()
+
+    # --- offsets that are out of range
+
+    async def _ask_offsets(self, peer: Peer, lost: list[Followed]) -> None:
+        """Find out where the leader's logs begin and end, and go on from there."""
+        try:
+            ends = await self._list_offsets(peer, lost, _LATEST)
+            starts = await self._list_offsets(peer, lost, _EARLIEST)
+        except PeerGone:
+            for followed in lost:
+                followed.way.told_offsets(ErrorCode.NETWORK_EXCEPTION, -1, -1, -1)
+                self._rest(followed)
+            raise
+        missing = ErrorCode.UNKNOWN_SERVER_ERROR, -1
+        for followed in lost:
+            if not self._is_current(followed):
+                continue
+            key = followed.partition.key
+            (end_code, end), (start_code, start) = ends.get(key, missing), starts.get(key, missing)
+            self._go_on(followed, end_code or start_code, start, end)
+            if perf_counter() >= self._slice_end:
+                await self._let_others()
+
+    def _go_on(self, followed: Followed, code: ErrorCode, leader_start: int, leader_end: int) -> None:
+        partition_log = followed.partition.log
+        step = followed.way.told_offsets(code, leader_start, leader_end, partition_log.log_end_offset)
+        try:
+            self._do(followed, step, code)
+        except (OSError, ApiError) as error:
+            self._say(followed, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            if isinstance(error, OSError):
+                partition_log.report_failure(error)
+            self._rest(followed)
+            return
+        if followed.way.condition is Condition.FETCHING and followed.id not in self._resting:
+            self._ask_for(followed)
+
+    async def _list_offsets(
+        self, peer: Peer, lost: list[Followed], timestamp: int
+    ) -> dict[tuple[str, int], tuple[ErrorCode, int]]:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for followed in lost:
+            wanted = ListOffsetsPartition(followed.partition.index, followed.way.leader_epoch, timestamp)
+            topics.setdefault(followed.partition.topic, []).append(wanted)
+        request = ListOffsetsRequest(
+            replica_id=self._node_id,
+            topics=[ListOffsetsTopic(name, partitions) for name, partitions in topics.items()],
+        )
+        timeout_ms = self._config.socket_timeout_ms
+        answer = await peer.ask(request, _LIST_OFFSETS_VERSION, ListOffsetsResponse, timeout_ms)
+        return {
+            (topic.name, each.partition_index): (_code(each.error_code), each.offset)
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+
+
+def _code(code: int) -> ErrorCode:
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

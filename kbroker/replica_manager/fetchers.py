@@ -1,0 +1,112 @@
+"""Which fetcher copies which partition (Apache Kafka: ReplicaFetcherManager).
+
+Owns the fetchers, one or more for each broker that leads what is followed here, and where those brokers are. Never
+touches a log but to find where to begin.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from zlib import crc32
+
+from kbroker.clock import Clock
+from kbroker.peers.interface import Peers
+from kbroker.protocol.errors import ApiError
+from kbroker.replica_manager.config import ReplicationConfig
+from kbroker.replica_manager.fetcher import Endpoint, Fetcher, Followed
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
+from kbroker.replication.following import Following
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+
+
+class Fetchers:
+    """All fetchers of a broker."""
+
+    def __init__(
+        self,
+        node_id: int,
+        peers: Peers,
+        clock: Clock,
+        config: ReplicationConfig,
+        broker_epoch: Callable[[], int],
+        endpoint_of: Callable[[int], Endpoint | None],
+    ) -> None:
+        self._node_id = node_id
+        self._peers = peers
+        self._clock = clock
+        self._config = config
+        self._broker_epoch = broker_epoch
+        self._endpoint_of = endpoint_of
+        self._met: dict[int, Endpoint] = {}
+        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        self._where: dict[Key, tuple[Fetcher, Followed]] = {}
+        self._closed = False
+
+    def meet(self, broker: int, endpoint: Endpoint) -> None:
+        """Hear of the controller where a leader is: it may say so before it tells of all live brokers."""
+        self._met[broker] = endpoint
+
+    def _find(self, broker: int) -> Endpoint | None:
+        return self._endpoint_of(broker) or self._met.get(broker)
+
+    def follow(self, partition: ReplicatedPartition, leader: int) -> None:
+        """Copy a partition from its leader, from the end of its log on; it must not be followed already."""
+        if self._closed:
+            return
+        partition_log = partition.log
+        try:
+            last_epoch = partition_log.proven_epochs().latest
+            if last_epoch < 0 and partition_log.log_end_offset > partition_log.high_watermark:
+                # Nothing tells where it parts from the leader's log: only what is committed is known to be the same.
+                partition_log.truncate_to(partition_log.high_watermark, self._clock.now_ms())
+        except (OSError, ApiError) as error:
+            log.error("%s-%d cannot be followed: %s", partition.topic, partition.index, error)
+            if isinstance(error, OSError):
+                partition_log.report_failure(error)
+            return
+        way = Following(leader, partition.leader_epoch, partition_log.log_end_offset, last_epoch)
+        followed = Followed(partition, way)
+        fetcher = self._fetcher(leader, partition.key)
+        fetcher.add(followed)
+        self._where[partition.key] = fetcher, followed
+
+    def remove(self, key: Key) -> None:
+        """Copy a partition no more."""
+        found = self._where.pop(key, None)
+        if found is not None:
+            fetcher, followed = found
+            fetcher.remove(followed.id)
+
+    def close(self) -> None:
+        """Copy nothing more."""
+        self._closed = True
+        self._where.clear()
+        for fetcher in list(self._fetchers.values()):
+            fetcher.close()
+        self._fetchers.clear()
+
+    def _fetcher(self, leader: int, key: Key) -> Fetcher:
+        number = crc32(f"{key[0]}-{key[1]}".encode()) % self._config.num_fetchers
+        fetcher = self._fetchers.get((leader, number))
+        if fetcher is None:
+            fetcher = self._fetchers[leader, number] = Fetcher(
+                self._node_id,
+                leader,
+                number,
+                self._peers,
+                self._clock,
+                self._config,
+                self._broker_epoch,
+                self._find,
+                self._forget,
+            )
+        return fetcher
+
+    def _forget(self, fetcher: Fetcher) -> None:
+        place = fetcher.source, fetcher.number
+        if self._fetchers.get(place) is fetcher:
+            del self._fetchers[place]

@@ -1,0 +1,117 @@
+"""A fetch session as the follower has it (KIP-227; Apache Kafka: FetchSessionHandler).
+
+Owns which partitions are wanted, what the leader remembers of them, and so what the next request has to say: all of
+them at first, and then what has changed. Pure: it never sends anything.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
+
+Key = tuple[bytes, int]
+"""Topic id, partition."""
+Owner = TypeVar("Owner")
+_INITIAL: Final = 0
+_MAX_EPOCH: Final = 0x7FFFFFFF
+SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""After which everything is said again, at once."""
+
+
+class Wish(NamedTuple, Generic[Owner]):
+    """What was asked of a partition, and for whom."""
+
+    owner: Owner
+    asked: FetchPartition
+
+
+class FollowerSession(Generic[Owner]):
+    """One fetcher's session with one leader; one request at a time."""
+
+    def __init__(self) -> None:
+        self._id = 0
+        self._epoch = _INITIAL
+        self._wanted: dict[Key, Wish[Owner]] = {}
+        self._changed: set[Key] = set()
+        self._sent: dict[Key, Wish[Owner]] = {}
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def want(self, key: Key, owner: Owner, asked: FetchPartition) -> None:
+        """Fetch a partition so from the next request on."""
+        self._wanted[key] = Wish(owner, asked)
+        self._changed.add(key)
+
+    def drop(self, key: Key) -> None:
+        """Fetch a partition no more."""
+        if self._wanted.pop(key, None) is not None:
+            self._changed.add(key)
+
+    def sent(self, key: Key) -> Wish[Owner] | None:
+        """Return what an answer to the last request is about."""
+        return self._sent.get(key)
+
+    def put_into(self, request: FetchRequest) -> None:
+        """Let a request say what is wanted."""
+        request.session_id, request.session_epoch = self._id, self._epoch
+        if self._epoch == _INITIAL:
+            self._sent = dict(self._wanted)
+            request.topics = _topics(self._sent)
+            request.forgotten_topics_data = []
+        else:
+            # In the order in which they are wanted, so that none is always the last.
+            fresh = {key: self._wanted[key] for key in self._changed if key in self._wanted}
+            gone = [key for key in self._changed if key not in self._wanted and key in self._sent]
+            self._sent.update(fresh)
+            for key in gone:
+                del self._sent[key]
+            request.topics = _topics(fresh)
+            request.forgotten_topics_data = _forgotten(gone)
+        self._changed.clear()
+
+    def answered(self, answer: FetchResponse) -> bool:
+        """Take an answer's word of the session; return whether it tells anything of partitions."""
+        if answer.error_code:
+            if answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+                self._id = 0
+            self._epoch = _INITIAL
+            return False
+        if not answer.session_id:
+            self._id, self._epoch = 0, _INITIAL  # the leader has no room for it, or nothing is left in it
+        elif self._epoch == _INITIAL:
+            self._id, self._epoch = answer.session_id, 1
+        else:
+            self._epoch = 1 if self._epoch == _MAX_EPOCH else self._epoch + 1
+        return True
+
+    def lost(self) -> None:
+        """Hear that no answer came: the leader may have taken the request or not."""
+        self._epoch = _INITIAL
+
+    def restart(self) -> None:
+        """Begin again, with another broker process."""
+        self._id, self._epoch = 0, _INITIAL
+
+
+def _topics(wishes: dict[Key, Wish[Owner]]) -> list[FetchTopic]:
+    topics: dict[bytes, list[FetchPartition]] = {}
+    for (topic_id, _), wish in wishes.items():
+        topics.setdefault(topic_id, []).append(wish.asked)
+    return [FetchTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
+
+
+def _forgotten(keys: list[Key]) -> list[ForgottenTopic]:
+    topics: dict[bytes, list[int]] = {}
+    for topic_id, index in keys:
+        topics.setdefault(topic_id, []).append(index)
+    return [ForgottenTopic(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics.items()]

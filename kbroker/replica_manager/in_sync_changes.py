@@ -1,0 +1,190 @@
+"""Changes of in-sync replicas on their way to the controller (AlterPartition; Apache Kafka: AlterPartitionManager).
+
+Owns which proposals wait, the one request that is in flight, and what its answer means for each of them. Never decides
+who is in sync: the partitions do (replicated_partition.py), and the controller grants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from kbroker.peers.interface import Peer, PeerGone, Peers
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.alter_partition import (
+    AlteredPartition,
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionTopic,
+    BrokerState,
+)
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
+from kbroker.replication.leadership import Granted, Proposal
+
+log = logging.getLogger(__name__)
+
+_VERSION: Final = 3
+_RETRY_MS: Final = 50
+_LOOK_MS: Final = 100
+"""Pause between two looks at who is the controller."""
+_AT_ONCE: Final = 1000
+"""Partitions in one request."""
+_SLICE: Final = 50
+"""Partitions whose answer is taken in one turn of the loop."""
+
+Endpoint = tuple[str, int]
+
+
+class InSyncChanges:
+    """Sends proposals, one request at a time. `request_timeout_ms` is how long an answer may take."""
+
+    def __init__(
+        self,
+        node_id: int,
+        peers: Peers,
+        broker_epoch: Callable[[], int],
+        controller_endpoint: Callable[[], Endpoint | None],
+        request_timeout_ms: int,
+    ) -> None:
+        self._node_id = node_id
+        self._peers = peers
+        self._broker_epoch = broker_epoch
+        self._controller_endpoint = controller_endpoint
+        self._timeout_ms = request_timeout_ms
+        self._waiting: dict[tuple[str, int], tuple[ReplicatedPartition, Proposal]] = {}
+        self._sending: asyncio.Task[None] | None = None
+        self._peer: Peer | None = None
+        self._endpoint: Endpoint | None = None
+        self._closed = False
+
+    def propose(self, partition: ReplicatedPartition, proposal: Proposal) -> None:
+        """Have the controller asked; a newer proposal of a partition takes the place of what waits."""
+        if self._closed:
+            return
+        self._waiting[partition.key] = partition, proposal
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send_all())
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closed = True
+        self._waiting.clear()
+        if self._sending is not None:
+            self._sending.cancel()
+        if self._peer is not None:
+            self._peer.close()
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(0)  # let others of this turn of the loop come along
+                try:
+                    await self._send_some()
+                except Exception:
+                    log.exception("AlterPartition failed, and is tried again")
+                    await asyncio.sleep(_LOOK_MS / 1000)
+        finally:
+            self._sending = None
+
+    async def _send_some(self) -> None:
+        batch = list(islice(self._waiting.values(), _AT_ONCE))
+        batch = [each for each in batch if self._is_current(*each)]
+        answer = await self._ask(batch)
+        if answer is not None and await self._take(batch, answer):
+            await asyncio.sleep(_RETRY_MS / 1000)
+
+    def _is_current(self, partition: ReplicatedPartition, proposal: Proposal) -> bool:
+        """Tell whether a proposal still stands; what does not is dropped."""
+        if partition.leading and partition.leadership.proposed is proposal:
+            return True
+        self._forget(partition, proposal)
+        return False
+
+    def _forget(self, partition: ReplicatedPartition, proposal: Proposal) -> None:
+        waiting = self._waiting.get(partition.key)
+        if waiting is not None and waiting[1] is proposal:
+            del self._waiting[partition.key]
+
+    async def _ask(self, batch: list[tuple[ReplicatedPartition, Proposal]]) -> AlterPartitionResponse | None:
+        """Return the controller's answer; None where the batch is to be sent again."""
+        if not batch:
+            return None
+        peer = self._controller()
+        if peer is None:
+            await asyncio.sleep(_LOOK_MS / 1000)
+            return None
+        request = AlterPartitionRequest(self._node_id, self._broker_epoch(), _topics(batch))
+        try:
+            answer = await peer.ask(request, _VERSION, AlterPartitionResponse, self._timeout_ms)
+        except PeerGone as error:
+            log.info("AlterPartition: %s", error)
+            await asyncio.sleep(_LOOK_MS / 1000)
+            return None
+        if answer.error_code == ErrorCode.NONE:
+            return answer
+        log.warning("AlterPartition of %d partitions failed with error %d", len(batch), answer.error_code)
+        pause_ms = _LOOK_MS if answer.error_code == ErrorCode.NOT_CONTROLLER else _RETRY_MS
+        await asyncio.sleep(pause_ms / 1000)
+        return None
+
+    def _controller(self) -> Peer | None:
+        endpoint = self._controller_endpoint()
+        if endpoint is None:
+            return None
+        if self._peer is None or endpoint != self._endpoint:
+            if self._peer is not None:
+                self._peer.close()
+            self._peer = self._peers.peer(*endpoint, str(self._node_id))
+            self._endpoint = endpoint
+        return self._peer
+
+    async def _take(self, batch: list[tuple[ReplicatedPartition, Proposal]], answer: AlterPartitionResponse) -> bool:
+        """Take an answer; return whether any of what was asked is to be asked again."""
+        again = False
+        found = {(topic.topic_id, each.partition_index): each for topic in answer.topics for each in topic.partitions}
+        for count, (partition, proposal) in enumerate(batch, 1):
+            altered = found.get((partition.topic_id, partition.index))
+            if altered is not None:
+                self._forget(partition, proposal)
+                self._altered(partition, proposal, altered)
+            again |= self._waiting.get(partition.key) == (partition, proposal)  # or the answer has left it out
+            if not count % _SLICE:
+                await asyncio.sleep(0)
+        return again
+
+    def _altered(self, partition: ReplicatedPartition, proposal: Proposal, altered: AlteredPartition) -> None:
+        if altered.error_code == ErrorCode.NONE:
+            told = Granted(altered.leader_epoch, altered.partition_epoch, frozenset(altered.isr))
+            log.info("%s-%d: in sync are %s", partition.topic, partition.index, sorted(told.isr))
+            partition.granted(proposal, told)
+            return
+        code = _known(altered.error_code)
+        text = "%s-%d: the controller refuses %s as in-sync replicas: %s"
+        log.info(text, partition.topic, partition.index, sorted(proposal.isr), code.name)
+        if partition.refused(proposal, code):
+            self._waiting[partition.key] = partition, proposal
+
+
+def _known(code: int) -> ErrorCode:
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _topics(batch: list[tuple[ReplicatedPartition, Proposal]]) -> list[AlterPartitionTopic]:
+    topics: dict[bytes, list[AlterPartitionData]] = {}
+    for partition, proposal in batch:
+        isr = [BrokerState(each, -1) for each in sorted(proposal.isr)]
+        data = AlterPartitionData(
+            partition_index=partition.index,
+            leader_epoch=proposal.leader_epoch,
+            new_isr_with_epochs=isr,
+            partition_epoch=proposal.partition_epoch,
+        )
+        topics.setdefault(partition.topic_id, []).append(data)
+    return [AlterPartitionTopic(topic_id, partitions) for topic_id, partitions in topics.items()]

@@ -1,0 +1,344 @@
+"""The replicas of one broker in a cluster (Apache Kafka: ReplicaManager).
+
+Owns becoming leader and follower as the controller says, and stopping; which controller is the newest that was heard
+of; and when followers are looked at that fall behind. What a partition then does is its own
+(replicated_partition.py), copying is the fetchers' (fetchers.py). Never decides who leads, and never parses a request's
+bytes. The table of hosted partitions is `Replicas`, as on one node; here nothing is hosted because the cluster's state
+says so, but because a request of the controller does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from typing import Final
+from uuid import UUID
+
+from kbroker.clock import Clock
+from kbroker.cluster_state import NO_LEADER, TopicState
+from kbroker.divided import Divided, in_slices
+from kbroker.peers.interface import Peers
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+    LeaderAndIsrTopicState,
+)
+from kbroker.protocol.messages.stop_replica import (
+    StopReplicaPartitionError,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from kbroker.protocol.wire import ZERO_UUID
+from kbroker.replica_manager.config import ReplicationConfig
+from kbroker.replica_manager.fetchers import Fetchers
+from kbroker.replica_manager.in_sync_changes import Endpoint, InSyncChanges
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Surroundings
+from kbroker.replicas import Partition, Replicas
+from kbroker.replication.leadership import Granted
+
+log = logging.getLogger(__name__)
+
+_UNCHECKED: Final = -1
+_WHATEVER: Final = frozenset({-1, -2})
+"""Leader epochs of a StopReplica that count as newer than any: it does not say one, or the topic is being deleted."""
+_DELETED_AT_ONCE: Final = 16
+
+Key = tuple[str, int]
+
+
+class ReplicaManager:
+    """What a broker of a cluster leads and follows.
+
+    `controller_epoch` is that of the newest controller heard of, whatever it asked for.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        replicas: Replicas,
+        peers: Peers,
+        clock: Clock,
+        config: ReplicationConfig,
+        *,
+        broker_epoch: Callable[[], int],
+        endpoint_of: Callable[[int], Endpoint | None],
+        live_brokers: Callable[[], Container[int]],
+        controller_endpoint: Callable[[], Endpoint | None],
+        topic_configs: Callable[[str], Mapping[str, str]],
+        on_change: Callable[[ReplicatedPartition], None] = lambda _partition: None,
+        on_stopped: Callable[[ReplicatedPartition, bool], None] = lambda _partition, _deleted: None,
+    ) -> None:
+        """Prepare; `begin` starts what is done by itself.
+
+        `broker_epoch()` is that of this broker's registration; `endpoint_of(broker)` where a live broker is reached by
+        other brokers, `controller_endpoint()` where the controller is; None where that is not known. `live_brokers()`
+        are the ids of brokers that may be in sync. `topic_configs(name)` are the configs that are set on a topic.
+        `on_change(partition)` hears that a partition leads or follows now, in a new leader epoch;
+        `on_stopped(partition, deleted)` that it does neither any more.
+        """
+        self.node_id = node_id
+        self.controller_epoch = 0
+        self._replicas = replicas
+        self._clock = clock
+        self._config = config
+        self._broker_epoch = broker_epoch
+        self._topic_configs = topic_configs
+        self._on_change = on_change
+        self._on_stopped = on_stopped
+        self._changes = InSyncChanges(node_id, peers, broker_epoch, controller_endpoint, config.socket_timeout_ms)
+        self._around = Surroundings(node_id, clock, config.lag_max_ms, live_brokers, self._changes.propose)
+        self._fetchers = Fetchers(node_id, peers, clock, config, broker_epoch, endpoint_of)
+        self._unsynced = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # --- life
+
+    def begin(self) -> None:
+        """Begin to look at followers that fall behind."""
+        self._spawn(self._watch_followers())
+
+    def close(self) -> None:
+        """Fetch no more, propose nothing more; whoever waits for a partition is told when `Replicas` closes."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        self._fetchers.close()
+        self._changes.close()
+
+    def stop_fetching(self) -> None:
+        """Fetch no more, as this broker is about to stop; what is led is led on."""
+        self._fetchers.close()
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch_followers(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.lag_max_ms / 2000)
+            await in_slices(self.let_out_late())
+
+    def let_out_late(self) -> Divided[None]:
+        """Propose to go on without followers that have fallen behind, partition by partition."""
+        for each in list(self._replicas):
+            if isinstance(each, ReplicatedPartition) and each.leading and not each.alone:
+                each.let_out_late()
+            yield
+
+    # --- the controller
+
+    def accept(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
+        """Judge a request of a controller: of an older one, or meant for an earlier registration, it changes nothing.
+
+        (KafkaApis.isBrokerEpochStale; -1 and what is larger than known pass.) UpdateMetadata is judged so, too.
+        """
+        if broker_epoch != _UNCHECKED and broker_epoch < self._broker_epoch():
+            return ErrorCode.STALE_BROKER_EPOCH
+        if controller_epoch < self.controller_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        self.controller_epoch = controller_epoch
+        return ErrorCode.NONE
+
+    def become_leader_or_follower(
+        self, request: LeaderAndIsrRequest
+    ) -> Divided[LeaderAndIsrResponse | Awaitable[LeaderAndIsrResponse]]:
+        """Do as a LeaderAndIsr says, partition by partition; each has its own answer."""
+        refused = self.accept(request.controller_epoch, request.broker_epoch)
+        if refused:
+            log.warning("LeaderAndIsr of controller %d is refused: %s", request.controller_id, refused.name)
+        for live in request.live_leaders if not refused else ():
+            self._fetchers.meet(live.broker_id, (live.host_name, live.port))
+        answer = LeaderAndIsrResponse(refused, [])
+        for topic in request.topic_states:
+            errors: list[LeaderAndIsrPartitionError] = []
+            answer.topics.append(LeaderAndIsrTopicError(topic.topic_id, errors))
+            for state in topic.partition_states:
+                code = refused or self._become(topic, state)
+                errors.append(LeaderAndIsrPartitionError(state.partition_index, code))
+                yield
+            yield
+        return self._synced(answer) if self._unsynced else answer
+
+    async def _synced(self, answer: LeaderAndIsrResponse) -> LeaderAndIsrResponse:
+        """Return an answer once the directories of new partitions are on the disk."""
+        self._unsynced = False
+        for each in self._replicas.logs.sync_by_threads():
+            try:
+                await asyncio.wrap_future(each)
+            except OSError as error:
+                log.error("directories of new partitions may not survive a loss of power: %s", error)
+        return answer
+
+    def _become(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        """Judge one partition's state, and follow it."""
+        try:
+            code = self._judge(topic, state)
+            return code or self._change(topic, state)
+        except Exception:
+            # Others of the request must not suffer.
+            log.exception("%s-%d cannot lead or follow", topic.topic_name, state.partition_index)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def _judge(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        key = topic.topic_name, state.partition_index
+        if self._replicas.is_offline(key):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if topic.topic_id not in (ZERO_UUID, self._known_id(key) or topic.topic_id):
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        partition = self._replicas.get(key)
+        if partition is not None and state.leader_epoch <= partition.leader_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if self.node_id not in state.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
+
+    def _known_id(self, key: Key) -> bytes | None:
+        """Return the id of the topic whose log is there."""
+        partition = self._replicas.get(key)
+        if partition is not None:
+            return partition.topic_id
+        home = self._replicas.logs.home(key)
+        topic_id = home.logs[key].topic_id if home is not None else None
+        return topic_id.bytes if topic_id is not None else None
+
+    def _change(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        key = topic.topic_name, state.partition_index
+        partition = self._replicas.get(key)
+        if partition is None:
+            hosted = self._host(topic, state)
+            if hosted is None:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            partition = hosted
+        assert isinstance(partition, ReplicatedPartition)  # a broker of a cluster hosts no others
+        told = Granted(state.leader_epoch, state.partition_epoch, frozenset(state.isr))
+        if partition.knows_newer(told):
+            return ErrorCode.NONE
+        self._fetchers.remove(key)
+        if state.leader == self.node_id:
+            partition.lead(told, tuple(state.replicas))
+        else:
+            partition.follow(told, tuple(state.replicas))
+            if state.leader != NO_LEADER and not self._closed:
+                self._fetchers.follow(partition, state.leader)
+        text = "%s-%d: leader %d in epoch %d, in sync %s"
+        log.debug(text, *key, state.leader, state.leader_epoch, state.isr)
+        self._on_change(partition)
+        return ErrorCode.NONE
+
+    def _host(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ReplicatedPartition | None:
+        """Return a partition, whose log is created where there is none; None where that cannot be.
+
+        One that is not new may lie in a directory that is offline, and must not begin again in another one.
+        """
+        name, index, logs = topic.topic_name, state.partition_index, self._replicas.logs
+        if not state.is_new and logs.some_offline and (name, index) not in logs:
+            return None
+        settings = self._replicas.settings_of(self._topic(name, topic.topic_id))
+        topic_id = UUID(bytes=topic.topic_id) if topic.topic_id != ZERO_UUID else None
+        try:
+            self._unsynced |= (name, index) not in logs
+            found = logs.get_or_create(name, index, topic_id, settings.log, self._clock.now_ms())
+        except OSError as error:
+            log.error("%s-%d cannot be hosted: %s", name, index, error)
+            return None
+        if found.config is not settings.log:
+            found.update_config(settings.log)
+        partition = ReplicatedPartition(name, topic.topic_id, index, found, self._around)
+        partition.full_validation = settings.full_validation
+        self._replicas.put(partition)
+        return partition
+
+    def _topic(self, name: str, topic_id: bytes) -> TopicState:
+        return TopicState(name, topic_id, (), self._topic_configs(name))
+
+    # --- stopping
+
+    def stop_replicas(self, request: StopReplicaRequest) -> Divided[StopReplicaResponse]:
+        """Do as a StopReplica says: follow and lead no more, and delete what is to be deleted."""
+        refused = self.accept(request.controller_epoch, request.broker_epoch)
+        if refused:
+            log.warning("StopReplica of controller %d is refused: %s", request.controller_id, refused.name)
+            return StopReplicaResponse(refused, [])
+        errors: list[StopReplicaPartitionError] = []
+        doomed: dict[Key, StopReplicaPartitionError] = {}
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                key = topic.topic_name, state.partition_index
+                error = StopReplicaPartitionError(*key, self._stop(key, state))
+                errors.append(error)
+                if state.delete_partition and not error.error_code:
+                    doomed[key] = error
+                if len(doomed) >= _DELETED_AT_ONCE:
+                    self._delete(doomed)
+                yield
+            yield
+        self._delete(doomed)
+        return StopReplicaResponse(ErrorCode.NONE, errors)
+
+    def _stop(self, key: Key, state: StopReplicaPartitionState) -> ErrorCode:
+        if self._replicas.is_offline(key):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        partition = self._replicas.get(key)
+        if partition is None:
+            return ErrorCode.NONE
+        if state.leader_epoch not in _WHATEVER and state.leader_epoch < partition.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        self._fetchers.remove(key)
+        if state.delete_partition:
+            self._replicas.take(key)
+        else:
+            partition.leading = False
+            partition.poke()
+        if isinstance(partition, ReplicatedPartition):
+            self._on_stopped(partition, state.delete_partition)
+        return ErrorCode.NONE
+
+    def _delete(self, doomed: dict[Key, StopReplicaPartitionError]) -> None:
+        """Take away the logs of partitions, whose files go later; what cannot be said of any is said of all."""
+        if not doomed:
+            return
+        try:
+            self._replicas.logs.delete_all(doomed, self._clock.now_ms())
+        except OSError as error:
+            log.error("files of stopped replicas could not be taken away: %s", error)
+            for each in doomed.values():
+                each.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        doomed.clear()
+
+    # --- what else happens to partitions
+
+    def lose(self, keys: Iterable[Key]) -> None:
+        """Host partitions no more, whose log directory has failed."""
+        keys = list(keys)
+        for key in keys:
+            self._fetchers.remove(key)
+        self._replicas.lose(keys)
+
+    def reconfigure(self, topics: Container[str] | None = None) -> None:
+        """Take over changed configs of topics, None: of all, as the defaults have changed; in slices."""
+        if topics is None:
+            self._replicas.forget_settings()
+        self._spawn(in_slices(self._reconfigure(topics)))
+
+    def _reconfigure(self, topics: Container[str] | None) -> Divided[None]:
+        for each in list(self._replicas):
+            if topics is None or each.topic in topics:
+                self._reconfigure_one(each)
+            yield
+
+    def _reconfigure_one(self, each: Partition) -> None:
+        settings = self._replicas.settings_of(self._topic(each.topic, each.topic_id))
+        if each.log.config is not settings.log:
+            each.log.update_config(settings.log)
+        each.full_validation = settings.full_validation
+        if isinstance(each, ReplicatedPartition):
+            each.set_min_isr(settings.log.min_insync_replicas)
+            each.advance()

@@ -1,0 +1,320 @@
+"""A partition of a cluster: what it does as leader and as follower, and who waits for its other replicas.
+
+Owns the leader's knowledge of its followers beside the log (`Leadership`), the high watermark that follows from it, and
+who waits: acks=all for the high watermark, DeleteRecords for the low watermark, followers' fetches for the log's end.
+Never asks anybody: proposals to the controller are handed to `Surroundings.propose`, and fetchers.py copies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from kbroker.clock import Clock
+from kbroker.log.append_info import CLIENT, AppendInfo, AppendOrigin
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.record_validation import Opened
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.wire import Buffer
+from kbroker.replicas import Partition, Waiter
+from kbroker.replication.leadership import Granted, Leadership, Proposal
+
+_FEW_DEAD = 64
+"""Waits that were given up and still stand in the queue, up to which nobody minds."""
+
+Tell = Callable[[ErrorCode], None]
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What all partitions of a broker have in common."""
+
+    node_id: int
+    clock: Clock
+    max_lag_ms: int
+    """replica.lag.time.max.ms"""
+    live_brokers: Callable[[], Container[int]]
+    propose: Callable[[ReplicatedPartition, Proposal], None]
+    """Hears of another set of in-sync replicas that the controller is to grant."""
+
+    def now_ms(self) -> int:
+        """Return the time by which followers are judged."""
+        return int(self.clock.monotonic_ms())
+
+
+class Wait:
+    """Somebody who waits for an offset; `tell` is called once with the outcome, unless the wait is given up before."""
+
+    __slots__ = ("offset", "tell")
+
+    def __init__(self, offset: int, tell: Tell) -> None:
+        self.offset = offset
+        self.tell: Tell | None = tell
+
+
+class Waits:
+    """Who waits for which offset, the lowest first. What is given up takes no more room than what is not."""
+
+    __slots__ = ("_count", "_dead", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Wait]] = []
+        self._count = 0
+        self._dead = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, offset: int, tell: Tell) -> Wait:
+        wait = Wait(offset, tell)
+        self._count += 1
+        heappush(self._heap, (offset, self._count, wait))
+        return wait
+
+    def give_up(self, wait: Wait) -> None:
+        """Tell this one nothing."""
+        if wait.tell is None:
+            return
+        wait.tell = None
+        self._dead += 1
+        if self._dead > _FEW_DEAD and self._dead * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].tell is not None]
+            heapify(self._heap)
+            self._dead = 0
+
+    def tell(self, reached: int, code: Callable[[int], ErrorCode]) -> None:
+        """Tell everybody who waits for no more than `reached` what `code` says of their offset."""
+        while self._heap and self._heap[0][0] <= reached:
+            offset, _, wait = heappop(self._heap)
+            self._finish(wait, code(offset))
+
+    def fail(self, code: ErrorCode) -> None:
+        """Tell everybody that it will not be."""
+        heap, self._heap = self._heap, []
+        for _, _, wait in heap:
+            self._finish(wait, code)
+
+    def _finish(self, wait: Wait, code: ErrorCode) -> None:
+        if wait.tell is None:
+            self._dead = max(self._dead - 1, 0)
+            return
+        tell, wait.tell = wait.tell, None
+        tell(code)
+
+
+class ReplicatedPartition(Partition):
+    """One partition that this broker has a replica of. `alone` tells that nobody else is assigned to it."""
+
+    __slots__ = ("_around", "acks", "deletions", "end_waiters", "leadership")
+
+    is_replicated = True
+
+    def __init__(
+        self, topic: str, topic_id: bytes, index: int, partition_log: PartitionLog, around: Surroundings
+    ) -> None:
+        super().__init__(topic, topic_id, index, partition_log)
+        self._around = around
+        self.alone = False
+        self.leadership = Leadership(around.node_id)
+        self.acks = Waits()
+        """Who waits for the high watermark."""
+        self.deletions = Waits()
+        """Who waits for the low watermark."""
+        self.end_waiters: set[Waiter] = set()
+        """Followers' fetches, which wait for the log's end."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.topic, self.index
+
+    def check_epoch(self, epoch: int) -> ErrorCode:
+        """Compare somebody's idea of the leader epoch (-1: none) with ours, whoever leads."""
+        if epoch < 0 or epoch == self.leader_epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def has_replica(self, broker: int) -> bool:
+        """Whether another broker is assigned a replica."""
+        return broker in self.leadership.replicas and broker != self._around.node_id
+
+    # --- as the controller says
+
+    def knows_newer(self, told: Granted) -> bool:
+        """Whether what the controller says now is older than what is known."""
+        return told.partition_epoch < self.leadership.partition_epoch
+
+    def lead(self, told: Granted, replicas: tuple[int, ...]) -> None:
+        """Lead in the leader epoch that the controller says."""
+        around = self._around
+        end = self.log.log_end_offset
+        begins = self.leadership.lead(told, replicas, end, around.now_ms(), anew=not self.leading)
+        if begins:
+            try:
+                self.log.leader_epochs.assign(told.leader_epoch, end, sync=False)
+            except OSError as error:
+                self.log.report_failure(error)  # the first append notes it, or is refused
+        self.leader_epoch = told.leader_epoch
+        self.leading = True
+        self._take_isr()
+        self.advance()
+        self.poke()
+
+    def follow(self, told: Granted, replicas: tuple[int, ...]) -> None:
+        """Lead no longer; whoever waits is told."""
+        self.leadership.follow(told, replicas)
+        self.leader_epoch = told.leader_epoch
+        self.leading = False
+        self._take_isr()
+        self.poke()
+
+    def granted(self, proposal: Proposal, told: Granted) -> None:
+        """Take what the controller made of a proposal."""
+        if self.leading and self.leadership.granted(proposal, told):
+            self._take_isr()
+            self.advance()
+
+    def refused(self, proposal: Proposal, error: ErrorCode) -> bool:
+        """Hear that a proposal was refused; return whether to send it again."""
+        again = self.leadership.refused(proposal, error)
+        if self.leading and self.leadership.proposed is None:
+            self.advance()  # nobody is about to come in any more
+        return again and self.leading
+
+    def set_min_isr(self, configured: int) -> None:
+        """Take over min.insync.replicas, which no more replicas than there are can fulfil."""
+        self.min_isr = min(configured, max(len(self.leadership.replicas), 1))
+
+    def _take_isr(self) -> None:
+        leadership = self.leadership
+        self.isr = tuple(sorted(leadership.isr))
+        self.alone = self.leading and leadership.replicas == (self._around.node_id,) == self.isr
+        self.set_min_isr(self.log.config.min_insync_replicas)
+
+    def poke(self) -> None:
+        """Tell everyone who waits that leadership has changed, or the log."""
+        super().poke()
+        for waiter in tuple(self.end_waiters):
+            waiter.poke()
+        if not self.leading:
+            self.acks.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.deletions.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # --- as leader
+
+    def append(
+        self,
+        records: Buffer,
+        acks: int,
+        now_ms: int,
+        origin: AppendOrigin = CLIENT,
+        guard: object = UNCHECKED,
+        transaction_version: int = 0,
+        opened: Opened | None = None,
+    ) -> AppendInfo:
+        """Append as leader, as on one node; the high watermark moves where no other replica is in sync."""
+        info = super().append(records, acks, now_ms, origin, guard, transaction_version, opened)
+        if not self.alone:
+            for waiter in tuple(self.end_waiters):
+                waiter.poke()
+            if len(self.isr) == 1:
+                self.advance()  # else it moves when followers come for what was appended
+        return info
+
+    def follower_fetched(self, replica: int, offset: int, log_start_offset: int) -> ErrorCode:
+        """Note that a follower has all before `offset`; an error for who has no replica of this partition."""
+        around, log, leadership = self._around, self.log, self.leadership
+        moved = leadership.fetched(replica, offset, log_start_offset, log.log_end_offset, around.now_ms())
+        if moved is None:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if replica not in leadership.isr:
+            proposal = leadership.to_let_in(replica, log.high_watermark, around.live_brokers())
+            if proposal is not None:
+                around.propose(self, proposal)
+        if moved:
+            self.advance()
+        if self.deletions:
+            self._tell_deleted()
+        return ErrorCode.NONE
+
+    def let_out_late(self) -> None:
+        """Propose to go on without followers that have not had all for longer than replica.lag.time.max.ms."""
+        if not self.leading:
+            return
+        around = self._around
+        proposal = self.leadership.to_let_out(self.log.log_end_offset, around.now_ms(), around.max_lag_ms)
+        if proposal is not None:
+            around.propose(self, proposal)
+        # One that is no longer waited for, as it was about to come in and has not.
+        self.advance()
+
+    def advance(self) -> None:
+        """Move the high watermark as far as it may go, and tell whoever waits for it."""
+        if not self.leading:
+            return
+        around, log = self._around, self.log
+        found = self.leadership.high_watermark(
+            log.log_end_offset, around.now_ms(), around.max_lag_ms, self.min_isr, around.live_brokers()
+        )
+        if found is not None and found > log.high_watermark:
+            log.set_high_watermark(found)
+            for waiter in tuple(self.waiters):
+                waiter.poke()
+        if self.acks:
+            self.acks.tell(log.high_watermark, self._verdict)
+
+    def _verdict(self, required_offset: int) -> ErrorCode:
+        verdict = self.leadership.verdict(required_offset, self.log.high_watermark, self.min_isr)
+        return ErrorCode.NONE if verdict is None else verdict
+
+    def when_committed(self, offset: int, tell: Tell) -> Wait | None:
+        """Have `tell` called once everything below `offset` is committed, or will not be here; None: it was, now."""
+        if not self.leading:
+            tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.log.high_watermark >= offset:
+            tell(self._verdict(offset))
+        else:
+            return self.acks.add(offset, tell)
+        return None
+
+    def committed(self, offset: int) -> asyncio.Future[None]:
+        """Return what is done once everything below `offset` is committed; ApiError where that will not be here."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def tell(code: ErrorCode) -> None:
+            if future.done():
+                return
+            if code is ErrorCode.NONE:
+                future.set_result(None)
+            else:
+                future.set_exception(ApiError(code))
+
+        wait = self.when_committed(offset, tell)
+        if wait is not None:
+            future.add_done_callback(lambda _future: self.acks.give_up(wait))
+        return future
+
+    # --- deletion of records
+
+    @property
+    def low_watermark(self) -> int:
+        """Before which offset all live replicas have deleted their records."""
+        return self.leadership.low_watermark(self.log.log_start_offset, self._around.live_brokers())
+
+    def when_deleted(self, offset: int, tell: Tell) -> Wait | None:
+        """Have `tell` called once all live replicas have deleted what lies below `offset`; None: it was, now."""
+        if not self.leading:
+            tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.low_watermark >= offset:
+            tell(ErrorCode.NONE)
+        else:
+            return self.deletions.add(offset, tell)
+        return None
+
+    def _tell_deleted(self) -> None:
+        self.deletions.tell(self.low_watermark, lambda _offset: ErrorCode.NONE)

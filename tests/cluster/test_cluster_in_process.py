@@ -1,0 +1,50 @@
+"""`with Cluster(brokers=3)`: what a test gets that wants to see a leader die."""
+
+from __future__ import annotations
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kbroker import Cluster
+
+PATIENCE_S = 30
+FAST = {"replica.fetch.backoff.ms": 100, "controlled.shutdown.retry.backoff.ms": 100}
+
+
+def create(cluster, topic, **config):
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 3, config=config)])[topic].result(PATIENCE_S)
+
+
+def leader_of(cluster, topic):
+    state = next(each for each in cluster.brokers.values() if each.is_running).node.member.state
+    return state.partition(topic, 0).leader
+
+
+def consumed(cluster, topic, count):
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while len(found) < count:
+        messages = consumer.consume(count - len(found), PATIENCE_S)
+        assert messages, f"only {len(found)} of {count} came"
+        found += [int(message.value()) for message in messages]
+    consumer.close()
+    return found
+
+
+def test_a_producer_goes_on_when_its_leader_is_killed():
+    with Cluster(brokers=3, config=FAST) as cluster:
+        create(cluster, "orders", **{"min.insync.replicas": "2"})
+        failed = []
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True})
+        for number in range(1000):
+            producer.produce("orders", str(number), on_delivery=lambda error, _message: error and failed.append(error))
+            if number == 500:
+                producer.flush(PATIENCE_S)
+                cluster.brokers[leader_of(cluster, "orders")].kill()
+        assert producer.flush(PATIENCE_S) == 0
+        assert not failed
+        assert consumed(cluster, "orders", 1000) == list(range(1000))
