@@ -41,7 +41,7 @@ def test_the_lines_that_a_cluster_prints(cluster: Cluster, name: str) -> None:
     assert sum(int(line.rpartition(":")[2]) for line in offsets[1:]) == 1
 
 
-def test_preferred_leaders_are_elected(cluster: Cluster, name: str) -> None:
+def test_preferred_leaders_are_elected(cluster: Cluster, name: str, tmp_path: Path) -> None:
     topic = create(cluster, name)
     preferred = cluster.wait_for_leader(topic, 0)
     cluster.stop(preferred)

@@ -22,7 +22,7 @@ from kbroker.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from kbroker.txn.marker_sender import Answers, Marker
+from kbroker.txn.marker_sender import Answers, Marker, Target
 from kbroker.txn.transaction import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -103,15 +103,19 @@ class PeerMarkers:
 
 
 class MarkerTargets:
-    """The other brokers that take markers, by id."""
+    """Who takes markers, by the id of the broker: `here` what this one leads, peers the rest."""
 
-    def __init__(self, ways: PeersByNode, timeout_ms: float) -> None:
+    def __init__(self, node_id: int, here: Target, ways: PeersByNode, timeout_ms: float) -> None:
+        self._node_id = node_id
+        self._here = here
         self._ways = ways
         self._timeout_ms = timeout_ms
         self._peers: dict[int, PeerMarkers] = {}
 
-    def of(self, node_id: int) -> PeerMarkers | None:
+    def of(self, node_id: int) -> Target | None:
         """Return the broker of an id, None while it is not known to live."""
+        if node_id == self._node_id:
+            return self._here
         if not self._ways.knows(node_id):
             return None
         found = self._peers.get(node_id)

@@ -74,7 +74,6 @@ class ProducerIdBlocks:
         """Ask nothing more."""
         if self._asking is not None:
             self._asking.cancel()
-        self._ways.close()
 
     def _ask_for_more(self) -> None:
         if self._asking is None and not self._spare and self._clock.monotonic_ms() >= self._not_before_ms:

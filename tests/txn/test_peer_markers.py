@@ -20,8 +20,15 @@ from tests.peers.memory import Asked, MemoryPeers, turns
 WHERE = {2: ("two", 9), 3: ("three", 9)}
 
 
+class Here:
+    """What this broker leads takes every marker."""
+
+    def write(self, marker: Marker) -> dict[TopicPartition, ErrorCode]:
+        return dict.fromkeys(marker.partitions, ErrorCode.NONE)
+
+
 def targets(net: MemoryPeers) -> MarkerTargets:
-    return MarkerTargets(PeersByNode(net, WHERE.get, "broker-1-txn-marker-sender"), 30_000)
+    return MarkerTargets(1, Here(), PeersByNode(net, WHERE.get, "broker-1-txn-marker-sender"), 30_000)
 
 
 def marker(producer_id: int, *partitions: TopicPartition, epoch: int = 0, commit: bool = True) -> Marker:
@@ -150,11 +157,12 @@ def test_a_request_has_a_bound() -> None:
 def test_each_leader_gets_its_part_and_who_is_unknown_is_asked_later() -> None:
     async def scenario() -> None:
         net = MemoryPeers()
-        leaders = {("t", 1): 2, ("t", 2): 3, ("t", 3): 4, ("t", 4): -1}
+        leaders = {("t", 0): 1, ("t", 1): 2, ("t", 2): 3, ("t", 3): 4, ("t", 4): -1}
         writer = MarkerWriter(leaders.get, targets(net).of)
         rounds = writer.write(marker(1, *leaders, ("gone", 0)))
         by_partitions = {tuple(sorted(each.partitions)): each.progress for each in rounds}
         assert by_partitions[("gone", 0),] == Progress(frozenset({("gone", 0)}))
+        assert by_partitions[("t", 0),] == Progress(frozenset({("t", 0)}))
         assert by_partitions[("t", 3),] == by_partitions[("t", 4),] == Progress()
         others = [asyncio.ensure_future(by_partitions[("t", index),]) for index in (1, 2)]  # type: ignore[arg-type]
         for where in (WHERE[2], WHERE[3]):
