@@ -93,6 +93,8 @@ class ClusterNode(Node):
             live_brokers=lambda: metadata.state.brokers,
             controller_endpoint=self.controller_endpoint,
             topic_configs=partial(configs.of, "topics"),
+            on_change=lambda partition: self._coordinators.changed(partition),
+            on_stopped=lambda partition, _deleted: self._coordinators.lost([partition.key]),
         )
         timeout_ms = config.get_int("request.timeout.ms")
         self._ways = PeersByNode(peers, self.endpoint_of, str(config.node_id))
@@ -193,9 +195,9 @@ class ClusterNode(Node):
         self.logs.wake = advance_moves
         self.logs.on_fatal = self._fail
         self.logs.on_moved = self.replicas.replace_log
-        self.logs.on_offline = lambda keys: loop.call_soon(self.replica_manager.lose, keys)
+        self.logs.on_offline = lambda keys: loop.call_soon(self._lose, keys)
         self.member.subscribe(self.groups.on_cluster_state)
-        self.member.subscribe(self._coordinators.follow)
+        self.member.subscribe(self._coordinators.follow_deletions)
         self.member.subscribe(self._follow)
         self._configs.follow(self.member.configs_changed)
         endpoint = await self._listen(bound)
@@ -275,6 +277,11 @@ class ClusterNode(Node):
     def renewed(self) -> None:
         """Another session has begun: what changed meanwhile is read."""
         self._configs.look()
+
+    def _lose(self, keys: list[tuple[str, int]]) -> None:
+        """A log directory has failed."""
+        self.replica_manager.lose(keys)
+        self._coordinators.lost(keys)
 
     def _reconfigure(self, _state: ClusterState) -> None:
         self.replica_manager.reconfigure()
