@@ -44,6 +44,7 @@ from kbroker.peers.by_node import PeersByNode
 from kbroker.peers.connection import TcpPeers
 from kbroker.replica_manager.config import replication_config
 from kbroker.replica_manager.manager import ReplicaManager
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Replicas, topic_settings
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.other_coordinators import OtherCoordinators
@@ -93,8 +94,8 @@ class ClusterNode(Node):
             live_brokers=lambda: metadata.state.brokers,
             controller_endpoint=self.controller_endpoint,
             topic_configs=partial(configs.of, "topics"),
-            on_change=lambda partition: self._coordinators.changed(partition),
-            on_stopped=lambda partition, _deleted: self._coordinators.lost([partition.key]),
+            on_change=self._replica_changed,
+            on_stopped=self._replica_stopped,
         )
         timeout_ms = config.get_int("request.timeout.ms")
         self._ways = PeersByNode(peers, self.endpoint_of, str(config.node_id))
@@ -277,6 +278,12 @@ class ClusterNode(Node):
     def renewed(self) -> None:
         """Another session has begun: what changed meanwhile is read."""
         self._configs.look()
+
+    def _replica_changed(self, partition: ReplicatedPartition) -> None:
+        self._coordinators.changed(partition)
+
+    def _replica_stopped(self, partition: ReplicatedPartition, _deleted: bool) -> None:
+        self._coordinators.lost([partition.key])
 
     def _lose(self, keys: list[tuple[str, int]]) -> None:
         """A log directory has failed."""

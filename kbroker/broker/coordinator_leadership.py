@@ -3,8 +3,8 @@
 Owns the way from a change of leadership to loading and giving up what a partition holds. Never decides who leads.
 
 A node that is alone follows the cluster's state. In a cluster what counts is what the controller has told the replica
-(LeaderAndIsr, StopReplica), as in Kafka: the state (UpdateMetadata) tells of leadership at other times, maybe before the
-partition is hosted, and passes over what has changed and changed back since.
+(LeaderAndIsr, StopReplica), as in Kafka: the state (UpdateMetadata) tells of leadership at other times, maybe before
+the partition is hosted, and passes over what has changed and changed back since.
 """
 
 from __future__ import annotations
