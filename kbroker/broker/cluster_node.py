@@ -24,7 +24,7 @@ from kbroker.broker.dynamic_configs import configure_dirs
 from kbroker.broker.membership import Membership, connect, prepare
 from kbroker.broker.periodic_work import PeriodicWork
 from kbroker.clock import Clock, SystemClock
-from kbroker.cluster_state import TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
+from kbroker.cluster_state import NO_LEADER, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster.cluster_controller import ClusterController
@@ -264,6 +264,10 @@ class ClusterNode(Node):
 
     def _marker_target(self, node_id: int) -> Target | None:
         return self._marker_targets.of(node_id)
+
+    def _leader_of(self, partition: tuple[str, int]) -> int | None:
+        """Return a partition's leader; what seems to be gone may only not be known yet, before the first news."""
+        return super()._leader_of(partition) if self.member.state.brokers else NO_LEADER
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
         """Return the broker that coordinates a transactional id; None for none."""
