@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Self
 
 from kbroker.launcher.asking import ask_brokers
 from kbroker.launcher.child import Child, LauncherError, Pause, wait_until
 from kbroker.launcher.description import BrokerDescription, ClusterDescription
-from kbroker.launcher.plan import BrokerPlan, ClusterPlan, broker_command, free_ports, require_free
+from kbroker.launcher.plan import ClusterPlan, broker_command, free_ports, require_free
 from kbroker.launcher.zookeeper import HOST, ZooKeeperServer, require_reachable
 
 PROGRAM: Final = (sys.executable, "-m", "kbroker")
@@ -172,7 +172,7 @@ class LocalCluster:
         controller = self.controller() if len(running) > 1 else -1
         return sorted(running, key=lambda node_id: node_id == controller)
 
-    def _wait_until_known(self, wanted: Sequence[int] | dict[int, BrokerPlan]) -> None:
+    def _wait_until_known(self, wanted: Collection[int]) -> None:
         """Wait until each of some brokers knows them all and a controller; raises LauncherError where one has ended."""
         expected = frozenset(wanted)
         waiting = list(wanted)
