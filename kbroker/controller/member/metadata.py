@@ -58,6 +58,7 @@ class MemberMetadata(ClusterMetadata):
         self._listeners: list[Listener] = []
         self._asked: set[asyncio.Task[ApiError | None]] = set()
         self._creating: set[str] = set()
+        self._hindered: dict[str, str] = {}  # coordinators' topics, and why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
         self._places = random.Random()
 
@@ -186,7 +187,7 @@ class MemberMetadata(ClusterMetadata):
         try:
             plan = self.plan_auto(name)
         except ApiError as error:
-            log.warning("topic %s is not created yet: %s", name, error)
+            self._say_hindered(name, error)
             return
         self._creating.add(name)
         self._ask(self._auto_create(plan))
@@ -195,10 +196,16 @@ class MemberMetadata(ClusterMetadata):
         try:
             error = await _outcome(self._create(plan, PATIENCE_MS))
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                log.warning("topic %s is not created yet: %s", plan.name, error)
+                self._say_hindered(plan.name, error)
         finally:
             self._creating.discard(plan.name)
         return None
+
+    def _say_hindered(self, name: str, error: ApiError) -> None:
+        """Log why a topic is not created yet: clients ask every second, and are told nothing new."""
+        if self._hindered.get(name) != str(error):
+            self._hindered[name] = str(error)
+            log.warning("topic %s is not created yet: %s", name, error)
 
     def put_in_pieces(
         self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS
