@@ -64,6 +64,30 @@ class MemberMetadata(ClusterMetadata):
 
     # --- what is known
 
+    def news(self, timeout_ms: float) -> Awaitable[bool] | None:
+        """Return what is done once the controller has told this broker of the cluster, or too late (False).
+
+        None: it has. Before that every topic would seem not to exist.
+        """
+        return None if self.state.brokers else self._news(timeout_ms)
+
+    async def _news(self, timeout_ms: float) -> bool:
+        told = asyncio.Event()
+
+        def look(_old: ClusterState, _new: ClusterState) -> None:
+            told.set()
+
+        self.subscribe(look)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await told.wait()
+        except TimeoutError:
+            return False
+        finally:
+            if look in self._listeners:
+                self.unsubscribe(look)
+        return True
+
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
