@@ -1,6 +1,6 @@
 """The clusters that the tests of this folder break; each is mended after a test and used by the next.
 
-A side is one of SIDES. For work on tests, KBROKER_COMPAT_ONLY names the one to run.
+For work on tests, KBROKER_COMPAT_ONLY names the side to run: apache, kbroker, or mixed (two Java brokers and kbroker).
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import Final
 
 import pytest
 
-from compat_tests.harness.clusters import Cluster, JavaCluster
+from compat_tests.harness.clusters import Cluster, JavaCluster, KBrokerCluster, MixedCluster
 from compat_tests.harness.zookeeper import ZooKeeper
 
 SIDES: Final = ("apache",)
+"""The sides that are run by themselves."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test on every side, all of one side together."""
     if "whole_cluster" in metafunc.fixturenames:
         only = os.environ.get("KBROKER_COMPAT_ONLY")
-        sides = [side for side in SIDES if only in (None, "", side)]
+        sides = [only] if only in ("apache", "kbroker", "mixed") else SIDES
         metafunc.parametrize("whole_cluster", sides, indirect=True, scope="session")
 
 
@@ -42,7 +43,10 @@ def whole_cluster(
 
 def make(side: str, libs: Path, directory: Path, zookeeper: ZooKeeper) -> Cluster:
     """Return three brokers of a side, not started yet."""
-    assert side == "apache"
+    if side == "kbroker":
+        return KBrokerCluster(directory, zookeeper)
+    if side == "mixed":
+        return MixedCluster(libs, directory, zookeeper)
     return JavaCluster(libs, directory, zookeeper)
 
 

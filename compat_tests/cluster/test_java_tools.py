@@ -74,11 +74,11 @@ def test_a_partition_moves_to_other_brokers(cluster: Cluster, name: str, tmp_pat
         return any("is completed" in line or "is complete" in line for line in told)
 
     cluster.wait_for("the end of the reassignment", complete)
-    for node_id in cluster.node_ids:
-        cluster.wait_for(
-            f"broker {node_id} knowing the new replicas",
-            lambda each=node_id: cluster.partition(topic, 0, of=each).replica_nodes == wanted,
-        )
+
+    def known_everywhere() -> bool:
+        return all(cluster.partition(topic, 0, of=each).replica_nodes == wanted for each in cluster.node_ids)
+
+    cluster.wait_for("all brokers knowing the new replicas", known_everywhere)
     assert cluster.leader_of(topic, 0) in wanted
     assert send(client, topic, after).acknowledged == after
     assert read_all(cluster, topic) == before + after

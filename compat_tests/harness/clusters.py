@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
@@ -23,6 +24,7 @@ from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 
 DEADLINE_S: Final = 120.0
 """For everything that waits for a session to expire, on a machine that has more to do."""
+THREE: Final = (1, 2, 3)
 _METADATA: Final = 12
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -149,7 +151,7 @@ class Cluster(ABC):
             leader = self.leader_of(topic, index)
             return leader if leader not in (-1, other_than) else 0
 
-        return self.wait_for(f"another leader of {topic}-{index} than {other_than}", led)
+        return int(self.wait_for(f"another leader of {topic}-{index} than {other_than}", led))
 
     def wait_for_controller(self, other_than: int = -1) -> int:
         """Wait until there is a controller, another one than `other_than`, and return it."""
@@ -158,7 +160,7 @@ class Cluster(ABC):
             controller = self.controller()
             return controller if controller not in (-1, other_than) else 0
 
-        return self.wait_for(f"another controller than {other_than}", elected)
+        return int(self.wait_for(f"another controller than {other_than}", elected))
 
     def wait_for_isr(self, topic: str, index: int, isr: Iterable[int]) -> None:
         """Wait until a partition's in-sync replicas are these."""
@@ -230,12 +232,12 @@ class JavaCluster(Cluster):
         libs: Path,
         directory: Path,
         zookeeper: ZooKeeper,
-        count: int = 3,
+        node_ids: Sequence[int] = THREE,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         self._zookeeper = zookeeper
-        self.node_ids = tuple(range(1, count + 1))
+        self.node_ids = tuple(node_ids)
         whole = {**SETTINGS, **(settings or {})}
         self._brokers = {
             each: Kafka39(libs, directory / f"broker-{each}", zookeeper, {**whole, "node.id": str(each)})
@@ -282,13 +284,22 @@ class KBrokerCluster(Cluster):
     name = "kbroker"
 
     def __init__(
-        self, directory: Path, zookeeper: ZooKeeper, count: int = 3, settings: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        zookeeper: ZooKeeper,
+        node_ids: Sequence[int] = THREE,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
+        self.node_ids = tuple(node_ids)
         whole = {**SETTINGS, **(settings or {})}
-        self._cluster = LocalCluster(make_plan(directory, count, ("127.0.0.1", 0), zookeeper.bootstrap, whole))
-        self._plans = {each.node_id: each for each in self._cluster.plan.brokers}
-        self.node_ids = tuple(self._plans)
+        plan = make_plan(directory, len(self.node_ids), ("127.0.0.1", 0), zookeeper.bootstrap, whole)
+        brokers = tuple(
+            replace(each, node_id=node_id, directory=directory / f"broker-{node_id}")
+            for each, node_id in zip(plan.brokers, self.node_ids, strict=True)
+        )
+        self._plans = {each.node_id: each for each in brokers}
+        self._cluster = LocalCluster(replace(plan, brokers=brokers))
         self.bootstrap = self._cluster.bootstrap_servers
 
     def start_all(self) -> None:
@@ -314,3 +325,48 @@ class KBrokerCluster(Cluster):
 
     def log_tail(self, node_id: int) -> str:
         return "\n".join(self._cluster.child(node_id).tail(15))
+
+
+class MixedCluster(Cluster):
+    """Two brokers of Apache Kafka 3.9.1, and kbroker as the third."""
+
+    name = "mixed"
+
+    def __init__(
+        self, libs: Path, directory: Path, zookeeper: ZooKeeper, settings: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__()
+        self.node_ids = THREE
+        self._java = JavaCluster(libs, directory / "java", zookeeper, THREE[:2], settings)
+        self._kbroker = KBrokerCluster(directory / "kbroker", zookeeper, THREE[2:], settings)
+        self.bootstrap = ""
+
+    def _side(self, node_id: int) -> Cluster:
+        return self._kbroker if node_id in self._kbroker.node_ids else self._java
+
+    def start_all(self) -> None:
+        self._java.start_all()
+        self._kbroker.start_all()
+        self.bootstrap = f"{self._java.bootstrap},{self._kbroker.bootstrap}"
+
+    def stop_all(self) -> None:
+        self._kbroker.stop_all()
+        self._java.stop_all()
+
+    def start(self, node_id: int) -> None:
+        self._side(node_id).start(node_id)
+
+    def stop(self, node_id: int) -> None:
+        self._side(node_id).stop(node_id)
+
+    def kill(self, node_id: int) -> None:
+        self._side(node_id).kill(node_id)
+
+    def pid(self, node_id: int) -> int | None:
+        return self._side(node_id).pid(node_id)
+
+    def address(self, node_id: int) -> str:
+        return self._side(node_id).address(node_id)
+
+    def log_tail(self, node_id: int) -> str:
+        return self._side(node_id).log_tail(node_id)

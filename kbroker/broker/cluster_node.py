@@ -24,7 +24,7 @@ from kbroker.broker.dynamic_configs import configure_dirs
 from kbroker.broker.membership import Membership, connect, prepare
 from kbroker.broker.periodic_work import PeriodicWork
 from kbroker.clock import Clock, SystemClock
-from kbroker.cluster_state import TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
+from kbroker.cluster_state import NO_LEADER, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster.cluster_controller import ClusterController
@@ -44,6 +44,7 @@ from kbroker.peers.by_node import PeersByNode
 from kbroker.peers.connection import TcpPeers
 from kbroker.replica_manager.config import replication_config
 from kbroker.replica_manager.manager import ReplicaManager
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Replicas, topic_settings
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.other_coordinators import OtherCoordinators
@@ -71,6 +72,7 @@ class ClusterNode(Node):
         """Put the parts together over logs and configs that are loaded. None of them does anything yet."""
         peers = TcpPeers()
         self.peers = peers
+        self._killed = False
         self.tree = tree
         self._configs = configs
         self.registration = BrokerRegistration(tree, config.node_id, config.get_int("zookeeper.session.timeout.ms"))
@@ -93,6 +95,8 @@ class ClusterNode(Node):
             live_brokers=lambda: metadata.state.brokers,
             controller_endpoint=self.controller_endpoint,
             topic_configs=partial(configs.of, "topics"),
+            on_change=self._replica_changed,
+            on_stopped=self._replica_stopped,
         )
         timeout_ms = config.get_int("request.timeout.ms")
         self._ways = PeersByNode(peers, self.endpoint_of, str(config.node_id))
@@ -193,9 +197,9 @@ class ClusterNode(Node):
         self.logs.wake = advance_moves
         self.logs.on_fatal = self._fail
         self.logs.on_moved = self.replicas.replace_log
-        self.logs.on_offline = lambda keys: loop.call_soon(self.replica_manager.lose, keys)
+        self.logs.on_offline = self._lose_soon
         self.member.subscribe(self.groups.on_cluster_state)
-        self.member.subscribe(self._coordinators.follow)
+        self.member.subscribe(self._coordinators.follow_deletions)
         self.member.subscribe(self._follow)
         self._configs.follow(self.member.configs_changed)
         endpoint = await self._listen(bound)
@@ -237,12 +241,15 @@ class ClusterNode(Node):
 
     async def kill(self) -> None:
         """End as a process does that is killed: nobody is told, nothing is flushed, connections break."""
+        self._killed = True
         await self.tree.close()
         self.server.abort()
         self.logs.close(clean=False)  # the second close, which would be a clean one, finds nothing to do
         await self.stop()
 
     async def _leave(self) -> None:
+        if self._killed:
+            return
         self.replica_manager.stop_fetching()
         await shut_down_controlled(self.config, self.peers, self._broker_epoch, self.controller_endpoint)
 
@@ -263,6 +270,10 @@ class ClusterNode(Node):
     def _marker_target(self, node_id: int) -> Target | None:
         return self._marker_targets.of(node_id)
 
+    def _leader_of(self, partition: tuple[str, int]) -> int | None:
+        """Return a partition's leader; what seems to be gone may only not be known yet, before the first news."""
+        return super()._leader_of(partition) if self.member.state.brokers else NO_LEADER
+
     def _coordinator_of(self, transactional_id: str) -> int | None:
         """Return the broker that coordinates a transactional id; None for none."""
         partition = self.member.state.partition(TRANSACTIONS_TOPIC, self.transactions.partition_for(transactional_id))
@@ -270,12 +281,27 @@ class ClusterNode(Node):
 
     # --- what changes
 
+    def _lose_soon(self, keys: list[tuple[str, int]]) -> None:
+        """Follow the failure of a log directory once the append that met it has been answered."""
+        asyncio.get_running_loop().call_soon(self._lose, keys)
+
     def expired(self) -> None:
         """The session on ZooKeeper is gone; what is led here is led on until others hear of it."""
 
     def renewed(self) -> None:
         """Another session has begun: what changed meanwhile is read."""
         self._configs.look()
+
+    def _replica_changed(self, partition: ReplicatedPartition) -> None:
+        self._coordinators.changed(partition)
+
+    def _replica_stopped(self, partition: ReplicatedPartition, _deleted: bool) -> None:
+        self._coordinators.lost([partition.key])
+
+    def _lose(self, keys: list[tuple[str, int]]) -> None:
+        """A log directory has failed."""
+        self.replica_manager.lose(keys)
+        self._coordinators.lost(keys)
 
     def _reconfigure(self, _state: ClusterState) -> None:
         self._set_rates()

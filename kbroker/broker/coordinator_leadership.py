@@ -1,14 +1,22 @@
 """Which partitions of the coordinators' topics this broker coordinates: those that it leads.
 
-Owns the way from a change of the cluster's state to loading and giving up what a partition holds. Never decides who
-leads.
+Owns the way from a change of leadership to loading and giving up what a partition holds. Never decides who leads.
+
+A node that is alone follows the cluster's state. In a cluster what counts is what the controller has told the replica
+(LeaderAndIsr, StopReplica), as in Kafka: the state (UpdateMetadata) tells of leadership at other times, maybe before
+the partition is hosted, and passes over what has changed and changed back since.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState, TopicState
 from kbroker.group_coordinator.coordinator import GroupCoordinator
+from kbroker.replicas import Partition
 from kbroker.txn.coordinator import TransactionCoordinator
+
+Coordinator = GroupCoordinator | TransactionCoordinator
 
 
 class CoordinatorLeadership:
@@ -16,24 +24,49 @@ class CoordinatorLeadership:
 
     def __init__(self, node_id: int, groups: GroupCoordinator, transactions: TransactionCoordinator) -> None:
         self._node_id = node_id
-        self._groups = groups
-        self._transactions = transactions
+        self._by_topic: dict[str, Coordinator] = {OFFSETS_TOPIC: groups, TRANSACTIONS_TOPIC: transactions}
+
+    # --- on a node that is alone
 
     def follow(self, old: ClusterState, new: ClusterState) -> None:
         """Load what a partition of a coordinator's topic holds once this broker leads it."""
-        self._lead(self._groups, old.topics.get(OFFSETS_TOPIC), new.topics.get(OFFSETS_TOPIC))
-        self._lead(self._transactions, old.topics.get(TRANSACTIONS_TOPIC), new.topics.get(TRANSACTIONS_TOPIC))
+        self.follow_deletions(old, new)
+        for name, coordinator in self._by_topic.items():
+            now = new.topics.get(name)
+            if now is not None:
+                self._lead(coordinator, old.topics.get(name), now)
 
-    def _lead(
-        self, coordinator: GroupCoordinator | TransactionCoordinator, before: TopicState | None, now: TopicState | None
-    ) -> None:
-        if now is None:
-            if before is not None:
-                coordinator.on_topic_deleted()
-            return
+    def _lead(self, coordinator: Coordinator, before: TopicState | None, now: TopicState) -> None:
         for index, partition in enumerate(now.partitions):
             known = before.partitions[index] if before and index < len(before.partitions) else None
             if partition.leader != self._node_id:
                 coordinator.resign(index)
             elif known is None or known.leader_epoch != partition.leader_epoch:
                 coordinator.on_leadership(index, partition.leader_epoch)
+
+    # --- in a cluster
+
+    def changed(self, partition: Partition) -> None:
+        """Load what a partition holds that is led here from now on; give up one that is not."""
+        coordinator = self._by_topic.get(partition.topic)
+        if coordinator is None:
+            return
+        if partition.leading:
+            coordinator.on_leadership(partition.index, partition.leader_epoch)
+        else:
+            coordinator.resign(partition.index)
+
+    def lost(self, keys: Iterable[tuple[str, int]]) -> None:
+        """Give up partitions that are not hosted here any more."""
+        for topic, index in keys:
+            coordinator = self._by_topic.get(topic)
+            if coordinator is not None:
+                coordinator.resign(index)
+
+    def follow_deletions(self, old: ClusterState, new: ClusterState) -> None:
+        """Coordinate nothing more of a topic that is gone: the next of its name may have other partitions."""
+        if old.topics is new.topics:
+            return
+        for name, coordinator in self._by_topic.items():
+            if name in old.topics and name not in new.topics:
+                coordinator.on_topic_deleted()

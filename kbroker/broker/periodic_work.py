@@ -81,6 +81,8 @@ class PeriodicWork:
             self._cleaning_tick = asyncio.get_running_loop().create_task(self._follow_cleaning())
 
     def _look_for_hanging(self) -> Divided[None]:
+        if self._deleted_topics is None:
+            return  # what is open here may be known to a coordinator of another broker
         if not self.looked_for_hanging and self._transactions.is_loaded:
             led = (((each.topic, each.index), each.log.producers) for each in list(self._replicas) if each.leading)
             found = yield from find_hanging(led, self._transactions.all)

@@ -65,7 +65,7 @@ class CoordinatorService(Generic[S]):
             return
         if self._count == 0:
             self._count = self._writer.partition_count()
-        if partition >= self._count and not self._told_of_growth:
+        if partition >= self._count > 0 and not self._told_of_growth:
             self._told_of_growth = True
             log.warning(
                 "%s has grown: %d partitions stay in use until the broker ends; the next start looks for ids in others",

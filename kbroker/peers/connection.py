@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.compiler import decode, encode
@@ -114,8 +114,7 @@ class _Frames(asyncio.BufferedProtocol):
         self.is_gone = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.end(str(exc) if exc else "the connection was closed")

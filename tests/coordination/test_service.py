@@ -51,6 +51,20 @@ def test_a_topic_that_is_yet_to_be_created(asked_before: bool) -> None:
     coordinator.close()
 
 
+def test_leadership_that_is_known_before_the_topic(caplog: pytest.LogCaptureFixture) -> None:
+    """In a cluster a replica is told first, and the state afterwards."""
+    writer = FakeWriter()
+    writer.count = 0
+    coordinator = service(writer)
+    for partition in (2, 0):
+        coordinator.on_leadership(partition, 1)
+    writer.count = 3
+    assert [coordinator.partition_for(key) for key in KEYS] == partitions(3)
+    coordinator.on_leadership(1, 1)
+    assert "has grown" not in caplog.text
+    coordinator.close()
+
+
 def test_a_topic_that_is_deleted_and_created_anew_has_its_own_number() -> None:
     writer = FakeWriter()
     coordinator = service(writer)

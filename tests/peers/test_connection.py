@@ -9,12 +9,19 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kbroker import Broker
+from kbroker.network.event_loop import new_event_loop
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 PATIENCE_MS = 10_000
+
+
+def run(asked):
+    """Run on the loop that a broker has."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(asked)
 
 
 def address_of(broker):
@@ -59,7 +66,7 @@ def test_many_questions_at_once_are_answered_each_with_its_own():
             finally:
                 peer.close()
 
-        *versions, metadata = asyncio.run(ask())
+        *versions, metadata = run(ask())
         assert all(each.api_keys for each in versions)
         assert [each.node_id for each in metadata.brokers] == [broker.node.node_id]
 
@@ -71,7 +78,7 @@ def test_a_broker_that_is_not_there():
         with pytest.raises(PeerGone):
             await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS)
 
-    asyncio.run(ask())
+    run(ask())
 
 
 def test_no_answer_in_time_ends_the_connection_and_the_next_question_has_another():
@@ -92,7 +99,7 @@ def test_no_answer_in_time_ends_the_connection_and_the_next_question_has_another
                 await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, 50)
             return await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS)
 
-    assert asyncio.run(ask()).api_keys == []
+    assert run(ask()).api_keys == []
     assert len(connections) == 2
 
 
@@ -116,7 +123,7 @@ def test_what_cannot_be_an_answer(frame):
             with pytest.raises(PeerGone):
                 await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS)
 
-    asyncio.run(ask())
+    run(ask())
 
 
 def test_closing_tells_who_waits():
@@ -133,4 +140,4 @@ def test_closing_tells_who_waits():
             with pytest.raises(PeerGone):
                 await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS)
 
-    asyncio.run(ask())
+    run(ask())

@@ -99,12 +99,11 @@ class ClusterController:
 
     async def close(self) -> None:
         """Decide nothing any more, and tell nobody anything; with the end of the session somebody else is elected."""
-        self._steady.end()
-        self._queue.clear()
+        self.expired()
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
-        self._leave()
+        self.expired()  # it may have been elected over it
 
     def expired(self) -> None:
         """Take in that the session is gone, and what it held with it: nothing of its time is done any more."""
@@ -174,10 +173,10 @@ class ClusterController:
             return dict.fromkeys(wanted, error)
 
     async def alter_reassignments(
-        self, asked: Mapping[Partition, Sequence[int] | None]
+        self, asked: Mapping[Partition, Sequence[int] | None], *, may_change_factor: bool = True
     ) -> Mapping[Partition, ApiError | None]:
         """Begin to move partitions to other replicas; None as replicas cancels. Raises ApiError."""
-        return await self._ask(lambda term: reassignment.alter(term, asked))
+        return await self._ask(lambda term: reassignment.alter(term, asked, may_change_factor=may_change_factor))
 
     async def list_reassignments(self, wanted: Collection[Partition] | None) -> Mapping[Partition, Replicas]:
         """Return what is being reassigned, of these partitions or of all. Raises ApiError."""

@@ -2,8 +2,8 @@
 
 Owns how far each deletion has come. A topic whose znode stands in /admin/delete_topics is told to be gone at once
 (leader -2); its replicas are deleted by the brokers that live; as long as one of them does not, or a reassignment of
-the topic goes on, the deletion waits. Its end is the removal of the topic's znodes, that in /admin/delete_topics last,
-so that another controller goes on with what is left. (TopicDeletionManager.)
+the topic goes on, the deletion waits. Its end is the removal of the topic's znodes; until then another controller goes
+on with what is left. (TopicDeletionManager.)
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kbroker.controller.cluster.context import Deletion, Partition
 from kbroker.controller.cluster.pacing import all_of, paced
 from kbroker.controller.cluster.partitions import unled
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.tree.znode import Delete, Refused
 from kbroker.controller.znodes import CONFIG, DELETE_TOPICS, topic_path
 
 log = logging.getLogger(__name__)
@@ -146,13 +147,22 @@ async def broker_gone(term: Term, broker: int, partitions: Collection[Partition]
 
 
 async def _finish(term: Term, topic: str) -> None:
-    """Remove the topic's znodes: all its brokers have deleted their replicas."""
+    """Remove the topic's znodes: all its brokers have deleted their replicas.
+
+    What says that the topic exists, and that it is to be deleted, goes in one: otherwise another topic of that name,
+    created in between, would be deleted by a controller that takes over.
+    """
     tree = term.tree
     partitions = f"{topic_path(topic)}/partitions"
     indexes = await tree.children(partitions)
     await all_of(indexes, lambda index: tree.delete_below(f"{partitions}/{index}"))
-    await tree.delete_below(topic_path(topic))
-    await tree.delete(f"{CONFIG}/topics/{topic}")
-    await tree.delete(f"{DELETE_TOPICS}/{topic}")
+    await tree.delete_below(partitions)
+    last = topic_path(topic), f"{CONFIG}/topics/{topic}", f"{DELETE_TOPICS}/{topic}"
+    while left := [path for path in last if await tree.get(path) is not None]:
+        try:
+            await tree.commit(*(Delete(path) for path in left))
+        except Refused as refused:
+            log.warning("The znodes of topic %s change while they are deleted: %s", topic, refused)
+            await tree.delete_below(partitions)
     term.context.remove_topic(topic)
     log.info("Topic %s is deleted", topic)

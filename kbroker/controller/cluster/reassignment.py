@@ -42,13 +42,18 @@ Asked = Mapping[Partition, Sequence[int] | None]
 """Where partitions are to go; None: back to where they were."""
 
 
-async def alter(term: Term, asked: Asked) -> dict[Partition, ApiError | None]:
-    """Begin or cancel reassignments that a client asks for; return how that went."""
+async def alter(term: Term, asked: Asked, *, may_change_factor: bool) -> dict[Partition, ApiError | None]:
+    """Begin or cancel reassignments that a client asks for; return how that went.
+
+    Targets of another size than now are refused unless `may_change_factor` (KIP-860).
+    """
     results: dict[Partition, ApiError | None] = {}
     planned: dict[Partition, Replicas] = {}
     async for partition, target in paced(asked.items()):
         try:
-            planned[partition] = _plan(term, partition, target, check_live=True)
+            if target is not None:
+                _check(term, term.context.replicas(partition) or Replicas(()), target, may_change_factor)
+            planned[partition] = _plan(term, partition, target)
         except ApiError as error:
             results[partition] = error
     await _drop_from_znode(term, lambda partition, _: partition in planned)
@@ -56,11 +61,9 @@ async def alter(term: Term, asked: Asked) -> dict[Partition, ApiError | None]:
     return results
 
 
-def _plan(term: Term, partition: Partition, target: Sequence[int] | None, *, check_live: bool) -> Replicas:
+def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Replicas:
     """Return what a reassignment begins with. Raises ApiError."""
     current = term.context.replicas(partition)
-    if target is not None and check_live:
-        _check(term, current or Replicas(()), target)
     if current is None or term.context.is_deleted(partition[0]):
         if target is None:
             raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
@@ -72,7 +75,9 @@ def _plan(term: Term, partition: Partition, target: Sequence[int] | None, *, che
     return current.to(target)
 
 
-def _check(term: Term, current: Replicas, target: Sequence[int]) -> None:
+def _check(term: Term, current: Replicas, target: Sequence[int], may_change_factor: bool) -> None:
+    """Refuse a target that cannot be. Raises ApiError."""
+
     def refuse(text: str) -> ApiError:
         return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
 
@@ -82,6 +87,9 @@ def _check(term: Term, current: Replicas, target: Sequence[int]) -> None:
         raise refuse(f"Duplicate replica ids in partition reassignment replica list: {_listed(target)}")
     if min(target) < 0:
         raise refuse(f"Invalid broker id in replica list: {_listed(target)}")
+    if current.replicas and not may_change_factor and len(target) != len(current.target):
+        text = f"The replication factor is changed from {len(current.target)} to {len(target)}"
+        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
     adding, live = current.to(target).adding, term.context.live()
     if not live.issuperset(adding):
         raise refuse(
@@ -116,7 +124,7 @@ async def take_up(term: Term) -> set[Partition]:
         try:
             if not target:
                 raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
-            planned[partition] = _plan(term, partition, target, check_live=False)
+            planned[partition] = _plan(term, partition, target)
         except ApiError as error:
             results[partition] = error
     results.update(await _begin(term, planned))

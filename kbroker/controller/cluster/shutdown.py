@@ -52,7 +52,8 @@ async def controlled_shutdown(term: Term, request: ControlledShutdownRequest) ->
 async def _leaderships(term: Term, broker: int) -> tuple[list[Partition], list[Partition]]:
     """Return which partitions a broker leads and follows, of those that have other replicas."""
     context = term.context
-    led, followed = [], []
+    led: list[Partition] = []
+    followed: list[Partition] = []
     async for partition in paced(list(context.on_broker(broker))):
         if len(context.assigned(partition)) < 2 or partition not in context.states or context.is_deleted(partition[0]):
             continue

@@ -58,10 +58,35 @@ class MemberMetadata(ClusterMetadata):
         self._listeners: list[Listener] = []
         self._asked: set[asyncio.Task[ApiError | None]] = set()
         self._creating: set[str] = set()
+        self._hindered: dict[str, str] = {}  # coordinators' topics, and why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
         self._places = random.Random()
 
     # --- what is known
+
+    def news(self, timeout_ms: float) -> Awaitable[bool] | None:
+        """Return what is done once the controller has told this broker of the cluster, or too late (False).
+
+        None: it has. Before that every topic would seem not to exist.
+        """
+        return None if self.state.brokers else self._news(timeout_ms)
+
+    async def _news(self, timeout_ms: float) -> bool:
+        told = asyncio.Event()
+
+        def look(_old: ClusterState, _new: ClusterState) -> None:
+            told.set()
+
+        self.subscribe(look)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await told.wait()
+        except TimeoutError:
+            return False
+        finally:
+            if look in self._listeners:
+                self.unsubscribe(look)
+        return True
 
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -186,7 +211,7 @@ class MemberMetadata(ClusterMetadata):
         try:
             plan = self.plan_auto(name)
         except ApiError as error:
-            log.warning("topic %s is not created yet: %s", name, error)
+            self._say_hindered(name, error)
             return
         self._creating.add(name)
         self._ask(self._auto_create(plan))
@@ -195,10 +220,16 @@ class MemberMetadata(ClusterMetadata):
         try:
             error = await _outcome(self._create(plan, PATIENCE_MS))
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                log.warning("topic %s is not created yet: %s", plan.name, error)
+                self._say_hindered(plan.name, error)
         finally:
             self._creating.discard(plan.name)
         return None
+
+    def _say_hindered(self, name: str, error: ApiError) -> None:
+        """Log why a topic is not created yet: clients ask every second, and are told nothing new."""
+        if self._hindered.get(name) != str(error):
+            self._hindered[name] = str(error)
+            log.warning("topic %s is not created yet: %s", name, error)
 
     def put_in_pieces(
         self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS

@@ -46,7 +46,7 @@ def drained(queue: OutgoingQueue) -> list[Item]:
 
 def test_few_are_sent_as_they_came() -> None:
     queue = OutgoingQueue()
-    items = [lead(1, P), metadata(1, P), stop(1, P), lead(2, P)]
+    items: list[Item] = [lead(1, P), metadata(1, P), stop(1, P), lead(2, P)]
     for item in items:
         queue.put(item)
     assert len(queue) == 4
@@ -93,9 +93,9 @@ def applied(
                 followed[each] = part.leader_epoch
                 stopped.discard(each)
         else:
-            for each, part in item.parts.items():
+            for each, end in item.parts.items():
                 stopped.add(each)
-                if part.delete_partition:
+                if end.delete_partition:
                     followed.pop(each, None)
     return followed, stopped, known
 

@@ -269,7 +269,8 @@ class WatchedTree:
 
     async def commit(self, changes: Sequence[Change]) -> list[Done]:
         if self.dies_after is not None and self.commits >= self.dies_after:
-            self.died()
+            died, self.died = self.died, lambda: None
+            died()
             await asyncio.Event().wait()
         self.commits += 1
         done = await self.tree.commit(changes)
@@ -420,6 +421,10 @@ class World:
             while quiet < 10:
                 await asyncio.sleep(0)
                 quiet = quiet + 1 if is_quiet() else 0
+
+    async def turn(self) -> None:
+        """Let everybody go on for a turn of the loop."""
+        await asyncio.sleep(0)
 
     def forget_requests(self) -> None:
         for node in self.nodes.values():

@@ -1,0 +1,57 @@
+"""AlterPartitionReassignments (key 45), versions 0-1: partitions are moved, or are moved no longer (KIP-455).
+
+Behaviour: the controller's; see controller/cluster/reassignment.py. The answer leaves once all is begun.
+Version notes: v1 may refuse targets of another size (KIP-860).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+
+from kbroker.controller.cluster.cluster_controller import ClusterController
+from kbroker.divided import Divided
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.services import in_cluster
+from kbroker.protocol.errors import ApiError
+from kbroker.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+Answer = Divided[AlterPartitionReassignmentsResponse]
+Asked = Mapping[tuple[str, int], Sequence[int] | None]
+
+
+@handles(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, "0-1", cluster=True)
+def alter_partition_reassignments(
+    ctx: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> Divided[Awaitable[Answer]]:
+    """Begin, or cancel; of a partition that is named again the last wish counts."""
+    asked: dict[tuple[str, int], Sequence[int] | None] = {}
+    for topic in request.topics:
+        for each in topic.partitions:
+            asked[topic.name, each.partition_index] = each.replicas
+            yield
+    may_change_factor = request.allow_replication_factor_change
+    return _altered(in_cluster(ctx.services).controller, asked, may_change_factor=may_change_factor)
+
+
+async def _altered(controller: ClusterController, asked: Asked, *, may_change_factor: bool) -> Answer:
+    results = await controller.alter_reassignments(asked, may_change_factor=may_change_factor)
+    return _answer(results, may_change_factor=may_change_factor)
+
+
+def _answer(results: Mapping[tuple[str, int], ApiError | None], *, may_change_factor: bool) -> Answer:
+    topics: dict[str, ReassignableTopicResponse] = {}
+    for (name, index), error in results.items():
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = ReassignableTopicResponse(name)
+        code, message = (0, None) if error is None else (error.code, error.message)
+        topic.partitions.append(ReassignablePartitionResponse(index, code, message))
+        yield
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=may_change_factor, error_message=None, responses=list(topics.values())
+    )

@@ -1,0 +1,107 @@
+"""ElectLeaders (key 43), versions 0-2: leaders are elected because somebody asks for it (KIP-460).
+
+Behaviour: the controller elects; the answer leaves once this broker's own metadata has the new leaders, or with
+REQUEST_TIMED_OUT for those that it has not in time. Of all partitions (null), those that need no election are left out.
+Version notes: v0 knows preferred leaders only, and no error of the whole request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+
+from kbroker.cluster_state import ClusterState
+from kbroker.divided import Divided
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.services import ClusterServices, in_cluster
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+PREFERRED, UNCLEAN = 0, 1
+Partition = tuple[str, int]
+Results = Mapping[Partition, ApiError | None]
+
+
+@handles(ElectLeadersRequest, ElectLeadersResponse, "0-2", cluster=True)
+def elect_leaders(
+    ctx: RequestContext, request: ElectLeadersRequest
+) -> Divided[Awaitable[Divided[ElectLeadersResponse]]]:
+    """Elect, wait for it to be known, and answer."""
+    cluster = in_cluster(ctx.services)
+    kind = request.election_type if ctx.version else PREFERRED
+    if kind not in (PREFERRED, UNCLEAN):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Value {kind} must be one of the values in [0, 1]")
+    wanted: dict[Partition, None] = {}
+    of_all = request.topic_partitions is None
+    if request.topic_partitions is None:
+        for name, topic in cluster.metadata.state.topics.items():
+            wanted.update(((name, index), None) for index in range(len(topic.partitions)))
+            yield
+    else:
+        for each in request.topic_partitions:
+            for index in each.partitions:
+                wanted[each.topic, index] = None
+                yield
+    return _elected(cluster, kind, wanted, request.timeout_ms, of_all=of_all)
+
+
+async def _elected(
+    cluster: ClusterServices, kind: int, wanted: Mapping[Partition, None], timeout_ms: int, *, of_all: bool
+) -> Divided[ElectLeadersResponse]:
+    elected = await cluster.controller.elect_leaders(kind, wanted)
+    waited: dict[Partition, int] = {}
+    results: dict[Partition, ApiError | None] = {}
+    for partition, result in elected.items():
+        if isinstance(result, ApiError):
+            if not (of_all and result.code is ErrorCode.ELECTION_NOT_NEEDED):
+                results[partition] = result
+        else:
+            results[partition] = None
+            waited[partition] = result
+    for partition in await _unknown(cluster, waited, timeout_ms):
+        results[partition] = ApiError(ErrorCode.REQUEST_TIMED_OUT)
+    return _answer(results)
+
+
+async def _unknown(cluster: ClusterServices, leaders: dict[Partition, int], timeout_ms: int) -> dict[Partition, int]:
+    """Wait until this broker knows of new leaders; return those of which it has not heard in time."""
+    known = asyncio.Event()
+
+    def look(_old: ClusterState, state: ClusterState) -> None:
+        for partition, leader in list(leaders.items()):
+            found = state.partition(*partition)
+            if found is not None and found.leader == leader:
+                del leaders[partition]
+        if not leaders:
+            known.set()
+
+    metadata = cluster.metadata
+    look(metadata.state, metadata.state)
+    if not leaders:
+        return leaders
+    metadata.subscribe(look)
+    try:
+        async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+            await known.wait()
+    except TimeoutError:
+        pass
+    finally:
+        metadata.unsubscribe(look)
+    return leaders
+
+
+def _answer(results: Results) -> Divided[ElectLeadersResponse]:
+    topics: dict[str, ReplicaElectionResult] = {}
+    for (name, index), error in results.items():
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = ReplicaElectionResult(name)
+        code, message = (0, None) if error is None else (error.code, error.message)
+        topic.partition_result.append(PartitionResult(index, code, message))
+        yield
+    return ElectLeadersResponse(replica_election_results=list(topics.values()))
