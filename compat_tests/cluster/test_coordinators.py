@@ -36,7 +36,7 @@ def committed(cluster: Cluster, group: str, topic: str) -> int:
 
 
 def transactional(cluster: Cluster, name: str) -> Producer:
-    client = producer(cluster, transactional_id=name, transaction_timeout_ms=int(DEADLINE_S * 1000) - 10_000)
+    client = producer(cluster, transactional_id=name, transaction_timeout_ms=int(DEADLINE_S * 1000))
     client.init_transactions(DEADLINE_S)
     return client
 
