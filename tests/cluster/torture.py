@@ -87,7 +87,7 @@ class Book:
 
     def _delivered(self, error, message) -> None:
         if error is not None:
-            self.failed.append(str(error))
+            self.failed.append(f"{time.monotonic():.3f} {error}")
         else:
             self.acked[message.partition()][int(message.value())] = message.offset()
 
@@ -229,6 +229,8 @@ class Torture:
         self.random = random.Random(seed)
         self.faults = faults
         self.counts: Counter[str] = Counter()
+        self.history: list[str] = []
+        """What was done, and when: for whoever looks for the reason of a failure."""
         self.cluster = Cluster(brokers, CONFIG)
 
     def run(self) -> str:
@@ -248,7 +250,7 @@ class Torture:
                 for each in (ledger, book, group):
                     each.end()
             self.wait_in_sync()
-            assert not book.failed, book.failed[:5]
+            assert not book.failed, (book.failed[:5], self.around(book.failed[0]))
             assert not group.back, group.back[:5]
             plain = self.judge_plain(servers, book)
             paired = self.judge_paired(servers, ledger)
@@ -262,6 +264,11 @@ class Torture:
 
     # --- faults
 
+    def around(self, failure: str) -> list[str]:
+        """Return the faults around a failure whose text begins with its time."""
+        when = float(failure.split()[0])
+        return [each for each in self.history if abs(float(each.split()[0]) - when) < 3]
+
     def running(self):
         return [each for each in self.cluster.brokers.values() if each.is_running]
 
@@ -269,11 +276,14 @@ class Torture:
         """One fault, or the end of one."""
         down = [each for each in self.cluster.brokers.values() if not each.is_running]
         if down and (len(down) > 1 or self.random.random() < 0.6):
-            self.random.choice(down).start()
+            broker = self.random.choice(down)
+            self.history.append(f"{time.monotonic():.3f} start {broker.node_id}")
+            broker.start()
         else:
             what = self.random.choice(("kill", "kill", "stop", "expire", "cut"))
             broker = self.random.choice(self.running())
             self.counts[what] += 1
+            self.history.append(f"{time.monotonic():.3f} {what} {broker.node_id}")
             if what == "kill":
                 broker.kill()
             elif what == "stop":
