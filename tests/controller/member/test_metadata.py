@@ -223,7 +223,6 @@ def test_what_changed_while_zookeeper_was_away_is_known_after_it():
         member.metadata.set_configs("brokers", "", {"log.retention.ms": "7"})
         await member.metadata.published()
         other.tree.heal()
-        other.configs.look()
         await until(lambda: other.metadata.state.broker_configs == {"": {"log.retention.ms": "7"}})
 
     run(scenario, 2)
