@@ -266,7 +266,7 @@ class Torture:
 
     def around(self, failure: str) -> list[str]:
         """Return the faults around a failure whose text begins with its time."""
-        when = float(failure.split()[0])
+        when = float(failure.split(maxsplit=1)[0])
         return [each for each in self.history if abs(float(each.split()[0]) - when) < 3]
 
     def running(self):
