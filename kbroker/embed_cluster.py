@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kbroker.broker.cluster_node import ClusterNode
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.tree.memory import MemoryEnsemble
 from kbroker.embed import TEST_DEFAULTS
@@ -151,6 +152,13 @@ class Cluster:
             await each._start()  # noqa: SLF001 - its other half
         for each in self.brokers.values():
             await each.node.heard_of(self.brokers, _PATIENCE_SECONDS)
+        # Now: once a broker was killed there are too few for all their replicas, and no group could form.
+        metadata = self.brokers[1].node.member
+        for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            metadata.auto_create(topic)
+        created = metadata.published()
+        if created is not None:
+            await created
 
     def stop(self) -> None:
         """Stop all brokers that run; does nothing the second time."""

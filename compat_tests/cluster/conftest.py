@@ -15,7 +15,7 @@ import pytest
 from compat_tests.harness.clusters import Cluster, JavaCluster, KBrokerCluster, MixedCluster
 from compat_tests.harness.zookeeper import ZooKeeper
 
-SIDES: Final = ("apache",)
+SIDES: Final = ("apache", "kbroker")
 """The sides that are run by themselves."""
 
 

@@ -145,8 +145,9 @@ def test_another_controller_takes_over(cluster: Cluster, name: str) -> None:
     controller = cluster.wait_for_controller()
     cluster.kill(controller)
     other = cluster.wait_for_controller(other_than=controller)
-    for index in range(3):
-        cluster.wait_for(f"a leader of {first}-{index}", lambda i=index: cluster.leader_of(first, i) in cluster.serving)
+    cluster.wait_for(
+        f"leaders of {first}", lambda: all(cluster.leader_of(first, index) in cluster.serving for index in range(3))
+    )
     cluster.start(controller)
     cluster.wait_until_in_sync()
     assert cluster.wait_for_controller() == other

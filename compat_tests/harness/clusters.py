@@ -151,7 +151,7 @@ class Cluster(ABC):
             leader = self.leader_of(topic, index)
             return leader if leader not in (-1, other_than) else 0
 
-        return self.wait_for(f"another leader of {topic}-{index} than {other_than}", led)
+        return int(self.wait_for(f"another leader of {topic}-{index} than {other_than}", led))
 
     def wait_for_controller(self, other_than: int = -1) -> int:
         """Wait until there is a controller, another one than `other_than`, and return it."""
@@ -160,7 +160,7 @@ class Cluster(ABC):
             controller = self.controller()
             return controller if controller not in (-1, other_than) else 0
 
-        return self.wait_for(f"another controller than {other_than}", elected)
+        return int(self.wait_for(f"another controller than {other_than}", elected))
 
     def wait_for_isr(self, topic: str, index: int, isr: Iterable[int]) -> None:
         """Wait until a partition's in-sync replicas are these."""

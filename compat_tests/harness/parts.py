@@ -12,6 +12,8 @@ from typing import Final
 
 from kbroker.launcher.jars import JarsMissing, fetch_jars, missing_tools
 
+__all__ = ["PartsMissing", "fetch", "missing_tools"]
+
 ROOT: Final = Path(__file__).parents[2]
 POMS: Final = ROOT / "compat_tests" / "parts"
 PartsMissing = JarsMissing

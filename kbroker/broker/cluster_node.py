@@ -32,8 +32,9 @@ from kbroker.controller.cluster.config import ControllerConfig
 from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.metadata import MemberMetadata
 from kbroker.controller.member.registration import BrokerRegistration
-from kbroker.controller.tree.znode import Denied, MetadataTree, Unreachable
-from kbroker.controller.znodes import Endpoint, Registration, Unreadable
+from kbroker.controller.member.topic_changes import partition_counts
+from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Unreachable
+from kbroker.controller.znodes import LOG_DIR_EVENT, Endpoint, Registration, Unreadable, encode_log_dir_event
 from kbroker.handlers.services import ClusterServices, in_cluster
 from kbroker.log.cleaner.settings import cleaner_settings
 from kbroker.log.cleaner.worker_pool import WorkerPool
@@ -53,6 +54,7 @@ from kbroker.txn.producer_id_blocks import ProducerIdBlocks
 
 log = logging.getLogger(__name__)
 
+_RETRY_SECONDS = 0.1
 _FIRST_NEWS_SECONDS = 10.0
 """For so long a start waits until the controller has told which brokers live."""
 
@@ -73,6 +75,8 @@ class ClusterNode(Node):
         peers = TcpPeers()
         self.peers = peers
         self._killed = False
+        self._failures = 0
+        self._saying: asyncio.Task[None] | None = None
         self.tree = tree
         self._configs = configs
         self.registration = BrokerRegistration(tree, config.node_id, config.get_int("zookeeper.session.timeout.ms"))
@@ -203,6 +207,7 @@ class ClusterNode(Node):
         self.member.subscribe(self._follow)
         self._configs.follow(self.member.configs_changed)
         endpoint = await self._listen(bound)
+        self.member.expect(await partition_counts(self.tree))
         await self._membership.begin(self._registered_as(endpoint))
         self._set_rates()
         self.replica_manager.begin()
@@ -251,6 +256,8 @@ class ClusterNode(Node):
         if self._killed:
             return
         self.replica_manager.stop_fetching()
+        if self._saying is not None:
+            self._saying.cancel()
         await shut_down_controlled(self.config, self.peers, self._broker_epoch, self.controller_endpoint)
 
     # --- what the parts ask
@@ -289,8 +296,7 @@ class ClusterNode(Node):
         """The session on ZooKeeper is gone; what is led here is led on until others hear of it."""
 
     def renewed(self) -> None:
-        """Another session has begun: what changed meanwhile is read."""
-        self._configs.look()
+        """Another session has begun; everybody who watches something hears of it by himself."""
 
     def _replica_changed(self, partition: ReplicatedPartition) -> None:
         self._coordinators.changed(partition)
@@ -300,8 +306,26 @@ class ClusterNode(Node):
 
     def _lose(self, keys: list[tuple[str, int]]) -> None:
         """A log directory has failed."""
+        self._say_failure()
         self.replica_manager.lose(keys)
         self._coordinators.lost(keys)
+
+    def _say_failure(self) -> None:
+        """Have the controller look what a failed log directory took along."""
+        self._failures += 1
+        if self._saying is None or self._saying.done():
+            self._saying = asyncio.get_running_loop().create_task(self._write_failure())
+
+    async def _write_failure(self) -> None:
+        event = Create(LOG_DIR_EVENT, encode_log_dir_event(self.node_id), sequential=True)
+        said = 0
+        while said < self._failures:
+            failures = self._failures
+            try:
+                await self.tree.commit([event])
+                said = failures
+            except Unreachable:
+                await asyncio.sleep(_RETRY_SECONDS)
 
     def _reconfigure(self, _state: ClusterState) -> None:
         self._set_rates()
@@ -315,7 +339,8 @@ class ClusterNode(Node):
 
     def _follow(self, old: ClusterState, new: ClusterState) -> None:
         """Let changed configs reach the parts, and the groups hear of topics that are gone."""
-        self._dynamic_configs.follow(old, new)
+        if self._dynamic_configs.follow(old, new):
+            self.controller.configure(controller_config(self.config))
         if old.topics is new.topics:
             return
         changed = {
@@ -325,6 +350,9 @@ class ClusterNode(Node):
         }
         if changed:
             self.replica_manager.reconfigure(changed)
+        for name in changed:
+            if new.topics[name].configs.get("unclean.leader.election.enable") == "true":
+                self.controller.unclean_election_enabled(name)
         gone = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
         if gone:
             self.groups.on_topics_deleted(gone)

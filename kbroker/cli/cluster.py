@@ -67,10 +67,11 @@ def up(
     ready = None if ready_file is None else Path(ready_file).absolute()
     with ControlSocket(plan.directory) as control, StopSignals() as signals:
         cluster = LocalCluster(plan, signals.pause, told=_say)
+        supervisor = Supervisor(cluster, control, signals, ready, _say)
         try:
-            cluster.start()
+            supervisor.start()
             _announce(cluster, data_dir)
-            Supervisor(cluster, control, signals, ready, _say).run()
+            supervisor.run()
         except Stopped:
             pass  # while it was starting
         finally:
@@ -80,6 +81,8 @@ def up(
 def _stop(cluster: LocalCluster, signals: StopSignals) -> None:
     """Stop all in good order; at a second order, at once."""
     signals.forget()
+    if not cluster.began:
+        return
     try:
         for name in cluster.stop():
             _say(f"{name} did not stop in time and was killed")

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.controller.decide import INTERNAL_TOPICS, MAX_PARTITIONS_PER_REQUEST, topic_name_fault
 from kbroker.divided import Divided, each, every
+from kbroker.handlers.first_news import first_news
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -49,6 +50,7 @@ def _on_error(request: MetadataRequest, code: int, _message: str | None) -> Divi
 @handles(MetadataRequest, MetadataResponse, "0-13", _on_error)
 def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataResponse | Awaitable[MetadataResponse]]:
     """Describe the cluster as it is now; who asks again finds the topics that were created."""
+    yield from first_news(ctx)
     services = ctx.services
     state = services.controller.state
     absent: list[str] = []

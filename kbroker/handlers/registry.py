@@ -56,7 +56,7 @@ class RequestContext:
 
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
-Later: TypeAlias = Awaitable[_Answer | Divided[_Answer | Awaitable[_Answer] | None] | None]
+Later: TypeAlias = Awaitable[_Answer | Awaitable[_Answer] | Divided[_Answer | Awaitable[_Answer] | None] | None]
 """An answer that must be waited for."""
 Reply: TypeAlias = _Answer | Later[_Answer] | Divided[_Answer | Later[_Answer] | None] | None
 """What a handler may return for a request; see the module's docstring."""

@@ -16,6 +16,7 @@ from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 TIMEOUT_S: Final = 2.0
+_METADATA: Final = 3
 _VERSION: Final = 12  # of Kafka 3.9 as well
 _FLEXIBLE_HEADER: Final = 2
 _HEAD: Final = 5  # of the answer: the correlation id, and that there are no tags
@@ -32,7 +33,7 @@ class Known:
 
 def ask_brokers(address: tuple[str, int], timeout_s: float = TIMEOUT_S) -> Known | None:
     """Return what the broker at an address knows; None if it does not answer, or not in the protocol."""
-    header = encode(RequestHeader(MetadataRequest.KEY, _VERSION, 1, "kbroker-launcher"), _FLEXIBLE_HEADER)
+    header = encode(RequestHeader(_METADATA, _VERSION, 1, "kbroker-launcher"), _FLEXIBLE_HEADER)
     body = header + encode(MetadataRequest(topics=[], allow_auto_topic_creation=False), _VERSION)
     try:
         with socket.create_connection(address, timeout=timeout_s) as asked:

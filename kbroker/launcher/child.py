@@ -60,6 +60,11 @@ class Child:
         return self.pid is not None
 
     @property
+    def ran(self) -> bool:
+        """Whether the program was ever started."""
+        return self._process is not None
+
+    @property
     def ended(self) -> int | None:
         """The exit status of the last run, negative for a signal; None while it runs and before the first run."""
         return None if self._process is None else self._process.poll()

@@ -39,7 +39,7 @@ class LocalCluster:
         told: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.plan = plan
-        self._pause = pause
+        self.pause = pause
         self._program = program
         self._told = told
         self._zookeeper: ZooKeeperServer | None = None
@@ -54,7 +54,7 @@ class LocalCluster:
         if self.plan.zookeeper is None:
             self._told("starting ZooKeeper")
             self._zookeeper = ZooKeeperServer(self.plan.zookeeper_directory, free_ports(HOST, 1)[0])
-            self._zookeeper.start(self._pause)
+            self._zookeeper.start(self.pause)
         else:
             require_reachable(self.plan.zookeeper)
         self._told(f"starting {len(self._plans)} brokers")
@@ -68,7 +68,7 @@ class LocalCluster:
         try:
             forced = [self._children[each].name for each in self._order_of_stop() if not self._stop_child(each)]
             if self._zookeeper is not None:
-                self._zookeeper.stop(self._pause)
+                self._zookeeper.stop(self.pause)
         except BaseException:
             self.kill()
             raise
@@ -90,6 +90,11 @@ class LocalCluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def began(self) -> bool:
+        """Whether anything was started."""
+        return self._zookeeper is not None or any(child.ran for child in self._children.values())
 
     @property
     def bootstrap_servers(self) -> str:
@@ -164,7 +169,7 @@ class LocalCluster:
         child = self._children[node_id]
         if child.running:
             self._told(f"stopping {child.name}")
-        return child.stop(STOP_TIMEOUT_S, self._pause)
+        return child.stop(STOP_TIMEOUT_S, self.pause)
 
     def _order_of_stop(self) -> list[int]:
         """Return the ids with the controller last, which moves the others' leadership away as they go."""
@@ -186,7 +191,7 @@ class LocalCluster:
                 waiting.pop(0)
             return not waiting
 
-        if not wait_until(all_known, START_TIMEOUT_S, self._pause):
+        if not wait_until(all_known, START_TIMEOUT_S, self.pause):
             logs = ", ".join(str(self._plans[node_id].log_file) for node_id in waiting)
             raise LauncherError(
                 f"after {START_TIMEOUT_S:.0f} s not every broker knows the brokers "

@@ -8,6 +8,7 @@ Owns the form of it:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -67,6 +68,23 @@ def read_description(directory: Path) -> ClusterDescription:
         raise LauncherError(f"{path}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError):
         raise LauncherError(f"{path} is not what a launcher has written") from None
+
+
+def remove_stale(path: Path) -> None:
+    """Remove what an earlier launcher has left, which nobody is to take for this one's; keep that of one that runs."""
+    try:
+        pid = _parsed(json.loads(path.read_bytes())).pid
+        if pid > 0 and pid != os.getpid():
+            os.kill(pid, 0)
+            return
+    except FileNotFoundError:
+        return
+    except (ValueError, TypeError, KeyError, ProcessLookupError):
+        pass
+    except OSError:
+        return  # what cannot be looked at is told of when it is written
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _parsed(told: Mapping[str, Any]) -> ClusterDescription:

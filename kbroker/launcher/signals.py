@@ -45,7 +45,7 @@ class StopSignals:
         """Wait for a descriptor to become readable, and return whether it is; raises Stopped as `pause` does."""
         readable: list[int] = []
         if not self.asked:
-            readable = select.select([self._woken, other], [], [], seconds)[0]
+            readable = select.select([self._woken.fileno(), other], [], [], seconds)[0]
         if self.asked:
             raise Stopped
         self._drain()

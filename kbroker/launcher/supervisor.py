@@ -1,4 +1,4 @@
-"""What a launcher does while its cluster runs: it watches the processes, and does what `kbroker cluster` asks for.
+"""What a launcher does while its cluster runs: it watches the processes, and does what other commands ask for.
 
 Owns the loop, and the files that say what runs. A broker that has ended stays down until somebody restarts it, as it
 would on a machine of its own; without its ZooKeeper a cluster ends.
@@ -14,7 +14,7 @@ from typing import Final
 from kbroker.launcher.child import Child, LauncherError
 from kbroker.launcher.cluster import LocalCluster
 from kbroker.launcher.control import ControlSocket, Request
-from kbroker.launcher.description import FILE_NAME, write_description
+from kbroker.launcher.description import FILE_NAME, remove_stale, write_description
 from kbroker.launcher.signals import Stopped, StopSignals
 
 _LOOK_S: Final = 0.2
@@ -38,6 +38,26 @@ class Supervisor:
         self._ready_file = ready_file
         self._told = told
         self._pids: dict[int, int | None] = {}
+
+    def start(self) -> None:
+        """Start the cluster; meanwhile only an order to stop is taken. Raises LauncherError, Stopped."""
+        if self._ready_file is not None:
+            remove_stale(self._ready_file)
+        self._cluster.pause = self._pause
+        try:
+            self._cluster.start()
+        finally:
+            self._cluster.pause = self._signals.pause
+
+    def _pause(self, seconds: float) -> None:
+        if self._signals.wait(self._control.fileno(), seconds):
+            self._control.answer(self._handle_while_starting)
+            self._signals.pause(0)
+
+    def _handle_while_starting(self, request: Request) -> Request:
+        if request.get("do") == "stop" and request.get("node_id") is None:
+            return self._handle(request)
+        return {"error": "the cluster is still starting"}
 
     def run(self) -> None:
         """Go on until somebody orders a stop; raises LauncherError when the cluster cannot go on."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from math import ceil
 from time import perf_counter
 from typing import Final
 
@@ -241,7 +242,7 @@ class Fetcher:
             wait_ms = min(wait_ms, self._until_rested() or 0)
         request = FetchRequest(
             replica_state=ReplicaState(self._node_id, self._broker_epoch()),
-            max_wait_ms=int(wait_ms),
+            max_wait_ms=ceil(wait_ms),
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.response_max_bytes,
         )
@@ -325,6 +326,7 @@ class Fetcher:
             else:
                 self._truncate(followed, step.offset)
             way.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
+            self._session.renew()
             self._ask_for(followed)
             if before == (partition_log.log_end_offset, way.last_fetched_epoch):
                 self._rest(followed)  # or the same would be asked at once, and answered so, for ever

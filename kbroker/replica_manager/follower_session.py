@@ -40,6 +40,7 @@ class FollowerSession(Generic[Owner]):
     def __init__(self) -> None:
         self._id = 0
         self._epoch = _INITIAL
+        self._anew = False
         self._wanted: dict[Key, Wish[Owner]] = {}
         self._changed: set[Key] = set()
         self._sent: dict[Key, Wish[Owner]] = {}
@@ -49,6 +50,9 @@ class FollowerSession(Generic[Owner]):
 
     def want(self, key: Key, owner: Owner, asked: FetchPartition) -> None:
         """Fetch a partition so from the next request on."""
+        sent = self._sent.get(key)
+        if sent is not None and sent.owner is not owner:
+            self.renew()
         self._wanted[key] = Wish(owner, asked)
         self._changed.add(key)
 
@@ -63,6 +67,8 @@ class FollowerSession(Generic[Owner]):
 
     def put_into(self, request: FetchRequest) -> None:
         """Let a request say what is wanted."""
+        if self._anew:
+            self._epoch, self._anew = _INITIAL, False
         request.session_id, request.session_epoch = self._id, self._epoch
         if self._epoch == _INITIAL:
             self._sent = dict(self._wanted)
@@ -96,7 +102,14 @@ class FollowerSession(Generic[Owner]):
 
     def lost(self) -> None:
         """Hear that no answer came: the leader may have taken the request or not."""
-        self._epoch = _INITIAL
+        self._anew = True
+
+    def renew(self) -> None:
+        """Say everything again with the next request: what an answer told of a partition was not taken.
+
+        The leader would keep a high watermark to itself that it has told before.
+        """
+        self._anew = True
 
     def restart(self) -> None:
         """Begin again, with another broker process."""

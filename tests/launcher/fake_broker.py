@@ -1,7 +1,7 @@
 """What the launcher takes for a broker: it reads the options of `kbroker start` and answers Metadata.
 
 Brokers know each other through files beside their data. `--set fake.failure=TEXT` makes one end at once with that line;
-`fake.deaf` makes it pass over SIGTERM.
+`fake.deaf` makes it pass over SIGTERM, `fake.silent` answer nothing.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def main(arguments: list[str]) -> None:
             size = struct.unpack(">i", self.request.recv(4))[0]
             while size:
                 size -= len(self.request.recv(size))
+            if "fake.silent" in settings:
+                return
             known = sorted(
                 int(each.name.removeprefix("fake-")) for each in whole.glob("fake-*") if _runs(int(each.read_text()))
             )

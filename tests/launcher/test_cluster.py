@@ -120,7 +120,7 @@ def test_children_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     written = tmp_path / "pid"
     assert wait_until(lambda: written.exists() and written.read_text().endswith("."), DEADLINE_S), launcher.tail(9)
     pid = int(written.read_text().rstrip("."))
-    assert _is(pid, "sleep")()
+    assert wait_until(_is(pid, "sleep"), DEADLINE_S)
     launcher.kill()
     assert wait_until(lambda: not _is(pid, "sleep")(), DEADLINE_S)
 

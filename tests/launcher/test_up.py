@@ -112,8 +112,21 @@ def test_none_outlives_an_up_that_is_killed(up: Up) -> None:
     up.child.kill()
     assert wait_until(lambda: not any(map(runs, pids)), DEADLINE_S)
     assert up.run("status") == (1, f"kbroker: no cluster runs in {up.directory}\n")
-    up.start()
+    assert up.ready.exists()
+    up.child.start([*UP, "up", *up.options])
+    assert wait_until(lambda: up.ready.exists() and up.told()["pid"] == up.child.pid, DEADLINE_S)
     assert up.run("status")[0] == 0
+
+
+def test_stop_while_starting(tmp_path: Path, zookeeper: str) -> None:
+    up = Up(tmp_path, zookeeper, "--set", "fake.silent=yes")
+    up.child.start([*UP, "up", *up.options])
+    assert wait_until(lambda: "starting 3 brokers" in up.output(), DEADLINE_S)
+    assert up.run("kill", "1") == (1, "kbroker: the cluster is still starting\n")
+    assert up.run("stop") == (0, "")
+    assert wait_until(lambda: not up.child.running, DEADLINE_S)
+    assert up.output().endswith("kbroker: stopped\n")
+    assert not up.ready.exists()
 
 
 def test_kill_status_restart(up: Up) -> None:

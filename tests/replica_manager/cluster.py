@@ -187,7 +187,11 @@ class Node:
             replicas=self.replicas,
             fetch_sessions=FetchSessions(1000, seed=self.id),
             fetch_max_bytes=55 << 20,
-            cluster=SimpleNamespace(broker_epoch=lambda: self.broker_epoch, replica_manager=self.manager),
+            cluster=SimpleNamespace(
+                broker_epoch=lambda: self.broker_epoch,
+                replica_manager=self.manager,
+                metadata=SimpleNamespace(read_configs=lambda _names: None),
+            ),
         )
         self.services = services
         self.dispatcher = Dispatcher(in_cluster=True)

@@ -21,7 +21,7 @@ from tests.tries import tries
 
 CONFIG = as_of(DEFAULTS, lag_max_ms=2000, backoff_ms=200)
 NODES = (1, 2, 3)
-STEPS = 60
+STEPS = 40
 
 
 class Chaos:
@@ -166,7 +166,7 @@ def play(directory: Path, seed: int, *, min_isr: int = 2, partitions: int = 2) -
     return run(main())
 
 
-@pytest.mark.parametrize("seed", range(tries(10)))
+@pytest.mark.parametrize("seed", range(tries(6)))
 @pytest.mark.parametrize("min_isr", [1, 2])
 def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int, min_isr: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KBROKER_VERIFY", "1")
@@ -179,4 +179,4 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int, min_isr: int, m
     monkeypatch.setattr(PartitionLog, "truncate_to", checked)
     print(f"seed {seed}")
     told = play(tmp_path, seed, min_isr=min_isr)
-    assert told["acknowledged"] > 20, told
+    assert told["acknowledged"] > 10, told

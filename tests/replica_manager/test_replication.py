@@ -327,6 +327,7 @@ def test_a_leader_that_the_controller_does_not_hear_acknowledges_nothing_alone(p
         answer = await cluster.produce(b"two", timeout_ms=30_000, to=1)
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
         cluster.unregister(1)  # its session expires; it lives on
+        await cluster.told()
         cluster.network.cut -= {("broker2", "broker1"), ("broker3", "broker1")}
         assert (await cluster.produce(b"three", to=2)).error_code == 0
         cluster.network.cut.clear()
@@ -374,6 +375,29 @@ def test_a_follower_with_an_empty_disk_copies_all_and_begins_where_the_leaders_l
         data = await cluster.fetch(31, to=3)
         assert values(bytes(data.records))[0] == b"10-0"
         assert (await cluster.produce(b"last")).error_code == 0
+
+    play(test)
+
+
+def test_a_follower_learns_of_the_high_watermark_that_came_with_the_order_to_cut_its_log(
+    play: Callable[..., None],
+) -> None:
+    """A leader tells a session of a high watermark once."""
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create()
+        await cluster.produce(b"one")
+        await cluster.until(cluster.are_equal)
+        cluster.network.cut.update({("broker3", "broker1"), ("broker2", "broker1")})
+        cluster.network.change()
+        await cluster.produce(b"lost", acks=1)
+        cluster.kill(1)
+        await cluster.told()
+        cluster.network.cut.clear()
+        await cluster.start(1)  # which has forgotten its high watermark
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
+        await cluster.until(cluster.are_equal)
+        assert cluster.nodes[1].partition().log.high_watermark == 1
 
     play(test)
 

@@ -100,7 +100,7 @@ def test_a_broken_log_is_left_alone(way: Following) -> None:
 
 
 class Epochs(LeaderEpochCache):
-    def _write(self) -> None:
+    def _write(self, *, sync: bool = True) -> None:
         pass
 
 

@@ -23,6 +23,7 @@ from kbroker.controller.tree.znode import (
     MetadataTree,
     Reason,
     Refused,
+    Session,
     SetData,
     Unreachable,
 )
@@ -50,7 +51,7 @@ class EntityConfigs:
         self._last = -1
         self._listener: Listener = lambda _kind, _name, _configs: None
         self._following: asyncio.Task[None] | None = None
-        self._again = False
+        self._again = self._closed = False
 
     def of(self, kind: str, name: str) -> Configs:
         """Return what is known of an entity's configs; empty: it has none."""
@@ -77,10 +78,16 @@ class EntityConfigs:
     def follow(self, listener: Listener) -> None:
         """Call `listener(kind, name, configs)` for each entity that was read again because it has changed."""
         self._listener = listener
+        self._tree.listen(self._session_changed)
         self.look()
 
+    def _session_changed(self, what: Session) -> None:
+        # A watch goes with its connection, whoever's session it is.
+        if what is Session.LIVE and not self._closed:
+            self.look()
+
     def look(self) -> None:
-        """Read what has changed, now or once that is done which is under way; also after a new session."""
+        """Read what has changed, now or once that is done which is under way."""
         if self._following is not None:
             self._again = True
             return
@@ -88,6 +95,7 @@ class EntityConfigs:
 
     def close(self) -> None:
         """Follow no more."""
+        self._closed = True
         if self._following is not None:
             self._following.cancel()
 
@@ -99,7 +107,7 @@ class EntityConfigs:
                 if not self._again:
                     break
         except Unreachable:
-            pass  # the session's end or return looks again
+            pass  # it is looked again when ZooKeeper is back
         except Exception:
             log.exception("changes of configs are not followed until the next one")
         finally:
