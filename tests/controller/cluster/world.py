@@ -449,10 +449,11 @@ class World:
         return topic_id
 
     async def grow_topic(self, name: str, replicas: Mapping[int, Sequence[int]]) -> None:
-        known = self.assignment(name)
+        known, found = self.assignment(name), self.ensemble.look(topic_path(name))
+        assert found is not None
         grown = {**known.replicas, **{index: tuple(each) for index, each in replicas.items()}}
         changed = Assignment(grown, known.topic_id, known.adding, known.removing)
-        await self.tool.commit([SetData(topic_path(name), changed.encode())])
+        await self.tool.commit([SetData(topic_path(name), changed.encode(), found[0].stat.version)])
 
     async def delete_topic(self, name: str) -> None:
         await self.tool.commit([Create(f"{DELETE_TOPICS}/{name}")])
