@@ -126,6 +126,14 @@ class _IndexFile:
         self.count = 0
         self._odd = False
 
+    def keep(self, count: int) -> None:
+        """Drop all entries but the first `count`, also from the file, where they might be taken for true ones."""
+        if count < self.count:
+            assert self._map is not None
+            begin, end = count * self.entry.size, self.count * self.entry.size
+            self._map[begin:end] = bytes(end - begin)
+            self.count = count
+
     def trim(self) -> None:
         """Close, and cut the file to its entries."""
         self.close()

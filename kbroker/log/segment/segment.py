@@ -357,11 +357,15 @@ class Segment:
         found = self.find(offset)
         if found is None:
             return
+        self._checked_indexes()  # with what they say of the rest, which holds on
         os.ftruncate(self.handle.fd, found[0])
         self.size = found[0]
         self.found.cut(self.size)
         self._forget_tail()
-        self._rebuild_indexes()
+        if self.indexes.damaged:
+            self._rebuild_indexes()
+        else:
+            self.indexes.cut(self.handle, self.size, offset)
         self.txns.truncate_to(offset)
 
     def seal(self) -> None:

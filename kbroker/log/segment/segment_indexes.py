@@ -110,6 +110,17 @@ class SegmentIndexes:
         self.reset()
         self._note_from(0, file, size)
 
+    def cut(self, file: OpenFile, size: int, offset: int) -> None:
+        """Forget what lies at `offset` and beyond, in a log that was cut to `size` bytes; the entries must be true."""
+        offsets, times = self.open()
+        offsets.keep(offsets.last_at_most(size - 1, 1) + 1)
+        times.keep(times.last_at_most(offset - 1 - self._base, 1) + 1)
+        self._closed = None
+        # Each entry of the first has the largest timestamp up to it in the second: what follows is looked at again.
+        self.max_timestamp, self.max_offset = times.last or (-1, self._base)
+        last = offsets.last
+        self._note_from(last[1] if last else 0, file, size)
+
     def reset(self) -> None:
         """Empty the files; whoever calls goes on with `note` for each batch, and `end_rebuild`."""
         if self._open is not None:
