@@ -49,6 +49,7 @@ bench: .venv/.stamp
 torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.torture --kills 1000
 	$(BIN)/python -m tests.cluster.torture --faults 2000
+	$(BIN)/python -m tests.cluster.processes --faults 1000
 	$(BIN)/python -m tests.crash.transactions --kills 200
 	$(BIN)/python -m tests.crash.pipeline --kills 20
 	$(BIN)/python -m tests.crash.visits --kills 20

@@ -17,8 +17,8 @@ from compat_tests.harness.zookeeper import ZooKeeper
 from tests.tries import FORM
 
 SIDES: Final = ("apache", "kbroker", "mixed") if FORM == "long" else ("kbroker", "mixed")
-"""The sides that are run by themselves. Each takes minutes, most of which go by until sessions expire; that Apache Kafka
-alone passes changes only with the tests."""
+"""The sides that are run by themselves. Each takes minutes, most of which go by until sessions expire; whether Apache
+Kafka alone passes changes only with the tests."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
