@@ -181,6 +181,11 @@ class Cluster:
         for each in self.brokers.values():
             if each.is_running:
                 await each._end(ClusterNode.kill if self._private else ClusterNode.stop)  # noqa: SLF001
+        # What was cancelled comes to its end before the loop does.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something on the cluster's loop, and wait for it."""

@@ -168,3 +168,21 @@ def test_the_controller_dies_and_java_goes_on_and_hands_back(cluster: LedByKBrok
     for index in range(3):
         cluster.wait_for_isr(topic, index, {1, 2, 3})
     assert read_all(cluster, topic) == before + after
+
+
+def test_a_controller_that_was_frozen_is_one_no_longer(cluster: LedByKBroker, zookeeper: ZooKeeper, name: str) -> None:
+    topic = create(cluster, name, 3)
+    client = producer(cluster)
+    before, after = numbered("before", 100), numbered("after", 100)
+    assert send(client, topic, before).acknowledged == before
+    epoch = state(zookeeper, topic)["controller_epoch"]
+    cluster.pause(KBROKER)
+    assert cluster.wait_for_controller(other_than=KBROKER) in (1, 2)
+    assert send(client, topic, after).acknowledged == after
+    cluster.resume(KBROKER)
+    for index in range(3):
+        cluster.wait_for_isr(topic, index, {1, 2, 3})
+    assert cluster.controller() in (1, 2)
+    with zookeeper.tree() as tree:
+        assert int(tree.get("/controller_epoch")[0]) == epoch + 1
+    assert read_all(cluster, topic) == before + after

@@ -36,9 +36,20 @@ def committed(cluster: Cluster, group: str, topic: str) -> int:
 
 
 def transactional(cluster: Cluster, name: str) -> Producer:
-    client = producer(cluster, transactional_id=name, transaction_timeout_ms=int(DEADLINE_S * 1000) - 10_000)
+    client = producer(cluster, transactional_id=name, transaction_timeout_ms=int(DEADLINE_S * 1000))
     client.init_transactions(DEADLINE_S)
     return client
+
+
+def wait_for_committed(cluster: Cluster, topic: str, expected: list[bytes], partition: int = 0) -> None:
+    """Wait until readers of committed records see these: markers are written after the commit was answered."""
+
+    def seen() -> bool:
+        found = read_all(cluster, topic, partition, isolation_level="read_committed")
+        assert found == expected[: len(found)]
+        return found == expected
+
+    cluster.wait_for(f"{len(expected)} committed records of {topic}-{partition}", seen)
 
 
 def write(client: Producer, topic: str, values: list[bytes]) -> None:
@@ -118,11 +129,11 @@ def test_a_transaction_outlives_its_coordinator(cluster: Cluster, name: str, com
     end(client, commit=commit)
     assert coordinator_of(cluster, TRANSACTIONS_TOPIC, topic) != coordinator
     expected = values[0] + values[1] if commit else values[0]
-    assert read_all(cluster, topic, isolation_level="read_committed") == expected
+    wait_for_committed(cluster, topic, expected)
     third = numbered("third", 5)
     write(client, topic, third)
     end(client, commit=True)
-    assert read_all(cluster, topic, isolation_level="read_committed") == expected + third
+    wait_for_committed(cluster, topic, expected + third)
     assert read_all(cluster, topic, isolation_level="read_uncommitted") == values[0] + values[1] + third
 
 
@@ -138,10 +149,10 @@ def test_markers_find_the_new_leader(cluster: Cluster, name: str) -> None:
     cluster.kill(min(leaders - {coordinator}))
     end(client, commit=True)
     for partition in range(3):
-        assert read_all(cluster, topic, partition, isolation_level="read_committed") == values
+        wait_for_committed(cluster, topic, values, partition)
     cluster.mend()
     for partition in range(3):
-        assert read_all(cluster, topic, partition, isolation_level="read_committed") == values
+        wait_for_committed(cluster, topic, values, partition)
 
 
 def test_offsets_in_a_transaction_outlive_both_coordinators(cluster: Cluster, name: str) -> None:
@@ -161,7 +172,7 @@ def test_offsets_in_a_transaction_outlive_both_coordinators(cluster: Cluster, na
     cluster.mend()
     cluster.kill(coordinator_of(cluster, TRANSACTIONS_TOPIC, name))
     assert committed(cluster, f"{name}-g", source) == 10
-    assert read_all(cluster, target, isolation_level="read_committed") == values
+    wait_for_committed(cluster, target, values)
 
 
 def test_producers_of_all_brokers_have_different_ids(cluster: Cluster, name: str) -> None:

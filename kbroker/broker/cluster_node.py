@@ -32,6 +32,7 @@ from kbroker.controller.cluster.config import ControllerConfig
 from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.metadata import MemberMetadata
 from kbroker.controller.member.registration import BrokerRegistration
+from kbroker.controller.member.topic_changes import partition_counts
 from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Unreachable
 from kbroker.controller.znodes import LOG_DIR_EVENT, Endpoint, Registration, Unreadable, encode_log_dir_event
 from kbroker.handlers.services import ClusterServices, in_cluster
@@ -206,6 +207,7 @@ class ClusterNode(Node):
         self.member.subscribe(self._follow)
         self._configs.follow(self.member.configs_changed)
         endpoint = await self._listen(bound)
+        self.member.expect(await partition_counts(self.tree))
         await self._membership.begin(self._registered_as(endpoint))
         self._set_rates()
         self.replica_manager.begin()

@@ -10,6 +10,7 @@ _NOT_APIS = frozenset(
         "registry",
         "services",
         "fetch_session",
+        "first_news",
         "config_changes",
         "produce_answers",
         "produce_in_transaction",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from kbroker.cluster_state import PartitionState, TopicState
 from kbroker.controller.decide import INTERNAL_TOPICS, topic_name_fault
 from kbroker.divided import Divided, each, in_order
+from kbroker.handlers.first_news import first_news
 from kbroker.handlers.metadata import NOT_ASKED, TOPIC_OPERATIONS
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -36,6 +37,7 @@ def describe_topic_partitions(
     ctx: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> Divided[DescribeTopicPartitionsResponse]:
     """Return at most `response_partition_limit` partitions, and the cursor of what follows."""
+    yield from first_news(ctx)
     state = ctx.services.controller.state
     cursor = request.cursor
     first = cursor.topic_name if cursor is not None else ""

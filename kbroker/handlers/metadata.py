@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.controller.decide import INTERNAL_TOPICS, MAX_PARTITIONS_PER_REQUEST, topic_name_fault
 from kbroker.divided import Divided, each, every
+from kbroker.handlers.first_news import first_news
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -32,10 +33,6 @@ TOPIC_OPERATIONS = 0b1101_1111_1000
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 NOT_ASKED = -(2**31)
 _FIRST_ID_VERSION = 12
-FIRST_NEWS_MS = 5000
-"""How long a broker of a cluster that has just started waits to be told of the cluster, before it answers that it knows
-nothing."""
-Answer = Divided[MetadataResponse | Awaitable[MetadataResponse]]
 
 
 def _on_error(request: MetadataRequest, code: int, _message: str | None) -> Divided[MetadataResponse]:
@@ -51,19 +48,9 @@ def _on_error(request: MetadataRequest, code: int, _message: str | None) -> Divi
 
 
 @handles(MetadataRequest, MetadataResponse, "0-13", _on_error)
-def metadata(ctx: RequestContext, request: MetadataRequest) -> Answer | Awaitable[Answer]:
+def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataResponse | Awaitable[MetadataResponse]]:
     """Describe the cluster as it is now; who asks again finds the topics that were created."""
-    cluster = ctx.services.cluster
-    news = cluster.metadata.news(FIRST_NEWS_MS) if cluster is not None else None
-    return _describe_all(ctx, request) if news is None else _once_told(ctx, request, news)
-
-
-async def _once_told(ctx: RequestContext, request: MetadataRequest, news: Awaitable[bool]) -> Answer:
-    await news
-    return _describe_all(ctx, request)
-
-
-def _describe_all(ctx: RequestContext, request: MetadataRequest) -> Answer:
+    yield from first_news(ctx)
     services = ctx.services
     state = services.controller.state
     absent: list[str] = []

@@ -219,10 +219,10 @@ class ClusterController:
                 event.fail(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _session_over(self, event: Event, gone: Unreachable) -> None:
-        """End the term with its session, unless another one lives already."""
-        log.info("Broker %d is not the controller: %s", self.node_id, gone)
+        """End the term with its session; whoever owns the session tells of the next one."""
+        log.info("Broker %d could not do something as controller: %s", self.node_id, gone)
         event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
-        if self._steady.session_id != self._tree.session_id or self._steady.is_ended:
+        if self._term is not None and self._term.tree.is_over:
             self._leave()
 
     def _session_changed(self, what: Session) -> None:
@@ -307,27 +307,11 @@ class ClusterController:
                 log.warning("Broker %d refused a request of the controller: error %d", broker, response.error_code)
             if term is None or not isinstance(item, Stops):
                 return
-        live = term.context.brokers.get(broker)
-        if live is None or live.epoch != broker_epoch:
-            return
+        registered = broker, broker_epoch
         if isinstance(item, Leaderships):
-            self._leaderships_answered(term, broker, response)
+            _leaderships_answered(term, registered, response)
         elif isinstance(item, Stops):
-            _stops_answered(term, broker, item, response)
-
-    def _leaderships_answered(self, term: Term, broker: int, response: Any) -> None:
-        failed = broker in term.context.failed_dirs
-        usable: dict[Partition, bool] = {}
-        for topic in response.topics:
-            for each in topic.partition_errors:
-                is_lost = each.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-                if not is_lost and not (failed and each.error_code == 0):
-                    continue
-                name = term.context.names.get(topic.topic_id)
-                if name is not None:
-                    usable[name, each.partition_index] = not is_lost
-        if usable:
-            term.put(None, lambda: log_dirs.answered(term, broker, usable))
+            _stops_answered(term, registered, item, response)
 
     async def _rebalance(self, term: Term) -> None:
         await self._sleep(_FIRST_REBALANCE_SECONDS)
@@ -337,14 +321,36 @@ class ClusterController:
             await self._sleep(term.config.imbalance_check_seconds)
 
 
-def _stops_answered(term: Term, broker: int, item: Stops, response: Any) -> None:
+def _leaderships_answered(term: Term, broker: tuple[int, int], response: Any) -> None:
+    failed = broker[0] in term.context.failed_dirs
+    usable: dict[Partition, bool] = {}
+    for topic in response.topics:
+        for each in topic.partition_errors:
+            is_lost = each.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            if not is_lost and not (failed and each.error_code == 0):
+                continue
+            name = term.context.names.get(topic.topic_id)
+            if name is not None:
+                usable[name, each.partition_index] = not is_lost
+    if usable:
+        term.put(None, lambda: _if_same(term, broker, lambda: log_dirs.answered(term, broker[0], usable)))
+
+
+def _stops_answered(term: Term, broker: tuple[int, int], item: Stops, response: Any) -> None:
     outcome = {}
     errors = {(each.topic_name, each.partition_index): each.error_code for each in response.partition_errors}
     for partition, part in item.parts.items():
         if part.delete_partition and term.context.is_deleted(partition[0]):
             outcome[partition] = not response.error_code and not errors.get(partition)
     if outcome:
-        term.put(None, lambda: deletion.answered(term, broker, outcome))
+        term.put(None, lambda: _if_same(term, broker, lambda: deletion.answered(term, broker[0], outcome)))
+
+
+async def _if_same(term: Term, broker: tuple[int, int], work: Callable[[], Awaitable[None]]) -> None:
+    """Take in what a broker has answered, unless it has registered anew since: then it is asked anew, too."""
+    live = term.context.brokers.get(broker[0])
+    if live is not None and live.epoch == broker[1]:
+        await work()
 
 
 async def _bring_online(term: Term, topic: str | None = None) -> None:

@@ -9,10 +9,10 @@ on with what is left. (TopicDeletionManager.)
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from kbroker.controller.cluster.context import Deletion, Partition
-from kbroker.controller.cluster.pacing import all_of, paced
+from kbroker.controller.cluster.pacing import all_of, paced, pieces
 from kbroker.controller.cluster.partitions import unled
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.tree.znode import Delete, Refused
@@ -155,7 +155,7 @@ async def _finish(term: Term, topic: str) -> None:
     tree = term.tree
     partitions = f"{topic_path(topic)}/partitions"
     indexes = await tree.children(partitions)
-    await all_of(indexes, lambda index: tree.delete_below(f"{partitions}/{index}"))
+    await all_of(pieces(indexes), lambda some: _remove(term, topic, some))
     await tree.delete_below(partitions)
     last = topic_path(topic), f"{CONFIG}/topics/{topic}", f"{DELETE_TOPICS}/{topic}"
     while left := [path for path in last if await tree.get(path) is not None]:
@@ -166,3 +166,13 @@ async def _finish(term: Term, topic: str) -> None:
             await tree.delete_below(partitions)
     term.context.remove_topic(topic)
     log.info("Topic %s is deleted", topic)
+
+
+async def _remove(term: Term, topic: str, indexes: Sequence[str]) -> None:
+    """Remove partitions' znodes in one, or one by one where some of them look otherwise."""
+    tree, paths = term.tree, [f"{topic_path(topic)}/partitions/{index}" for index in indexes]
+    try:
+        await tree.commit(*(Delete(each) for path in paths for each in (f"{path}/state", path)))
+    except Refused:
+        for path in paths:
+            await tree.delete_below(path)

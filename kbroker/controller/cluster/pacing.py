@@ -18,6 +18,16 @@ AT_ONCE = 64
 """Questions to the tree that are on their way together: enough to hide its latency, few enough for one turn."""
 
 
+TOGETHER = 16
+"""Partitions that are written in one."""
+
+
+def pieces(items: Iterable[T]) -> list[list[T]]:
+    """Cut items into pieces for one write each."""
+    whole = list(items)
+    return [whole[at : at + TOGETHER] for at in range(0, len(whole), TOGETHER)]
+
+
 async def paced(items: Iterable[T]) -> AsyncIterator[T]:
     """Go over items, and let others have the loop after each millisecond."""
     until = perf_counter() + _SLICE_SECONDS

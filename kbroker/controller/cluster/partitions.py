@@ -1,23 +1,24 @@
 """Leaders and in-sync replicas of many partitions: decided, written, remembered, and told.
 
-Owns the way of a partition's state into the tree: compared with its version and fenced, one znode a write, many on
-their way at once (PartitionStateMachine and ReplicaStateMachine of Apache Kafka 3.9). Who is elected is decided in
-elections.py. A state that was changed behind the controller's back is read again, and decided upon anew.
+Owns the way of a partition's state into the tree: compared with its version and fenced, some partitions a write, and
+several writes on their way at once (PartitionStateMachine and ReplicaStateMachine of Apache Kafka 3.9, which writes one
+partition at a time). Who is elected is decided in elections.py. A state that was changed behind the controller's back
+is read again, and decided upon anew.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kbroker.cluster_state import NO_LEADER
 from kbroker.controller import elections
 from kbroker.controller.cluster.batch import Batch
 from kbroker.controller.cluster.context import Partition, State
 from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree
-from kbroker.controller.cluster.pacing import all_of, paced
+from kbroker.controller.cluster.pacing import all_of, paced, pieces
 from kbroker.controller.cluster.term import Term
-from kbroker.controller.tree.znode import Create, Reason, Refused
+from kbroker.controller.tree.znode import Change, Create, Reason, Refused, SetData
 from kbroker.controller.znodes import (
     CONFIG,
     LeaderAndIsr,
@@ -31,6 +32,7 @@ from kbroker.controller.znodes import (
 
 log = logging.getLogger(__name__)
 
+WRITES_AT_ONCE = 8
 UNCLEAN = "unclean.leader.election.enable"
 Decide = Callable[[Partition, LeaderAndIsr], LeaderAndIsr | None]
 """Returns a partition's next state; None where it stays as it is."""
@@ -77,27 +79,76 @@ async def change(term: Term, partition: Partition, decide: Decide) -> State | No
     return None
 
 
+async def change_all(term: Term, partitions: Collection[Partition], decide: Decide) -> list[State | None]:
+    """Do what `change` does for many partitions, some in one write; return their states in the same order."""
+
+    async def change_some(some: Sequence[Partition]) -> list[State | None]:
+        return await write_together(term, some, decide) or [await change(term, each, decide) for each in some]
+
+    changed = await all_of(pieces(partitions), change_some, WRITES_AT_ONCE)
+    return [state for some in changed for state in some]
+
+
+async def write_together(term: Term, partitions: Sequence[Partition], decide: Decide) -> list[State | None] | None:
+    """Write the next states of partitions in one; None if one of them would not have it so: nothing is written then."""
+    context = term.context
+    states: list[State | None] = []
+    writes: list[Change] = []
+    for partition in partitions:
+        state = context.states.get(partition)
+        value = None if state is None else decide(partition, state.value)
+        if state is None or value is None:
+            states.append(None)
+            continue
+        writes.append(SetData(state_path(*partition), value.encode(), state.version))
+        states.append(State(value, state.version + 1))
+    if writes:
+        try:
+            await term.tree.commit(*writes)
+        except Refused:
+            return None
+    for partition, state in zip(partitions, states, strict=True):
+        if state is not None:
+            context.states[partition] = state
+    return states
+
+
 async def create(term: Term, partitions: Collection[Partition]) -> None:
     """Begin partitions that have no state: led by the first replica that is online, all of those in sync."""
     context = term.context
 
-    async def begin(partition: Partition) -> State | None:
+    values: dict[Partition, LeaderAndIsr] = {}
+    async for partition in paced(partitions):
         replicas = context.online(partition)
         value = elections.first_state(replicas, replicas, term.epoch)
         if value is None:
             log.error("No replica of partition %s-%d is online: it has no leader", *partition)
-            return None
-        return await _create_state(term.tree, partition, value)
-
-    topics = dict.fromkeys(topic for topic, _ in partitions)
+        else:
+            values[partition] = value
+    topics = dict.fromkeys(topic for topic, _ in values)
     await all_of(topics, lambda topic: _create(term.tree, f"{topic_path(topic)}/partitions"))
     batch = term.batch()
-    states = await all_of(partitions, begin)
-    async for partition, state in paced(zip(partitions, states, strict=True)):
+    created = await all_of(pieces(values), lambda some: _create_states(term.tree, some, values), WRITES_AT_ONCE)
+    states = [state for some in created for state in some]
+    async for partition, state in paced(zip(values, states, strict=True)):
         if state is not None:
             context.states[partition] = state
             batch.leadership(context.online(partition), partition, is_new=True)
     await batch.send()
+
+
+async def _create_states(
+    tree: FencedTree, partitions: Sequence[Partition], values: Mapping[Partition, LeaderAndIsr]
+) -> list[State | None]:
+    """Make the znodes of new partitions in one, or one by one where some of them are there."""
+    writes: list[Change] = []
+    for partition in partitions:
+        writes += [Create(partition_path(*partition)), Create(state_path(*partition), values[partition].encode())]
+    try:
+        await tree.commit(*writes)
+    except Refused:
+        return [await _create_state(tree, partition, values[partition]) for partition in partitions]
+    return [State(values[partition], 0) for partition in partitions]
 
 
 async def _create_state(tree: FencedTree, partition: Partition, value: LeaderAndIsr) -> State | None:
@@ -133,7 +184,7 @@ async def elect(
 
     Return those for which there was one.
     """
-    states = await all_of(partitions, lambda partition: change(term, partition, decide))
+    states = await change_all(term, partitions, decide)
     batch = term.batch()
     elected = {}
     async for partition, state in paced(zip(partitions, states, strict=True)):
@@ -219,7 +270,7 @@ async def take_out(term: Term, replica: int, partitions: Collection[Partition], 
             return None  # the last one in sync stays, and it is known already that it doesn't lead
         return elections.without_replica(value, replica, term.epoch)
 
-    states = await all_of(partitions, lambda partition: change(term, partition, decide))
+    states = await change_all(term, partitions, decide)
     async for partition, state in paced(zip(partitions, states, strict=True)):
         batch.stop(replica, partition, delete=False)
         if state is None:
@@ -238,7 +289,7 @@ async def unled(term: Term, partitions: Collection[Partition]) -> None:
             return None
         return elections.without_replica(value, value.leader, term.epoch)
 
-    await all_of(partitions, lambda partition: change(term, partition, decide))
+    await change_all(term, partitions, decide)
 
 
 async def write_anew(term: Term, partition: Partition) -> State | None:

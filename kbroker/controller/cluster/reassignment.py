@@ -20,7 +20,7 @@ from kbroker.controller.cluster import deletion
 from kbroker.controller.cluster.assignment import Replicas, with_partition
 from kbroker.controller.cluster.context import Partition
 from kbroker.controller.cluster.pacing import paced
-from kbroker.controller.cluster.partitions import elect, take_out, write_anew
+from kbroker.controller.cluster.partitions import bring_online, elect, take_out, write_anew
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.tree.znode import Delete, Refused, SetData
 from kbroker.controller.znodes import (
@@ -72,7 +72,12 @@ def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Rep
         if not current.in_motion:
             raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         target = current.origin
-    return current.to(target)
+    planned = current.to(target)
+    state = term.context.states.get(partition)
+    if state is not None and not set(state.value.isr) & set(planned.replicas):
+        text = f"No replica in sync of {partition[0]}-{partition[1]} would be left: what only it has would be lost."
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    return planned
 
 
 def _check(term: Term, current: Replicas, target: Sequence[int], may_change_factor: bool) -> None:
@@ -172,6 +177,8 @@ async def go_on(term: Term, partition: Partition, replicas: Replicas) -> bool:
     deletion.halt(term, (partition[0],))
     if not await _remember(term, partition, replicas):
         return False
+    if partition not in term.context.states:  # nobody who was to have it was online so far
+        await bring_online(term, (partition,))
     if not _is_complete(term, partition, replicas):
         await _tell_replicas(term, partition, replicas)
     else:

@@ -58,30 +58,42 @@ class MemberMetadata(ClusterMetadata):
         self._listeners: list[Listener] = []
         self._asked: set[asyncio.Task[ApiError | None]] = set()
         self._creating: set[str] = set()
+        self._expected: dict[str, int] = {}
         self._hindered: dict[str, str] = {}  # coordinators' topics, and why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
         self._places = random.Random()
 
     # --- what is known
 
+    def expect(self, partitions: Mapping[str, int]) -> None:
+        """Take it that the controller is about to tell of these topics and of so many partitions of each.
+
+        A broker that has just started hears of them in several requests. Before the last of them a topic would seem
+        not to exist, or to have fewer partitions, for which clients give up records that they hold.
+        """
+        self._expected = dict(partitions)
+
     def news(self, timeout_ms: float) -> Awaitable[bool] | None:
         """Return what is done once the controller has told this broker of the cluster, or too late (False).
 
-        None: it has. Before that every topic would seem not to exist.
+        None: it has.
         """
-        return None if self.state.brokers else self._news(timeout_ms)
+        return None if self.state.brokers and not self._expected else self._news(timeout_ms)
 
     async def _news(self, timeout_ms: float) -> bool:
         told = asyncio.Event()
 
-        def look(_old: ClusterState, _new: ClusterState) -> None:
-            told.set()
+        def look(_old: ClusterState, new: ClusterState) -> None:
+            if new.brokers and not self._expected:
+                told.set()
 
         self.subscribe(look)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await told.wait()
         except TimeoutError:
+            # What was not told by now was deleted meanwhile, or there is no controller: nobody waits for it again.
+            self._expected.clear()
             return False
         finally:
             if look in self._listeners:
@@ -127,6 +139,8 @@ class MemberMetadata(ClusterMetadata):
                 self._colliding.discard(name)
             for name in state.topics.keys() - old.topics.keys():
                 self._colliding.add(name)
+            for name in [name for name, count in self._expected.items() if _is_told(state.topics.get(name), count)]:
+                del self._expected[name]
         for listener in tuple(self._listeners):
             try:
                 listener(old, state)
@@ -300,6 +314,10 @@ class MemberMetadata(ClusterMetadata):
         self._listeners.clear()
         for task in self._asked:
             task.cancel()
+
+
+def _is_told(topic: TopicState | None, count: int) -> bool:
+    return topic is not None and sum(bool(each.replicas) for each in topic.partitions) >= count
 
 
 def _led(count: int) -> Holds:

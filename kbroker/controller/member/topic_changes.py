@@ -5,13 +5,32 @@ Owns these writes, in Apache Kafka 3.9's order. Never waits for what the control
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from kbroker.cluster_state import PartitionState, TopicState
 from kbroker.controller import znodes
 from kbroker.controller.tree.znode import Create, MetadataTree, Reason, Refused, SetData
-from kbroker.controller.znodes import DELETE_TOPICS, Assignment, topic_path
+from kbroker.controller.znodes import DELETE_TOPICS, TOPICS, Assignment, Unreadable, topic_path
 from kbroker.protocol.errors import ApiError, ErrorCode
+
+_READ_AT_ONCE: Final = 50
+
+
+async def partition_counts(tree: MetadataTree) -> dict[str, int]:
+    """Return how many partitions each topic has that is not being deleted. Raises Unreachable."""
+    names = sorted(set(await tree.children(TOPICS)) - set(await tree.children(DELETE_TOPICS)))
+    counts: dict[str, int] = {}
+    for start in range(0, len(names), _READ_AT_ONCE):
+        piece = names[start : start + _READ_AT_ONCE]
+        found = await asyncio.gather(*(tree.get(topic_path(name)) for name in piece))
+        for name, node in zip(piece, found, strict=True):
+            if node is not None:
+                with contextlib.suppress(Unreadable):  # the controller says what is wrong with it
+                    counts[name] = len(znodes.read(topic_path(name), node.data, Assignment.decode).replicas)
+    return counts
 
 
 async def create_topic(tree: MetadataTree, plan: TopicState) -> None:

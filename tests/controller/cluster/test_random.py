@@ -191,9 +191,10 @@ class Chaos:
         if number not in self.world.nodes or controller is None:
             return
         request = AllocateProducerIdsRequest(number, self.world.broker(number).epoch)
+        asked = self.world.nodes[controller].controller
 
         async def take() -> None:
-            response = await self.world.nodes[controller].controller.allocate_producer_ids(request)
+            response = await asked.allocate_producer_ids(request)
             self.blocks.append(response.producer_id_start)
 
         self.ask(take())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
@@ -300,6 +301,8 @@ class Node:
         self.controller = ClusterController(number, self.tree, world, Clock(), config, short_sleep)
         self.tree.listen(self._session_changed)
         self.is_dead = False
+        self.registered_by = 0
+        """The session by which the broker is registered."""
         self._registering: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -310,10 +313,13 @@ class Node:
         self.port = port or self.port
         path = f"{BROKER_IDS}/{self.number}"
         node = Create(path, b"", ephemeral=True)
-        await self.tree.tree.commit([node, SetData(path, self.registration().encode(), 0)])
+        with suppress(Refused):  # it was made before the connection was lost
+            await self.tree.tree.commit([node, SetData(path, self.registration().encode(), 0)])
         found = await self.tree.get(path)
         assert found is not None
+        assert found.stat.owner == self.tree.session_id
         self.broker.epoch = found.stat.created
+        self.registered_by = found.stat.owner
 
     def registration(self) -> Registration:
         endpoint = Endpoint("PLAINTEXT", "localhost", self.port)
@@ -324,14 +330,17 @@ class Node:
             return
         if what is Session.EXPIRED:
             self.controller.expired()
-        elif what is Session.LIVE and self.world.ensemble.look(f"{BROKER_IDS}/{self.number}") is None:
+        elif what is Session.LIVE and (self._registering is None or self._registering.done()):
             self._registering = asyncio.ensure_future(self._renew())
 
     async def _renew(self) -> None:
-        try:
-            await self.register()
-        except (Unreachable, Refused):
-            return  # the session ended once more, and another one is told of
+        if self.registered_by == self.tree.session_id:
+            return
+        while self.registered_by != self.tree.session_id:
+            try:
+                await self.register()
+            except Unreachable:
+                await asyncio.sleep(0)
         self.controller.renewed()
 
     def _died(self) -> None:
@@ -440,10 +449,11 @@ class World:
         return topic_id
 
     async def grow_topic(self, name: str, replicas: Mapping[int, Sequence[int]]) -> None:
-        known = self.assignment(name)
+        known, found = self.assignment(name), self.ensemble.look(topic_path(name))
+        assert found is not None
         grown = {**known.replicas, **{index: tuple(each) for index, each in replicas.items()}}
         changed = Assignment(grown, known.topic_id, known.adding, known.removing)
-        await self.tool.commit([SetData(topic_path(name), changed.encode())])
+        await self.tool.commit([SetData(topic_path(name), changed.encode(), found[0].stat.version)])
 
     async def delete_topic(self, name: str) -> None:
         await self.tool.commit([Create(f"{DELETE_TOPICS}/{name}")])

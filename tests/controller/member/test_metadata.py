@@ -226,3 +226,26 @@ def test_what_changed_while_zookeeper_was_away_is_known_after_it():
         await until(lambda: other.metadata.state.broker_configs == {"": {"log.retention.ms": "7"}})
 
     run(scenario, 2)
+
+
+def test_news_are_whole_once_every_topic_was_told_with_all_its_partitions():
+    async def scenario(member):
+        member.metadata.expect({"t": 2})
+        news = asyncio.ensure_future(member.metadata.news(PATIENCE_S * 1000))
+        for count in (1, 2):
+            assert not news.done()
+            states = [partition(index) for index in range(count)]
+            await member.tell(UpdateMetadataTopicState(topic_name="t", topic_id=bytes(16), partition_states=states))
+        assert await news
+        assert member.metadata.news(0) is None
+
+    run(scenario)
+
+
+def test_news_that_do_not_come_are_waited_for_once():
+    async def scenario(member):
+        member.metadata.expect({"deleted meanwhile": 1})
+        assert not await member.metadata.news(1)
+        assert member.metadata.news(0) is None
+
+    run(scenario)

@@ -1,0 +1,14 @@
+"""The short form of torture.py; its seed is printed where it fails."""
+
+from __future__ import annotations
+
+import random
+
+from tests.cluster.torture import Torture
+from tests.tries import tries
+
+
+def test_nothing_is_lost_in_a_cluster_that_is_tortured():
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    print(Torture(seed, tries(25)).run())
