@@ -49,10 +49,12 @@ bench: .venv/.stamp
 torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.torture --kills 1000
 	$(BIN)/python -m tests.cluster.torture --faults 2000
+	$(BIN)/python -m tests.cluster.processes --faults 1000
 	$(BIN)/python -m tests.crash.transactions --kills 200
 	$(BIN)/python -m tests.crash.pipeline --kills 20
 	$(BIN)/python -m tests.crash.visits --kills 20
 	$(BIN)/python -m tests.pipeline.million
+	KBROKER_TESTS=long $(BIN)/pytest compat_tests/cluster
 	KBROKER_TESTS=long $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark"
 	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_streams.py
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 
 from kbroker.cluster_state import ClusterState
+from kbroker.controller.cluster.pacing import paced
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import ClusterServices, in_cluster
@@ -56,7 +57,7 @@ async def _elected(
     elected = await cluster.controller.elect_leaders(kind, wanted)
     waited: dict[Partition, int] = {}
     results: dict[Partition, ApiError | None] = {}
-    for partition, result in elected.items():
+    async for partition, result in paced(elected.items()):
         if isinstance(result, ApiError):
             if not (of_all and result.code is ErrorCode.ELECTION_NOT_NEEDED):
                 results[partition] = result

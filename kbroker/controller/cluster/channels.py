@@ -40,6 +40,7 @@ class Channels:
         self._sleep = sleep
         self._answered = answered
         self._channels: dict[int, _Channel] = {}
+        self._closed = False
 
     def open(self, broker: int, live: LiveBroker, listeners: tuple[str, str], timeout_ms: float) -> None:
         """Begin to tell a broker; `listeners`: where this controller reaches brokers, and where they reach each other.
@@ -47,6 +48,8 @@ class Channels:
         A broker without the first cannot be told anything.
         """
         self.close(broker)
+        if self._closed:
+            return
         endpoint = live.at(listeners[0])
         if endpoint is None:
             log.error("Broker %d has no listener %s at which the controller could reach it", broker, listeners[0])
@@ -69,7 +72,8 @@ class Channels:
             channel.close()
 
     def close_all(self) -> None:
-        """Tell nobody anything any more."""
+        """Tell nobody anything any more, whatever is still put or opened."""
+        self._closed = True
         for broker in list(self._channels):
             self.close(broker)
 

@@ -219,10 +219,10 @@ class ClusterController:
                 event.fail(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _session_over(self, event: Event, gone: Unreachable) -> None:
-        """End the term with its session, unless another one lives already."""
-        log.info("Broker %d is not the controller: %s", self.node_id, gone)
+        """End the term with its session; whoever owns the session tells of the next one."""
+        log.info("Broker %d could not do something as controller: %s", self.node_id, gone)
         event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
-        if self._steady.session_id != self._tree.session_id or self._steady.is_ended:
+        if self._term is not None and self._term.tree.is_over:
             self._leave()
 
     def _session_changed(self, what: Session) -> None:

@@ -65,9 +65,9 @@ class SteadyTree:
         self._connected.set()
 
     @property
-    def is_ended(self) -> bool:
-        """Whether nothing is asked any more."""
-        return self._ended
+    def is_over(self) -> bool:
+        """Whether the session is gone, or nothing is asked any more."""
+        return self._ended or self._tree.session_id != self.session_id
 
     def end(self) -> None:
         """Ask nothing any more."""
@@ -91,7 +91,7 @@ class SteadyTree:
 
     async def _steadily(self, ask: Callable[[], Awaitable[T]]) -> T:
         while True:
-            if self._ended or self._tree.session_id != self.session_id:
+            if self.is_over:
                 raise SessionExpired("the controller's session is gone")
             try:
                 return await ask()
@@ -110,6 +110,11 @@ class FencedTree:
         self._tree = tree
         self.epoch = epoch
         self._check = Check(CONTROLLER_EPOCH, epoch_version)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session is gone by which the controller was elected."""
+        return self._tree.is_over
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
         """Return a node, or None."""

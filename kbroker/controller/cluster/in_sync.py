@@ -7,12 +7,13 @@ What is granted keeps its leader epoch; every broker hears of it by UpdateMetada
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kbroker.controller.cluster import reassignment
 from kbroker.controller.cluster.context import Partition, State
-from kbroker.controller.cluster.pacing import all_of, paced
-from kbroker.controller.cluster.partitions import read_state
+from kbroker.controller.cluster.pacing import all_of, paced, pieces
+from kbroker.controller.cluster.partitions import WRITES_AT_ONCE, read_state, write_together
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.znodes import RECOVERING, LeaderAndIsr, state_path
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -28,7 +29,10 @@ _Outcome = State | ErrorCode
 
 
 async def alter_partition(term: Term, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Answer a leader. Raises ApiError where the whole request is refused; see `reassign` for what may follow."""
+    """Answer a leader. Raises ApiError where the whole request is refused.
+
+    What may follow once the leader has its answer: `complete_reassignments`.
+    """
     context = term.context
     broker = context.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
@@ -43,9 +47,9 @@ async def alter_partition(term: Term, request: AlterPartitionRequest) -> AlterPa
             continue
         async for each in paced(topic.partitions):
             wanted[name, each.partition_index] = each
-    outcomes = await all_of(wanted.items(), lambda item: _alter(term, request.broker_id, *item))
+    outcomes = await _alter_all(term, request.broker_id, wanted)
     answers: dict[str, AlteredTopic] = {}
-    async for (name, index), outcome in paced(zip(wanted, outcomes, strict=True)):
+    async for (name, index), outcome in paced(outcomes.items()):
         if name not in answers:
             answers[name] = AlteredTopic(context.topics[name].topic_id)
         answers[name].partitions.append(_answer(index, outcome))
@@ -62,18 +66,39 @@ async def complete_reassignments(term: Term, response: AlterPartitionResponse) -
                 await reassignment.in_sync_changed(term, (name, each.partition_index))
 
 
-async def _alter(term: Term, broker: int, partition: Partition, wanted: AlterPartitionData) -> _Outcome:
-    context = term.context
-    state = context.states.get(partition)
+async def _alter_all(
+    term: Term, broker: int, wanted: Mapping[Partition, AlterPartitionData]
+) -> dict[Partition, _Outcome]:
+    outcomes: dict[Partition, _Outcome] = {}
+    values: dict[Partition, LeaderAndIsr] = {}
+    async for partition, each in paced(wanted.items()):
+        result = _alter(term, broker, partition, each)
+        if isinstance(result, LeaderAndIsr):
+            values[partition] = result
+        else:
+            outcomes[partition] = result
+
+    async def write(some: Sequence[Partition]) -> None:
+        states = await write_together(term, some, lambda partition, _: values[partition])
+        for index, partition in enumerate(some):
+            state = states[index] if states else None
+            outcomes[partition] = state or await _write(term, partition, values[partition])
+
+    await all_of(pieces(values), write, WRITES_AT_ONCE)
+    return {partition: outcomes[partition] for partition in wanted}
+
+
+def _alter(term: Term, broker: int, partition: Partition, wanted: AlterPartitionData) -> LeaderAndIsr | _Outcome:
+    """Return what is to be written; or why not, or the state if that is what is wanted."""
+    state = term.context.states.get(partition)
     if state is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     isr = tuple(each.broker_id for each in wanted.new_isr_with_epochs) or tuple(wanted.new_isr)
-    recovering = wanted.leader_recovery_state == RECOVERING
     outcome = _check(term, broker, partition, state, wanted, isr)
     if outcome is not None:
         return outcome
-    value = replace(state.value, isr=isr, recovering=recovering, controller_epoch=term.epoch)
-    return await _write(term, partition, state, value)
+    recovering = wanted.leader_recovery_state == RECOVERING
+    return replace(state.value, isr=isr, recovering=recovering, controller_epoch=term.epoch)
 
 
 def _check(
@@ -101,7 +126,8 @@ def _check(
     return None
 
 
-async def _write(term: Term, partition: Partition, state: State, value: LeaderAndIsr) -> _Outcome:
+async def _write(term: Term, partition: Partition, value: LeaderAndIsr) -> _Outcome:
+    state = term.context.states[partition]
     version = await term.tree.set(state_path(*partition), value.encode(), state.version)
     if version is not None:
         written = term.context.states[partition] = State(value, version)

@@ -32,7 +32,7 @@ from kbroker.controller.znodes import (
 
 log = logging.getLogger(__name__)
 
-_WRITES_AT_ONCE = 8
+WRITES_AT_ONCE = 8
 UNCLEAN = "unclean.leader.election.enable"
 Decide = Callable[[Partition, LeaderAndIsr], LeaderAndIsr | None]
 """Returns a partition's next state; None where it stays as it is."""
@@ -83,13 +83,13 @@ async def change_all(term: Term, partitions: Collection[Partition], decide: Deci
     """Do what `change` does for many partitions, some in one write; return their states in the same order."""
 
     async def change_some(some: Sequence[Partition]) -> list[State | None]:
-        return await _together(term, some, decide) or [await change(term, each, decide) for each in some]
+        return await write_together(term, some, decide) or [await change(term, each, decide) for each in some]
 
-    changed = await all_of(pieces(partitions), change_some, _WRITES_AT_ONCE)
+    changed = await all_of(pieces(partitions), change_some, WRITES_AT_ONCE)
     return [state for some in changed for state in some]
 
 
-async def _together(term: Term, partitions: Sequence[Partition], decide: Decide) -> list[State | None] | None:
+async def write_together(term: Term, partitions: Sequence[Partition], decide: Decide) -> list[State | None] | None:
     """Write the next states of partitions in one; None if one of them would not have it so: nothing is written then."""
     context = term.context
     states: list[State | None] = []
@@ -128,7 +128,7 @@ async def create(term: Term, partitions: Collection[Partition]) -> None:
     topics = dict.fromkeys(topic for topic, _ in values)
     await all_of(topics, lambda topic: _create(term.tree, f"{topic_path(topic)}/partitions"))
     batch = term.batch()
-    created = await all_of(pieces(values), lambda some: _create_states(term.tree, some, values), _WRITES_AT_ONCE)
+    created = await all_of(pieces(values), lambda some: _create_states(term.tree, some, values), WRITES_AT_ONCE)
     states = [state for some in created for state in some]
     async for partition, state in paced(zip(values, states, strict=True)):
         if state is not None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from kbroker.controller.cluster.brokers import open_channel
 from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree, SteadyTree, claim
 from kbroker.controller.tree.memory import MemoryEnsemble
 from kbroker.controller.tree.znode import Check, Create, Delete, SessionExpired, SetData
@@ -250,5 +251,21 @@ def test_a_closed_controller_does_nothing_and_another_is_elected() -> None:
         await world.settle()
         assert world.active.number == 2
         assert world.state("t").leader == 2
+
+    in_world(scenario, 1, 2)
+
+
+def test_work_that_outlives_its_term_tells_nobody_anything() -> None:
+    async def scenario(world: World) -> None:
+        term = world.active.controller._term
+        assert term is not None
+        world.active.controller.expired()
+        world.forget_requests()
+        open_channel(term, 2)
+        await term.tell()
+        for _ in range(20):
+            await world.turn()
+        assert world.broker(2).requests == []
+        assert term.channels._channels == {}
 
     in_world(scenario, 1, 2)

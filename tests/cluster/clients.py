@@ -1,0 +1,283 @@
+"""Clients that keep books of what a cluster told them, and the judgement over it at the end.
+
+Owns what each client does and what must be there after it: what was acknowledged with acks=all once, at its offset and
+in order; a transaction whole or not at all, and as it was answered; committed offsets never back. Never harms a broker.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+PARTITIONS = 3
+PATIENCE_S = 60
+QUIET = {"log_level": 0, "topic.metadata.refresh.interval.ms": 1000, "reconnect.backoff.max.ms": 200}
+
+
+class Book:
+    """What one idempotent producer was told of its records, by partition."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self.topic = topic
+        self.acked: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
+        self.sent = [0] * PARTITIONS
+        self.failed: list[str] = []
+        self.producer = Producer(
+            {
+                "bootstrap.servers": servers,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "delivery.timeout.ms": 10 * 60 * 1000,
+                "retry.backoff.ms": 20,
+                "retry.backoff.max.ms": 200,
+                **QUIET,
+            }
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="producer")
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        left = self.producer.flush(PATIENCE_S)
+        assert left == 0, f"{left} records were not answered"
+
+    def _write(self) -> None:
+        while not self._stop.wait(0.001):
+            for partition in range(PARTITIONS):
+                number = self.sent[partition]
+                if number - len(self.acked[partition]) > 2000:
+                    continue
+                self.sent[partition] += 1
+                self.producer.produce(
+                    self.topic, str(number).encode(), partition=partition, on_delivery=self._delivered
+                )
+            self.producer.poll(0)
+
+    def _delivered(self, error, message) -> None:
+        if error is not None:
+            self.failed.append(f"{time.monotonic():.3f} {error}")
+        else:
+            self.acked[message.partition()][int(message.value())] = message.offset()
+
+
+class Ledger:
+    """What a transactional producer was told of its transactions: a record in each partition, or in none."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self.topic = topic
+        self._servers = servers
+        self.outcome: dict[int, str] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="transactions")
+        self.fenced = 0
+        self.error: BaseException | None = None
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "a transaction hangs"
+        if self.error is not None:
+            raise self.error
+
+    def _producer(self) -> Producer:
+        producer = Producer(
+            {
+                "bootstrap.servers": self._servers,
+                "transactional.id": "ledger",
+                "transaction.timeout.ms": 30_000,
+                **QUIET,
+            }
+        )
+        self._until(lambda: producer.init_transactions(10))
+        return producer
+
+    def _until(self, work) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return work()
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    def _write(self) -> None:
+        try:
+            producer, number = self._producer(), 0
+            while not self._stop.is_set():
+                try:
+                    self._one(producer, number)
+                except KafkaException as error:
+                    self.outcome[number] = "unknown"
+                    if error.args[0].txn_requires_abort():
+                        self._until(partial(producer.abort_transaction, 10))
+                        self.outcome[number] = "aborted"
+                    else:
+                        self.fenced += 1
+                        producer = self._producer()
+                number += 1
+        except BaseException as error:  # noqa: BLE001 - told by the main thread
+            self.error = error
+
+    def _one(self, producer: Producer, number: int) -> None:
+        self.outcome[number] = "unknown"
+        producer.begin_transaction()
+        for partition in range(PARTITIONS):
+            producer.produce(self.topic, str(number).encode(), partition=partition)
+        if number % 5 == 4:
+            self._until(lambda: producer.abort_transaction(10))
+            self.outcome[number] = "aborted"
+        else:
+            self._until(lambda: producer.commit_transaction(10))
+            self.outcome[number] = "committed"
+
+
+class Group:
+    """A consumer of a group that commits what it has read, and looks that this never goes back."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": "readers",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 6000,
+                **QUIET,
+            }
+        )
+        self._consumer.subscribe([topic])
+        self.topic = topic
+        self.committed = [-1] * PARTITIONS
+        self.commits = 0
+        self.back: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="group")
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the consumer hangs"
+        self._consumer.close()
+
+    def _read(self) -> None:
+        while not self._stop.is_set():
+            self._consumer.consume(100, 0.2)
+            try:
+                done = self._consumer.commit(asynchronous=False)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._NO_OFFSET:
+                    continue
+                continue
+            for each in done or ():
+                if each.error is None and each.offset >= 0:
+                    self.committed[each.partition] = max(self.committed[each.partition], each.offset)
+                    self.commits += 1
+            self._look()
+
+    def _look(self) -> None:
+        try:
+            found = self._consumer.committed([TopicPartition(self.topic, index) for index in range(PARTITIONS)], 5)
+        except KafkaException:
+            return
+        for each in found:
+            if each.error is None and max(each.offset, -1) < self.committed[each.partition]:
+                self.back.append(f"{each.partition}: {each.offset} after {self.committed[each.partition]}")
+
+
+def read(servers: str, topic: str, isolation: str) -> list[list[tuple[int, int]]]:
+    """Return (offset, number) of every record, by partition."""
+    found = []
+    for index in range(PARTITIONS):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": "judge",
+                "isolation.level": isolation,
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+                **QUIET,
+            }
+        )
+        consumer.assign([TopicPartition(topic, index, 0)])
+        records, ended = [], False
+        deadline = time.monotonic() + PATIENCE_S
+        while not ended:
+            assert time.monotonic() < deadline, f"{topic}-{index} is not read to its end"
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            if message.error() is None:
+                records.append((message.offset(), int(message.value())))
+            else:
+                ended = message.error().code() == KafkaError._PARTITION_EOF
+        consumer.close()
+        found.append(records)
+    return found
+
+
+def judge_plain(servers: str, book: Book) -> int:
+    for index, records in enumerate(read(servers, "plain", "read_uncommitted")):
+        numbers = [number for _, number in records]
+        assert numbers == sorted(set(numbers)), f"plain-{index}: twice, or out of order"
+        there = {number: offset for offset, number in records}
+        for number, offset in book.acked[index].items():
+            assert number in there, f"plain-{index}: {number} was acknowledged at {offset} and is lost"
+            # The answer to a retry of what was written already may not name the offset.
+            assert offset in (there[number], -1), f"plain-{index}: {number} at {there[number]}, not {offset}"
+    return sum(map(len, book.acked))
+
+
+def judge_paired(servers: str, ledger: Ledger) -> int:
+    seen = [[number for _, number in records] for records in read(servers, "paired", "read_committed")]
+    for index, numbers in enumerate(seen):
+        assert len(numbers) == len(set(numbers)), f"paired-{index}: a transaction twice"
+    for number, outcome in ledger.outcome.items():
+        where = [number in numbers for numbers in seen]
+        assert len(set(where)) == 1, f"transaction {number} is torn: {where}"
+        if outcome != "unknown":
+            assert where[0] == (outcome == "committed"), f"transaction {number} was {outcome}: {where}"
+    return len(ledger.outcome)
+
+
+class Clients:
+    """All of them on two topics with three replicas. Within `with` they work; then what they know is judged."""
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        admin = AdminClient({"bootstrap.servers": servers})
+        for topic in ("plain", "paired"):
+            admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(PATIENCE_S)
+        self.book, self.group = Book(servers, "plain"), Group(servers, "plain")
+        self.ledger = Ledger(servers, "paired")
+
+    def begin(self) -> None:
+        for each in (self.book, self.ledger, self.group):
+            each.begin()
+
+    def end(self) -> None:
+        """Let them come to an end; the cluster is whole again."""
+        for each in (self.ledger, self.book, self.group):
+            each.end()
+
+    def judge(self) -> str:
+        """Compare what they were told with what is there, and return the counts."""
+        assert not self.group.back, self.group.back[:5]
+        plain, paired = judge_plain(self._servers, self.book), judge_paired(self._servers, self.ledger)
+        return (
+            f"{plain} acknowledged records, {paired} transactions, {self.group.commits} commits, "
+            f"{self.ledger.fenced} new transactional producers"
+        )
