@@ -180,11 +180,7 @@ class ClusterController:
 
     async def list_reassignments(self, wanted: Collection[Partition] | None) -> Mapping[Partition, Replicas]:
         """Return what is being reassigned, of these partitions or of all. Raises ApiError."""
-
-        async def work(term: Term) -> Mapping[Partition, Replicas]:
-            return reassignment.going_on(term, wanted)
-
-        return await self._ask(work)
+        return await self._ask(lambda term: reassignment.going_on(term, wanted))
 
     async def _ask(self, work: Callable[[Term], Awaitable[T]]) -> T:
         if self._term is None:
