@@ -170,13 +170,13 @@ def play(directory: Path, seed: int, *, min_isr: int = 2, partitions: int = 2) -
 @pytest.mark.parametrize("min_isr", [1, 2])
 def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int, min_isr: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KBROKER_VERIFY", "1")
-    truncate = PartitionLog.truncate_to
+    cut = PartitionLog._cut
 
     def checked(self: PartitionLog, offset: int, now_ms: int = 0) -> None:
         assert offset >= self.high_watermark, f"R14: cut at {offset}, below {self.high_watermark}"
-        truncate(self, offset, now_ms)
+        cut(self, offset, now_ms)
 
-    monkeypatch.setattr(PartitionLog, "truncate_to", checked)
+    monkeypatch.setattr(PartitionLog, "_cut", checked)
     print(f"seed {seed}")
     told = play(tmp_path, seed, min_isr=min_isr)
     assert told["acknowledged"] > 10, told

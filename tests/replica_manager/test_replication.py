@@ -425,6 +425,34 @@ def test_unclean_election_cuts_the_others_to_the_new_leaders_log(play: Callable[
     play(test, unclean=True)
 
 
+def test_a_leader_that_froze_and_leads_again_is_fetched_from_at_once(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create()
+        await cluster.produce(b"one")
+        serve = cluster.nodes[1].serve
+        frozen = True
+
+        async def freezing(request: Any, version: int, answer: type[Any]) -> Any:
+            if frozen and isinstance(request, FetchRequest):
+                await asyncio.sleep(3600)
+            return await serve(request, version, answer)
+
+        cluster.network.served["broker1"] = freezing
+        cluster.network.change()
+        await asyncio.sleep(1)
+        cluster.elect(("t", 0), leader=2)
+        await cluster.told()
+        frozen = False
+        cluster.elect(("t", 0), leader=1)
+        await cluster.told()
+        before = asyncio.get_running_loop().time()
+        assert (await cluster.produce(b"two", timeout_ms=60_000)).error_code == 0
+        assert asyncio.get_running_loop().time() - before < 1
+        assert cluster.in_sync() == {1, 2, 3}
+
+    play(test)
+
+
 def test_a_damaged_answer_is_not_appended_and_fetched_again(play: Callable[..., None]) -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.create()
