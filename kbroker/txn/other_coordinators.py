@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 VERSION: Final = 5
 _AT_ONCE: Final = 200
 """Transactions in a request."""
+_TOLD_AT_ONCE: Final = 20
+"""Those that hear of the answer before others have a turn."""
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
@@ -123,7 +125,9 @@ class OtherCoordinators:
             for question in asked.values():
                 question.tell(code)
             return
-        for result in answer.results_by_transaction:
+        for number, result in enumerate(answer.results_by_transaction, 1):
+            if number % _TOLD_AT_ONCE == 0:
+                await asyncio.sleep(0)  # each has a batch appended
             question_of = asked.get(result.transactional_id)
             if question_of is None or question_of.answer.done():
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable
 
 import pytest
@@ -188,6 +189,24 @@ def test_a_request_has_a_bound() -> None:
             answer(asked, {name: {P0: 0} for name in names(asked)})
             await turns()
         assert sizes == [200, 200, 50]
+
+    asyncio.run(scenario())
+
+
+def test_many_questions_are_answered_some_at_a_time() -> None:
+    """Each goes on with an append."""
+
+    async def scenario() -> None:
+        context, turn, told_in = Context(), 0, []
+        waiting = [context.later(f"id-{number}", P0) for number in range(200)]
+        for each in waiting:
+            each.add_done_callback(lambda _done: told_in.append(turn))
+        asked = await context.net.next()
+        answer(asked, {name: {P0: 0} for name in names(asked)})
+        while len(told_in) < 200:
+            turn += 1
+            await asyncio.sleep(0)
+        assert max(Counter(told_in).values()) <= 40
 
     asyncio.run(scenario())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from kbroker.peers.by_node import PeersByNode
 from kbroker.protocol.errors import ErrorCode
@@ -150,6 +151,25 @@ def test_a_request_has_a_bound() -> None:
             answer(asked)
             await turns()
         assert sizes == [500, 500, 200]
+
+    asyncio.run(scenario())
+
+
+def test_many_transactions_hear_of_their_markers_some_at_a_time() -> None:
+    """Each goes on with a write to the log."""
+
+    async def scenario() -> None:
+        net, turn, told_in = MemoryPeers(), 0, []
+        target = targets(net).of(2)
+        assert target is not None
+        answers = [asyncio.ensure_future(target.write(marker(n, ("t", 0)))) for n in range(400)]
+        for each in answers:
+            each.add_done_callback(lambda _done: told_in.append(turn))
+        answer(await net.next())
+        while len(told_in) < 400:
+            turn += 1
+            await asyncio.sleep(0)
+        assert max(Counter(told_in).values()) <= 40
 
     asyncio.run(scenario())
 
