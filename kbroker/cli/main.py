@@ -15,8 +15,9 @@ import click
 VERBS = {
     "start": "Start a broker.",
     "cluster": "Start several brokers and a ZooKeeper on this machine, and stop, kill and restart them.",
-    "topic": "Create, list, describe, alter and delete topics.",
+    "topic": "Create, list, describe, alter and delete topics; elect leaders, move replicas.",
     "produce": "Write lines of standard input to a topic.",
+    "broker": "List, describe and drain the brokers of a cluster.",
     "consume": "Print the records of topics.",
     "group": "List, describe, reset and delete consumer groups.",
     "log": "Check, dump, repair and adopt the files of a data directory.",

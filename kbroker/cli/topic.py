@@ -1,4 +1,4 @@
-"""`kbroker topic`: create, list, describe, alter and delete topics."""
+"""`kbroker topic`: create, list, describe, alter and delete topics; elect leaders and move replicas."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kafka.structs import TopicPartition
 
 from kbroker.cli.client import Connection, Failures, client_options, code_error, error_text, patiently
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.placement import move, moving, parse_replicas, partitions_of, wait_until_moved
 from kbroker.protocol.wire import uuid_text
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
@@ -249,3 +250,69 @@ def delete(names: tuple[str, ...], if_exists: bool, connection: Connection) -> N
             elif not if_exists:
                 failures.append(f"topic {topic['name']} does not exist")
     _report(failures)
+
+
+@command.command("elect")
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@click.option("--unclean", is_flag=True, help="Where nobody in sync lives, let any replica lead: records may be lost.")
+@client_options
+def elect(names: tuple[str, ...], unclean: bool, connection: Connection) -> None:
+    """Let the first replica of each partition lead again; of all topics without names."""
+    if unclean and not names:
+        raise click.UsageError("--unclean takes the topics by name")
+    with connection.admin() as admin:
+        answer = admin.elect_leaders(int(unclean), list(names) or None, raise_errors=False)
+    failures, changed = [], 0
+    for topic in answer.replica_election_results:
+        for each in topic.partition_result:
+            error = code_error(each.error_code)
+            if error is None:
+                changed += 1
+            elif error.message != "ELECTION_NOT_NEEDED":
+                failures.append(f"{topic.topic}-{each.partition_id}: {error_text(error, each.error_message)}")
+    click.echo(f"{changed} partitions have another leader")
+    _report(failures)
+
+
+@command.command("reassign")
+@click.argument("name", required=False)
+@click.option("-p", "--partition", "partition", type=click.IntRange(0), help="One partition; all of the topic without.")
+@click.option("--to", "to", metavar="ID,ID...", help="The replicas to have, the preferred leader first.")
+@click.option("--cancel", is_flag=True, help="Go back to the replicas from before.")
+@click.option("--wait", is_flag=True, help="Return when they are moved.")
+@client_options
+def reassign(
+    name: str | None, partition: int | None, to: str | None, cancel: bool, wait: bool, connection: Connection
+) -> None:
+    """Move partitions to other replicas; without --to and --cancel, list what is being moved."""
+    if to is not None and cancel:
+        raise click.UsageError("--to and --cancel exclude each other")
+    if (to is not None or cancel) and name is None:
+        raise click.UsageError("name the topic")
+    with connection.admin() as admin:
+        if to is None and not cancel:
+            _print_moving(admin, name)
+            return
+        replicas = None if to is None else parse_replicas(to)
+        keys = [key for key in _keys(admin, str(name)) if partition in (None, key[1])]
+        if not keys:
+            raise click.ClickException(f"topic {name} has no partition {partition}")
+        taken = move(admin, dict.fromkeys(keys, replicas))
+        if wait:
+            wait_until_moved(admin, taken, lambda text: click.echo(text, err=True))
+    click.echo(f"{len(taken)} partitions {'go back' if cancel else 'were moved' if wait else 'are being moved'}")
+
+
+def _keys(admin: Any, name: str) -> list[tuple[str, int]]:
+    if name not in _existing(admin, (name,)):
+        raise click.ClickException(f"topic {name} does not exist")
+    return sorted(partitions_of(admin, [name]))
+
+
+def _print_moving(admin: Any, name: str | None) -> None:
+    rows = [
+        [topic, index, *(_nodes(state[part]) for part in ("replicas", "adding_replicas", "removing_replicas"))]
+        for (topic, index), state in sorted(moving(admin).items())
+        if name in (None, topic)
+    ]
+    print_table(["topic", "partition", "replicas", "to come", "to go"], rows)

@@ -46,8 +46,8 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.log_segments import LogExtent
 from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
 from kbroker.log.open_files import OpenFiles
-from kbroker.log.producers.producer_rebuild import aborted_entry, rebuild_producers
-from kbroker.log.producers.producer_state import CompletedTxn, ProducerEntry
+from kbroker.log.producers.producer_rebuild import aborted_entry, rebuild_in_pieces
+from kbroker.log.producers.producer_state import CompletedTxn, ProducerEntry, ProducerState
 from kbroker.log.producers.snapshot_taking import SnapshotTaking
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened, open_at_once, open_batch
@@ -77,6 +77,7 @@ class PartitionLog:
 
     __slots__ = (
         "_later",
+        "_rebuilding",
         "_rules",
         "_snapshots",
         "_times",
@@ -148,6 +149,7 @@ class PartitionLog:
         self.producers = loaded.producers
         self._snapshots = loaded.snapshots
         self._later = later
+        self._rebuilding: Divided[None] | None = None  # the producers, as they are after a truncation
         self._times = TimestampSearch(self.segments)
         self._trouble = DiskTrouble(self._rules.name, on_disk_error)
         self.log_start_offset = loaded.log_start_offset
@@ -308,6 +310,8 @@ class PartitionLog:
         was compacted. A log that is empty, and begins within the batch, takes all of it (Kafka: ReplicaManager's
         UnexpectedAppendOffset); what lies before its start stays out of sight, as at the leader.
         """
+        if self._rebuilding is not None:
+            self.finish_truncation()
         if self._trouble.refusal is not None:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
         header = check_replicated(batch, self.leader_epochs.latest)
@@ -389,6 +393,7 @@ class PartitionLog:
             self._roll(now_ms)
 
     def _roll(self, now_ms: int) -> Segment:
+        self.finish_truncation()
         old, offset = self.segments.active, self.log_end_offset
         if old.base_offset == offset:
             # An empty segment whose base suits, but which cannot take the batch: only its age and files start again.
@@ -535,13 +540,35 @@ class PartitionLog:
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
         """Remove everything from `offset` on; batches are removed whole."""
+        self._cut(offset, now_ms)
+        self.finish_truncation()
+
+    def truncate_in_pieces(self, offset: int, now_ms: int = 0) -> Divided[None]:
+        """Do as `truncate_to`: the cut at once, and in pieces what is to be read for it, which may be a whole segment.
+
+        It can be read meanwhile. If this is not carried to its end, `finish_truncation` comes before the next leader's
+        append; all else that needs it calls for it.
+        """
+        self._cut(offset, now_ms)
+        work = self._rebuilding
+        while work is not None and self._rebuilding is work:
+            if next(work, self) is self:
+                break
+            yield
+
+    def finish_truncation(self) -> None:
+        """Do at once what is left of a truncation."""
+        if self._rebuilding is not None:
+            whole(self._rebuilding)
+
+    def _cut(self, offset: int, now_ms: int) -> None:
         if offset >= self.log_end_offset:
             # A leader that wrote nothing has left its epoch here, of which its successor's log knows nothing.
             self.leader_epochs.truncate_from_end(self.log_end_offset)
             return
         segments = self.segments
         if offset <= segments.bases[0]:
-            self.truncate_fully(offset, now_ms)
+            self._cut_fully(offset, now_ms)
             return
         self.truncations += 1
         while segments.bases[-1] >= offset:
@@ -551,6 +578,10 @@ class PartitionLog:
 
     def truncate_fully(self, offset: int, now_ms: int = 0) -> None:
         """Remove everything and go on at `offset`."""
+        self._cut_fully(offset, now_ms)
+        self.finish_truncation()
+
+    def _cut_fully(self, offset: int, now_ms: int) -> None:
         self.truncations += 1
         for segment in list(self.segments):
             self._remove(segment, now_ms)
@@ -567,7 +598,18 @@ class PartitionLog:
         self.high_watermark = min(max(self.high_watermark, self.log_start_offset), offset)
         self.leader_epochs.truncate_from_end(offset)
         self._snapshots.remove_outside(-1, offset)
-        rebuild_producers(self.producers, self._snapshots, self.segments.items, offset)
+        self._rebuilding = self._rebuild(offset)
+
+    def _rebuild(self, end_offset: int) -> Divided[None]:
+        """Find the producers again. Until then those of before tell, to whom no transaction seems too far."""
+        fresh = ProducerState()
+        try:
+            yield from rebuild_in_pieces(fresh, self._snapshots, list(self.segments.items), end_offset)
+        except OSError as error:
+            self.refuse_appends(f"the producers could not be found again: {error}")
+            raise
+        self.producers = fresh
+        self._rebuilding = None
 
     # -- housekeeping -----------------------------------------------------------------------------------------
 
@@ -608,6 +650,8 @@ class PartitionLog:
         return deleted
 
     def _delete_some_below_start(self, now_ms: int) -> int:
+        if self._rebuilding is not None:
+            return 0  # for now
         below = self.segments.index_at(self.log_start_offset)
         if len(self.producers.entries) > _FEW_PRODUCERS and (
             self.producers.taking is not None or self._snapshots.newest_offset in self._snapshots.unsynced
@@ -716,6 +760,8 @@ class PartitionLog:
         """
         self.producers.taking = None
         try:
+            if clean:
+                self.finish_truncation()
             if clean and not self.failed:
                 self._take_snapshot(sync=True)
                 self.segments.seal_active()

@@ -283,7 +283,7 @@ class Fetcher:
             if isinstance(step, Append):
                 await self._append(followed, asked, data)
             else:
-                self._do(followed, step, _code(data.error_code))
+                await self._do(followed, step, _code(data.error_code))
         except ApiError as error:
             self._say(followed, error.code, str(error))
             self._rest(followed)
@@ -315,7 +315,7 @@ class Fetcher:
             epoch_end,
         )
 
-    def _do(self, followed: Followed, step: Step, code: ErrorCode) -> None:
+    async def _do(self, followed: Followed, step: Step, code: ErrorCode) -> None:
         """Do what is no append."""
         way, partition_log = followed.way, followed.partition.log
         if isinstance(step, Truncate | Restart):
@@ -324,7 +324,9 @@ class Fetcher:
                 log.warning("%s: %s begins again at %d, where its leader's log does", self._name, followed, step.offset)
                 partition_log.truncate_fully(step.offset, self._clock.now_ms())
             else:
-                self._truncate(followed, step.offset)
+                await self._truncate(followed, step.offset)
+                if not self._is_current(followed):
+                    return
             way.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._session.renew()
             self._ask_for(followed)
@@ -337,13 +339,17 @@ class Fetcher:
             self._say(followed, code, "waiting for the controller")
             self._fail(followed)
 
-    def _truncate(self, followed: Followed, offset: int) -> None:
+    async def _truncate(self, followed: Followed, offset: int) -> None:
         partition_log = followed.partition.log
         level = logging.WARNING if offset < partition_log.high_watermark else logging.INFO
         text = "%s: %s is cut at %d, where it parts from its leader's log; its end was %d, its high watermark %d"
         end, high_watermark = partition_log.log_end_offset, partition_log.high_watermark
         log.log(level, text, self._name, followed, offset, end, high_watermark)
-        partition_log.truncate_to(offset, self._clock.now_ms())
+        for _ in partition_log.truncate_in_pieces(offset, self._clock.now_ms()):
+            if perf_counter() >= self._slice_end:
+                await self._let_others()
+                if not self._is_current(followed):
+                    return
 
     def _fail(self, followed: Followed) -> None:
         """Copy a partition no more until the controller says who leads it now."""
@@ -437,15 +443,15 @@ class Fetcher:
                 continue
             key = followed.partition.key
             (end_code, end), (start_code, start) = ends.get(key, missing), starts.get(key, missing)
-            self._go_on(followed, end_code or start_code, start, end)
+            await self._go_on(followed, end_code or start_code, start, end)
             if perf_counter() >= self._slice_end:
                 await self._let_others()
 
-    def _go_on(self, followed: Followed, code: ErrorCode, leader_start: int, leader_end: int) -> None:
+    async def _go_on(self, followed: Followed, code: ErrorCode, leader_start: int, leader_end: int) -> None:
         partition_log = followed.partition.log
         step = followed.way.told_offsets(code, leader_start, leader_end, partition_log.log_end_offset)
         try:
-            self._do(followed, step, code)
+            await self._do(followed, step, code)
         except (OSError, ApiError) as error:
             self._say(followed, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             if isinstance(error, OSError):

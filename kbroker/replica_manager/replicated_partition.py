@@ -167,6 +167,10 @@ class ReplicatedPartition(Partition):
     def lead(self, told: Granted, replicas: tuple[int, ...]) -> None:
         """Lead in the leader epoch that the controller says."""
         around = self._around
+        try:
+            self.log.finish_truncation()
+        except OSError as error:
+            self.log.report_failure(error)  # it refuses appends
         end = self.log.log_end_offset
         begins = self.leadership.lead(told, replicas, end, around.now_ms(), anew=not self.leading)
         if begins:

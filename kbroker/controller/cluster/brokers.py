@@ -135,6 +135,7 @@ async def _again(term: Term, number: int) -> None:
     """Take over changed addresses of a broker."""
     known = term.context.brokers.get(number)
     if known is None:
+        await look(term)  # its znode may be one that can be read, now
         return
     path = f"{BROKER_IDS}/{number}"
     found = await term.tree.get(path, lambda: term.put(("broker", number), lambda: _again(term, number)))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
 from typing import Any
 
 from kbroker.controller.cluster import requests
@@ -24,6 +25,8 @@ from kbroker.protocol.messages.update_metadata import UpdateMetadataResponse
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
+MOST_METADATA = 2_000
+"""Partitions of an UpdateMetadata: about what can be encoded in a turn of the loop."""
 Answered = Callable[[int, int, Outgoing, Any], None]
 """Told of an answer: by which broker, of which epoch, to what, and the message."""
 
@@ -90,26 +93,36 @@ class Channels:
 
     async def ask(self, channel: _Channel, item: Outgoing) -> None:
         """Send an item until it is answered."""
-        request, version, answer = await self._message(channel, item)
-        while True:
-            try:
-                response = await channel.peer.ask(request, version, answer, channel.timeout_ms)
-            except PeerGone as gone:
-                log.info("The controller could not tell broker %d, and tries again: %s", channel.broker, gone)
-                await self._sleep(_RETRY_SECONDS)
-            else:
-                self._answered(channel.broker, channel.sender[2], item, response)
-                return
+        async for request, version, answer in self._messages(channel, item):
+            while True:
+                try:
+                    response = await channel.peer.ask(request, version, answer, channel.timeout_ms)
+                except PeerGone as gone:
+                    log.info("The controller could not tell broker %d, and tries again: %s", channel.broker, gone)
+                    await self._sleep(_RETRY_SECONDS)
+                else:
+                    self._answered(channel.broker, channel.sender[2], item, response)
+                    break
 
-    async def _message(self, channel: _Channel, item: Outgoing) -> tuple[Any, int, Any]:
+    async def _messages(self, channel: _Channel, item: Outgoing) -> AsyncIterator[tuple[Any, int, Any]]:
+        """Yield an item's requests: one, but for metadata of very many partitions.
+
+        LeaderAndIsr stays whole: a broker of Apache Kafka takes its first one for all that it hosts, and writes its
+        checkpoint of high watermarks then.
+        """
         sender, context = channel.sender, self._context
         if isinstance(item, Leaderships):
             told = await requests.leader_and_isr_request(sender, context, channel.listener, item.parts)
-            return told, requests.LEADER_AND_ISR, LeaderAndIsrResponse
-        if isinstance(item, Metadata):
-            update = await requests.update_metadata_request(sender, context, item.live, item.parts)
-            return update, requests.UPDATE_METADATA, UpdateMetadataResponse
-        return await requests.stop_replica_request(sender, item.parts), requests.STOP_REPLICA, StopReplicaResponse
+            yield told, requests.LEADER_AND_ISR, LeaderAndIsrResponse
+        elif isinstance(item, Metadata):
+            parts = iter(item.parts.items())
+            for _ in range(max(1, -(-len(item.parts) // MOST_METADATA))):
+                some = dict(islice(parts, MOST_METADATA))
+                update = await requests.update_metadata_request(sender, context, item.live, some)
+                yield update, requests.UPDATE_METADATA, UpdateMetadataResponse
+        else:
+            stop = await requests.stop_replica_request(sender, item.parts)
+            yield stop, requests.STOP_REPLICA, StopReplicaResponse
 
 
 class _Channel:

@@ -69,6 +69,8 @@ class Context:
         """What lies on directories that have failed, by broker."""
         self.topics: dict[str, Topic] = {}
         self.names: dict[bytes, str] = {}
+        self.changed_topics: set[str] = set()
+        """Topics whose znodes have changed, or may have, since they were read."""
         self.states: dict[Partition, State] = {}
         self.offline: set[Partition] = set()
         """Partitions whose leader is gone, and for which none could be elected so far."""

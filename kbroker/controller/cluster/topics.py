@@ -69,7 +69,11 @@ async def _read(term: Term, name: str) -> Assignment | None:
 
 
 def _watch(term: Term, name: str) -> Changed:
-    return lambda: term.put(("topic", name), lambda: look_at(term, name))
+    def changed() -> None:
+        term.context.changed_topics.add(name)
+        term.put("changed topics", lambda: look_at_changed(term))
+
+    return changed
 
 
 async def look(term: Term) -> None:
@@ -80,28 +84,38 @@ async def look(term: Term) -> None:
         await bring_online(term, partitions)
 
 
-async def look_at(term: Term, name: str) -> None:
-    """Find out whether a topic has grown, and begin what is new."""
+async def look_at_changed(term: Term) -> None:
+    """Find out whether topics have grown, and begin what is new: after a lost connection all may have changed."""
     context = term.context
-    topic = context.topics.get(name)
-    if topic is None:
-        # Its znode could not be read before, or is gone: `look` hears of the latter.
+    names, context.changed_topics = sorted(context.changed_topics), set()
+    known = [name for name in names if name in context.topics]
+    assignments = await all_of(known, lambda name: _read(term, name))
+    # One that was not known could not be read before, or is gone.
+    look_for_new = len(known) < len(names)
+    grown: list[Partition] = []
+    for name, assignment in zip(known, assignments, strict=True):
+        if assignment is None:
+            continue
+        if assignment.topic_id != context.topics[name].topic_id:
+            log.error("Topic %s has another id than it had: it is taken for another topic", name)
+            context.remove_topic(name)
+            look_for_new = True
+            continue
+        grown += await _grown(term, name, assignment)
+    if grown:
+        await bring_online(term, grown)
+    if look_for_new:
         await look(term)
-        return
-    assignment = await _read(term, name)
-    if assignment is None:
-        return
-    if assignment.topic_id != topic.topic_id:
-        log.error("Topic %s has another id than it had: it is taken for another topic", name)
-        context.remove_topic(name)
-        await look(term)
-        return
-    new = {index: replicas for index, replicas in of_topic(assignment).items() if index not in topic.partitions}
-    if not new:
-        return
-    if context.is_deleted(name):
+
+
+async def _grown(term: Term, name: str, assignment: Assignment) -> list[Partition]:
+    """Take in a topic's partitions that are not known yet, and return them."""
+    context = term.context
+    held = context.topics[name].partitions
+    new = {index: replicas for index, replicas in of_topic(assignment).items() if index not in held}
+    if new and context.is_deleted(name):
         log.warning("Topic %s grows while it is deleted: that is passed over", name)
-        return
+        return []
     async for index, replicas in paced(new.items()):
         context.assign((name, index), replicas)
-    await bring_online(term, [(name, index) for index in new])
+    return [(name, index) for index in new]

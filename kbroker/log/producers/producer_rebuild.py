@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from kbroker.divided import Divided, whole
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.files import read_at
 from kbroker.log.producers.producer_snapshots import Snapshots
@@ -25,6 +26,8 @@ from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.records import BatchHeader
 
 _RECALLED_BYTES: Final = 1 << 20
+_AT_ONCE: Final = 200
+"""Headers read between two yields: half a millisecond."""
 
 
 def aborted_entry(completed: CompletedTxn, producers: ProducerState) -> AbortedTxn:
@@ -57,16 +60,23 @@ def rebuild_producers(
     producers: ProducerState, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int
 ) -> None:
     """Bring the producers to `end_offset`: from the newest valid snapshot, and the log from there on."""
+    whole(rebuild_in_pieces(producers, snapshots, segments, end_offset))
+
+
+def rebuild_in_pieces(
+    producers: ProducerState, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int
+) -> Divided[None]:
+    """Do so in pieces, in which nothing may be appended."""
     lowest = segments[0].base_offset if segments else end_offset
     found = snapshots.newest(end_offset)
     begin = max(found[0], lowest) if found else lowest
     # Producers whose records were deleted are still known: their next retry must not be taken for something new.
     producers.reset(found[1] if found else [])
-    _recall_batches(producers, segments, begin)
-    replay(producers, segments, begin, end_offset)
+    yield from _recall_batches(producers, segments, begin)
+    yield from _replay(producers, segments, begin, end_offset)
 
 
-def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> None:
+def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> Divided[None]:
     """Add to the one batch of each producer that a snapshot at `end` holds those that still stand right before it.
 
     So a producer may retry any of its last batches after a restart, too, as long as they are among the last megabyte.
@@ -77,7 +87,10 @@ def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: 
     found = segment.find(end)
     stop = segment.size if found is None else found[0]
     earlier: dict[int, list[ProducedBatch]] = {}
-    for _, header in scan_headers(segment.handle, segment.boundary_before(max(0, stop - _RECALLED_BYTES)), stop):
+    start = segment.boundary_before(max(0, stop - _RECALLED_BYTES))
+    for count, (_, header) in enumerate(scan_headers(segment.handle, start, stop), 1):
+        if not count % _AT_ONCE:
+            yield
         entry = producers.entries.get(header.producer_id)
         if entry is None or header.is_control or header.producer_epoch != entry.producer_epoch or not entry.batches:
             continue
@@ -96,6 +109,16 @@ def replay(
     on_completed: Callable[[CompletedTxn], None] | None = None,
 ) -> None:
     """Apply the batches of `segments` from `begin_offset` up to `end_offset`."""
+    whole(_replay(producers, segments, begin_offset, end_offset, on_completed))
+
+
+def _replay(
+    producers: ProducerState,
+    segments: Sequence[Segment],
+    begin_offset: int,
+    end_offset: int,
+    on_completed: Callable[[CompletedTxn], None] | None = None,
+) -> Divided[None]:
     reached = begin_offset
     for index, segment in enumerate(segments):
         if segment.base_offset >= end_offset:
@@ -106,7 +129,9 @@ def replay(
         if found is None:
             continue
         file = segment.handle
-        for position, header in scan_headers(file, found[0], segment.size):
+        for count, (position, header) in enumerate(scan_headers(file, found[0], segment.size), 1):
+            if not count % _AT_ONCE:
+                yield
             if header.base_offset >= end_offset:
                 return
             read_batch = partial(read_at, file.fd, header.size, position)

@@ -187,7 +187,9 @@ def test_a_lost_connection_is_waited_for() -> None:
         assert (await asked).topics[0].partitions[0].isr == [1]
         await world.create_topic("u", {0: [2, 1]})  # the watches that the cut has set off are set again
         await world.settle()
-        assert world.state("u").leader == 2
+        await world.grow_topic("t", {1: [2, 1]})
+        await world.settle()
+        assert (world.state("u").leader, world.state("t", 1).leader) == (2, 2)
 
     in_world(scenario, 1, 2)
 

@@ -36,7 +36,18 @@ class Chaos:
         steps = (
             [self.create] * 3
             + [self.kill, self.start, self.start, self.expire, self.hang, self.go_on, self.cut_off, self.heal]
-            + [self.delete, self.grow, self.reassign, self.cancel, self.prefer, self.stop, self.unclean, self.ids]
+            + [
+                self.delete,
+                self.grow,
+                self.reassign,
+                self.cancel,
+                self.prefer,
+                self.stop,
+                self.unclean,
+                self.ids,
+                self.lose,
+                self.lose,
+            ]
             + [self.alter_isr] * 8
         )
         step: Callable[[], Awaitable[None]] = self.random.choice(steps)
@@ -107,6 +118,12 @@ class Chaos:
         if number in self.world.nodes:
             self.world.nodes[number].tree.tree.cut()
             self.cut.add(number)
+
+    async def lose(self) -> None:
+        """Let the next commits of a controller be made, but their answers be lost."""
+        controller = self.controller()
+        if controller is not None:
+            self.world.nodes[controller].tree.loses_answers = self.random.randint(1, 4)
 
     async def heal(self) -> None:
         for number in list(self.cut):

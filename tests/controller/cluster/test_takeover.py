@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kbroker.controller.cluster.channels import MOST_METADATA
 from kbroker.controller.tree.znode import Create, Delete, SetData
 from kbroker.controller.znodes import (
     BROKER_IDS,
@@ -19,7 +20,7 @@ from kbroker.protocol.messages.stop_replica import StopReplicaRequest
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
 from kbroker.protocol.wire import ZERO_UUID
 
-from .world import World, in_world, kinds
+from .world import World, in_world, kinds, until
 
 P = ("t", 0)
 
@@ -79,8 +80,25 @@ def test_what_cannot_be_read_is_passed_over() -> None:
         await world.tool.commit([SetData(topic_path("bad"), Assignment({0: (1,)}, bytes(range(16))).encode())])
         await world.settle()
         assert world.state("bad").leader == 1
+        registration = world.nodes[1].registration()
+        await world.tool.commit([SetData(f"{BROKER_IDS}/7", registration.encode())])
+        await until(lambda: set(world.context.brokers) == {1, 7})
 
     in_world(scenario)
+
+
+def test_metadata_of_very_many_partitions_comes_in_several_requests() -> None:
+    async def scenario(world: World) -> None:
+        for name in ("t", "u"):
+            await world.create_topic(name, {index: [1] for index in range(MOST_METADATA - 10)})
+        await world.settle()
+        await world.start(2)
+        requests = [each for each in world.broker(2).requests if isinstance(each, UpdateMetadataRequest)]
+        counts = [sum(len(topic.partition_states) for topic in each.topic_states) for each in requests]
+        assert counts == [MOST_METADATA, MOST_METADATA - 20]
+        assert len(world.broker(2).told.metadata) == 2 * MOST_METADATA - 20
+
+    in_world(scenario, 1)
 
 
 def test_stale_notifications_are_removed() -> None:

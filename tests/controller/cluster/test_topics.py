@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kbroker.controller.tree.znode import Create
-from kbroker.controller.znodes import DELETE_TOPICS, topic_path
+from kbroker.controller.tree.znode import Create, Delete
+from kbroker.controller.znodes import DELETE_TOPICS, Assignment, topic_path
 from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from kbroker.protocol.messages.stop_replica import StopReplicaRequest
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
@@ -94,6 +94,36 @@ def test_a_topic_of_the_same_name_is_another_one() -> None:
         assert first != second
         assert world.context.names == {second: "t"}
         assert world.broker(1).told.replicas[P].leader == 2
+
+    in_world(scenario, 1, 2)
+
+
+def test_a_topic_that_was_replaced_behind_the_controller_is_another_one() -> None:
+    async def scenario(world: World) -> None:
+        await world.create_topic("t", {0: [1, 2]})
+        await world.settle()
+        path, other = topic_path("t"), bytes(range(16))
+        below = [f"{path}/partitions/0/state", f"{path}/partitions/0", f"{path}/partitions", path]
+        again = Create(path, Assignment({0: (2, 1)}, other).encode())
+        await world.tool.commit([*(Delete(each) for each in below), again])
+        await world.settle()
+        assert world.context.names == {other: "t"}
+        assert world.state("t").leader == 2
+
+    in_world(scenario, 1, 2)
+
+
+def test_a_topic_that_vanishes_is_forgotten() -> None:
+    async def scenario(world: World) -> None:
+        await world.create_topic("t", {0: [1, 2]})
+        await world.settle()
+        path = topic_path("t")
+        below = [f"{path}/partitions/0/state", f"{path}/partitions/0", f"{path}/partitions", path]
+        await world.tool.commit([Delete(each) for each in below])
+        await world.settle()
+        assert world.context.topics == {}
+        assert world.context.states == {}
+        assert list(world.context.on_broker(1)) == []
 
     in_world(scenario, 1, 2)
 

@@ -1,0 +1,67 @@
+"""Where replicas are, and moving them: what `kbroker topic` and `kbroker broker` have in common.
+
+Owns the questions to the cluster and how their answers are told. Never decides where a replica goes: the verbs do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+from kafka.structs import TopicPartition
+
+from kbroker.cli.client import Failures, error_text
+
+POLL_SECONDS = 0.5
+Key = tuple[str, int]
+
+
+def partitions_of(admin: Any, names: Iterable[str] | None = None) -> dict[Key, dict[str, Any]]:
+    """Return what Metadata says of the partitions of topics, of all where none are named."""
+    topics = admin.describe_topics(None if names is None else list(names))
+    return {
+        (str(topic["name"]), int(each["partition_index"])): each for topic in topics for each in topic["partitions"]
+    }
+
+
+def move(admin: Any, targets: Mapping[Key, Sequence[int] | None]) -> list[Key]:
+    """Begin to move partitions to other replicas, None cancels; return those that were taken. Raises Failures."""
+    asked = {TopicPartition(*key): None if to is None else list(to) for key, to in targets.items()}
+    answers = admin.alter_partition_reassignments(asked)
+    failures = [
+        f"cannot move {where.topic}-{where.partition}: {error_text(error)}"
+        for where, error in answers.items()
+        if error is not None
+    ]
+    if failures:
+        raise Failures(failures)
+    return [(where.topic, where.partition) for where in answers]
+
+
+def moving(admin: Any) -> dict[Key, dict[str, list[int]]]:
+    """Return the partitions that are being moved, with their replicas, those to come and those to go."""
+    found = admin.list_partition_reassignments()
+    return {(where.topic, where.partition): state for where, state in found.items()}
+
+
+def wait_until_moved(admin: Any, keys: Iterable[Key], say: Callable[[str], None]) -> None:
+    """Wait until none of the partitions is being moved any more; tell now and then how many are left."""
+    wanted, told = set(keys), -1
+    while left := wanted & moving(admin).keys():
+        if len(left) != told:
+            told = len(left)
+            say(f"{told} of {len(wanted)} partitions are being moved")
+        time.sleep(POLL_SECONDS)
+
+
+def parse_replicas(text: str) -> list[int]:
+    """Return the broker ids of a list like 1,2,3, the preferred leader first."""
+    try:
+        replicas = [int(each) for each in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"replicas are broker ids like 1,2,3, not {text!r}") from None
+    if len(set(replicas)) < len(replicas) or min(replicas) < 0:
+        raise click.UsageError(f"{text} names a broker twice, or one that cannot be")
+    return replicas

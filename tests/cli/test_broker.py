@@ -1,0 +1,100 @@
+"""`kbroker broker`, and what `kbroker topic` does with replicas, on a cluster within this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker import Cluster
+from kbroker.cli.broker import plan
+from tests.cli.conftest import CommandLine
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=4, config={"replica.fetch.backoff.ms": 100, "auto.leader.rebalance.enable": False}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def kbroker(cluster: Cluster) -> CommandLine:
+    return CommandLine(cluster.bootstrap_servers)
+
+
+def described(kbroker: CommandLine, name: str) -> list[tuple[int, list[int]]]:
+    (topic,) = kbroker.ok("topic", "describe", name, "--json").json
+    return [(each["leader"], each["replicas"]) for each in topic["partitions"]]
+
+
+def test_brokers_are_listed_and_described(kbroker: CommandLine) -> None:
+    listed = kbroker.ok("broker", "list", "--json").json
+    assert [each["id"] for each in listed] == [1, 2, 3, 4]
+    assert sum(each["controller"] for each in listed) == 1
+    assert sum(each["leads"] for each in listed) == 8, "the coordinators' topics"
+    told = kbroker.ok("broker", "describe", "2", "--json").json
+    assert told["log_dirs"][0]["replicas"] == told["replicas"] == listed[1]["replicas"]
+    assert "usable bytes" in kbroker.ok("broker", "describe", "2").text.lower()
+    assert "no broker with id 9" in kbroker.fails("broker", "describe", "9")
+
+
+def test_a_topic_is_moved_and_its_leader_elected(kbroker: CommandLine) -> None:
+    kbroker.ok("topic", "create", "moved", "-p", "2", "-r", "3")
+    kbroker.ok("produce", "moved", stdin=b"a\nb\n")
+    assert "moved" in kbroker.ok("topic", "reassign", "moved", "--to", "1,2,3", "--wait").text
+    kbroker.ok("topic", "reassign", "moved", "-p", "1", "--to", "4,2,1", "--wait")
+    assert [replicas for _, replicas in described(kbroker, "moved")] == [[1, 2, 3], [4, 2, 1]]
+    kbroker.ok("topic", "elect", "moved")
+    assert [leader for leader, _ in described(kbroker, "moved")] == [1, 4]
+    assert kbroker.ok("topic", "elect", "moved").text == "0 partitions have another leader\n"
+    assert len(kbroker.ok("topic", "reassign").lines) == 1, "nothing but the head"
+    assert kbroker.ok("consume", "moved", "--from-beginning", "--count", "2").text.split() in (["a", "b"], ["b", "a"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["moved", "--to", "1,1"], "twice"),
+        (["moved", "--to", "one"], "broker ids"),
+        (["moved", "--to", "1", "--cancel"], "exclude"),
+        (["--to", "1"], "name the topic"),
+    ],
+)
+def test_what_cannot_be_moved(kbroker: CommandLine, arguments: list[str], said: str) -> None:
+    done = kbroker("topic", "reassign", *arguments)
+    assert done.status == 2
+    assert said in done.err
+
+
+def test_brokers_that_do_not_live_take_nothing(kbroker: CommandLine) -> None:
+    kbroker.ok("topic", "create", "stays", "-r", "2")
+    assert "cannot move stays-0" in kbroker.fails("topic", "reassign", "stays", "--to", "1,9")
+    assert "stays has no partition 7" in kbroker.fails("topic", "reassign", "stays", "-p", "7", "--to", "1,2")
+    assert "does not exist" in kbroker.fails("topic", "reassign", "nothing", "--to", "1,2")
+
+
+def test_a_broker_is_drained(kbroker: CommandLine) -> None:
+    kbroker.ok("topic", "create", "drained", "-p", "4", "-r", "2")
+    before = described(kbroker, "drained")
+    shown = kbroker.ok("broker", "drain", "3", "--dry-run").lines
+    assert any(each.startswith("drained") for each in shown)
+    assert described(kbroker, "drained") == before
+    kbroker.ok("broker", "drain", "3")
+    assert all(3 not in replicas and len(replicas) == 2 for _, replicas in described(kbroker, "drained"))
+    listed = {each["id"]: each for each in kbroker.ok("broker", "list", "--json").json}
+    assert (listed[3]["leads"], listed[3]["replicas"]) == (0, 0)
+    assert kbroker.ok("broker", "drain", "3").text == "0 replicas were moved away from broker 3\n"
+
+
+def test_where_replicas_go() -> None:
+    replicas = {("t", 0): [1, 2], ("t", 1): [2, 3], ("u", 0): [3, 4]}
+    targets, stuck = plan(2, replicas, {1: "a", 2: "b", 3: "b", 4: "a"})
+    assert targets == {("t", 0): [1, 3], ("t", 1): [1, 3]}, "in another rack than the other replica"
+    assert not stuck
+    targets, stuck = plan(2, {("t", 0): [1, 2]}, {1: None, 2: None})
+    assert (targets, stuck) == ({}, [("t", 0)])
+
+
+def test_json_is_json(kbroker: CommandLine) -> None:
+    json.loads(kbroker.ok("broker", "list", "--json").text)
