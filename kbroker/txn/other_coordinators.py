@@ -104,7 +104,11 @@ class OtherCoordinators:
         try:
             while queue:
                 asked = {name: queue.pop(name) for name in list(queue)[:_AT_ONCE]}
-                await self._ask(node_id, asked)
+                try:
+                    await self._ask(node_id, asked)
+                except Exception:
+                    # Whoever waits is to try again, and what comes behind is to be asked.
+                    log.exception("broker %d could not be asked about transactions", node_id)
                 _give_up(asked)
         finally:
             del self._asking[node_id]

@@ -97,6 +97,10 @@ class PeerMarkers:
         except PeerGone as gone:
             log.info("markers for broker %d were not answered: %s", self._node_id, gone)
             return {}
+        except Exception:
+            # Whoever waits is to try again, and what comes behind is to be sent.
+            log.exception("markers could not be sent to broker %d", self._node_id)
+            return {}
         return {
             (marker.producer_id, (topic.name, partition.partition_index)): _code(partition.error_code)
             for marker in response.markers

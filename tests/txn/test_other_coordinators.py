@@ -9,6 +9,7 @@ from collections.abc import Awaitable
 import pytest
 
 from kbroker.peers.by_node import PeersByNode
+from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -120,13 +121,14 @@ def test_who_is_here() -> None:
     assert not context.others.is_here("none")
 
 
-def test_no_answer_is_a_network_exception() -> None:
+@pytest.mark.parametrize("error", [PeerGone("lost"), ValueError("on purpose")])
+def test_no_answer_is_a_network_exception(error: Exception) -> None:
     async def scenario() -> None:
         context = Context()
         lost = context.later("a", P0)
         asked = await context.net.next()
         waits = context.later("b", P0, P1)
-        asked.lose()
+        asked.fail(error)
         assert await lost == {P0: ErrorCode.NETWORK_EXCEPTION}
         asked = await context.net.next()
         assert names(asked) == ["b"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 from kbroker.peers.by_node import PeersByNode
+from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
@@ -119,7 +122,8 @@ def test_two_ends_of_one_producer_are_not_in_one_request() -> None:
     asyncio.run(scenario())
 
 
-def test_no_answer_fails_what_was_asked_and_what_waits_is_asked_next() -> None:
+@pytest.mark.parametrize("error", [PeerGone("lost"), ValueError("on purpose")])
+def test_no_answer_fails_what_was_asked_and_what_waits_is_asked_next(error: Exception) -> None:
     async def scenario() -> None:
         net = MemoryPeers()
         target = targets(net).of(2)
@@ -128,7 +132,7 @@ def test_no_answer_fails_what_was_asked_and_what_waits_is_asked_next() -> None:
         asked = await net.next()
         second = asyncio.ensure_future(target.write(marker(2, ("t", 0))))
         await turns()
-        asked.lose()
+        asked.fail(error)
         assert await first == {("t", 0): ErrorCode.NETWORK_EXCEPTION}
         asked = await net.next()
         assert told(asked) == [(2, 0, 7, True, {"t": [0]})]
