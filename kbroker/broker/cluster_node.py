@@ -359,9 +359,15 @@ class ClusterNode(Node):
 
 
 def inter_broker_listener(config: BrokerConfig) -> str:
-    """Return the name of the listener over which brokers talk to each other."""
-    name = config.get_optional_str("inter.broker.listener.name")
-    return name.upper() if name else config.get_str("security.inter.broker.protocol")
+    """Return the name of the listener over which brokers talk to each other. Raises ConfigError for one there is not.
+
+    Without inter.broker.listener.name it has the name of its security protocol, and only PLAINTEXT can be served.
+    """
+    name = (config.get_optional_str("inter.broker.listener.name") or "PLAINTEXT").upper()
+    names = [each.name for each in config.listeners.bind]
+    if name not in names:
+        raise ConfigError(f"inter.broker.listener.name {name} is not among listeners, which has {', '.join(names)}")
+    return name
 
 
 def controller_config(config: BrokerConfig) -> ControllerConfig:

@@ -15,7 +15,7 @@ import click
 VERBS = {
     "start": "Start a broker.",
     "cluster": "Start several brokers and a ZooKeeper on this machine, and stop, kill and restart them.",
-    "topic": "Create, list, describe, alter and delete topics; elect leaders, move replicas.",
+    "topic": "Create, describe, alter, move and delete topics.",
     "produce": "Write lines of standard input to a topic.",
     "broker": "List, describe and drain the brokers of a cluster.",
     "consume": "Print the records of topics.",

@@ -252,7 +252,7 @@ def delete(names: tuple[str, ...], if_exists: bool, connection: Connection) -> N
     _report(failures)
 
 
-@command.command("elect")
+@command.command("elect", short_help="Let first replicas lead again.")
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @click.option("--unclean", is_flag=True, help="Where nobody in sync lives, let any replica lead: records may be lost.")
 @client_options
@@ -274,7 +274,7 @@ def elect(names: tuple[str, ...], unclean: bool, connection: Connection) -> None
     _report(failures)
 
 
-@command.command("reassign")
+@command.command("reassign", short_help="Move partitions to other replicas.")
 @click.argument("name", required=False)
 @click.option("-p", "--partition", "partition", type=click.IntRange(0), help="One partition; all of the topic without.")
 @click.option("--to", "to", metavar="ID,ID...", help="The replicas to have, the preferred leader first.")

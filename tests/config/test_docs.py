@@ -34,10 +34,9 @@ def test_a_key_has_an_effect_if_and_only_if_the_code_reads_it() -> None:
     fields = "".join(path.read_text(encoding="utf-8") for path in outside if path.name != "log_config.py")
     fields += "".join((package / "log" / "log_config.py").read_text(encoding="utf-8").partition("@property")[1:])
     topics = {name for name in TOPIC if f'"{name}"' in fields or re.search(rf"\.{name.replace('.', '_')}\b", fields)}
-    # Kafka creates __transaction_state with it; nothing reads it here yet.
-    topics.discard("unclean.leader.election.enable")
-    brokers = {name for name in BROKER if f'"{name}"' in code} - {"unclean.leader.election.enable"}
+    brokers = {name for name in BROKER if f'"{name}"' in code}
     brokers |= {synonym.name for name in topics for synonym in TOPIC[name].synonyms}
+    topics.add("unclean.leader.election.enable")  # which the controller reads from ZooKeeper
     assert {name for name, key in TOPIC.items() if key.effect} == topics
     # The names of KRaft's controller are read only to leave its listeners out.
     assert {name for name, key in BROKER.items() if key.effect} == brokers - {"controller.listener.names"}
