@@ -94,4 +94,7 @@ def check_broker(world: World, broker: FakeBroker, expected: dict[Partition, Sta
             part = told.replicas[partition]
             assert (part.leader, part.leader_epoch) == (state.value.leader, state.value.leader_epoch)
             if state.value.leader != -1:  # else it hears of other replicas with the next election
-                assert tuple(part.replicas) == world.context.assigned(partition)
+                assigned = world.context.assigned(partition)
+                assert tuple(part.replicas) == assigned, (
+                    f"{broker.number} was told of {partition}: {part}, not {assigned}"
+                )
