@@ -234,16 +234,21 @@ async def _let_target_lead(term: Term, partition: Partition, finished: Replicas)
     context = term.context
     leader = context.leader(partition)
     if leader in finished.replicas and context.is_online(leader, partition):
-        if await write_anew(term, partition) is not None:
-            batch = term.batch()
-            batch.leadership(finished.replicas, partition)
-            await batch.send()
+        await write_anew(term, partition)
+        await _tell(term, partition, finished.replicas)
         return
 
     def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
         return elections.elect_of_target(value, finished.replicas, context.online(partition), term.epoch)
 
-    await elect(term, (partition,), decide, lambda _: finished.replicas)
+    if not await elect(term, (partition,), decide, lambda _: finished.replicas):
+        await _tell(term, partition, finished.replicas)
+
+
+async def _tell(term: Term, partition: Partition, brokers: Iterable[int]) -> None:
+    batch = term.batch()
+    batch.leadership(brokers, partition)
+    await batch.send()
 
 
 async def _remove(term: Term, partition: Partition, brokers: Sequence[int]) -> None:
