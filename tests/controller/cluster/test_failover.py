@@ -136,6 +136,28 @@ def test_a_partition_begins_to_move(target: tuple[int, ...]) -> None:
     with_every_death(two_topics, act, expect)
 
 
+def test_a_reassignment_is_cancelled() -> None:
+    async def prepare(world: World) -> None:
+        await two_topics(world)
+        await world.settle()
+        await world.active.controller.alter_reassignments({("t", 0): (4, 2)})
+
+    async def act(world: World) -> None:
+        for _ in range(3):
+            try:
+                await world.active.controller.alter_reassignments({("t", 0): None})
+            except (ApiError, ValueError):
+                await world.settle()
+            else:
+                break
+
+    def expect(world: World) -> None:
+        stored = world.assignment("t")
+        assert (sorted(stored.replicas[0]), stored.adding, stored.removing) == ([1, 2, 3], {}, {})
+
+    with_every_death(prepare, act, expect)
+
+
 def test_a_partition_has_moved() -> None:
     async def prepare(world: World) -> None:
         await two_topics(world)
