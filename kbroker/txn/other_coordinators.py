@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 VERSION: Final = 5
 _AT_ONCE: Final = 200
 """Transactions in a request."""
+_TOLD_AT_ONCE: Final = 20
+"""Those that hear of the answer before others have a turn."""
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
@@ -102,7 +104,11 @@ class OtherCoordinators:
         try:
             while queue:
                 asked = {name: queue.pop(name) for name in list(queue)[:_AT_ONCE]}
-                await self._ask(node_id, asked)
+                try:
+                    await self._ask(node_id, asked)
+                except Exception:
+                    # Whoever waits is to try again, and what comes behind is to be asked.
+                    log.exception("broker %d could not be asked about transactions", node_id)
                 _give_up(asked)
         finally:
             del self._asking[node_id]
@@ -123,7 +129,9 @@ class OtherCoordinators:
             for question in asked.values():
                 question.tell(code)
             return
-        for result in answer.results_by_transaction:
+        for number, result in enumerate(answer.results_by_transaction, 1):
+            if number % _TOLD_AT_ONCE == 0:
+                await asyncio.sleep(0)  # each has a batch appended
             question_of = asked.get(result.transactional_id)
             if question_of is None or question_of.answer.done():
                 continue

@@ -31,6 +31,9 @@ VERSION: Final = 1
 _AT_ONCE: Final = 500
 """Partitions in a request: putting it together, and taking its answer, holds the loop for a millisecond."""
 
+_TOLD_AT_ONCE: Final = 20
+"""Transactions that hear of their markers before others have a turn."""
+
 
 class _Queued(NamedTuple):
     marker: Marker
@@ -67,7 +70,7 @@ class PeerMarkers:
             while self._queue:
                 sent = self._take()
                 if sent:
-                    _tell(sent, await self._send(sent))
+                    await _tell(sent, await self._send(sent))
         finally:
             self._sending = None
 
@@ -93,6 +96,10 @@ class PeerMarkers:
             response = await self._ways.ask(self._node_id, request, VERSION, WriteTxnMarkersResponse, self._timeout_ms)
         except PeerGone as gone:
             log.info("markers for broker %d were not answered: %s", self._node_id, gone)
+            return {}
+        except Exception:
+            # Whoever waits is to try again, and what comes behind is to be sent.
+            log.exception("markers could not be sent to broker %d", self._node_id)
             return {}
         return {
             (marker.producer_id, (topic.name, partition.partition_index)): _code(partition.error_code)
@@ -150,8 +157,11 @@ def _request(markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
     )
 
 
-def _tell(sent: Iterable[_Queued], codes: dict[tuple[int, TopicPartition], ErrorCode]) -> None:
-    for marker, answer in sent:
+async def _tell(sent: Iterable[_Queued], codes: dict[tuple[int, TopicPartition], ErrorCode]) -> None:
+    """Hand out the codes, some at a time: each may complete a transaction, which is written then."""
+    for number, (marker, answer) in enumerate(sent, 1):
+        if number % _TOLD_AT_ONCE == 0:
+            await asyncio.sleep(0)
         if not answer.done():
             unknown = ErrorCode.NETWORK_EXCEPTION
             answer.set_result({each: codes.get((marker.producer_id, each), unknown) for each in marker.partitions})

@@ -27,6 +27,9 @@ class Asked:
     def answer(self, answer: Any) -> None:
         self.future.set_result(decode(self.answer_class, self.version, encode(answer, self.version)))
 
+    def fail(self, error: Exception) -> None:
+        self.future.set_exception(error)
+
     def lose(self) -> None:
         self.future.set_exception(PeerGone("lost on purpose"))
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable
 
 import pytest
 
 from kbroker.peers.by_node import PeersByNode
+from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -119,13 +121,14 @@ def test_who_is_here() -> None:
     assert not context.others.is_here("none")
 
 
-def test_no_answer_is_a_network_exception() -> None:
+@pytest.mark.parametrize("error", [PeerGone("lost"), ValueError("on purpose")])
+def test_no_answer_is_a_network_exception(error: Exception) -> None:
     async def scenario() -> None:
         context = Context()
         lost = context.later("a", P0)
         asked = await context.net.next()
         waits = context.later("b", P0, P1)
-        asked.lose()
+        asked.fail(error)
         assert await lost == {P0: ErrorCode.NETWORK_EXCEPTION}
         asked = await context.net.next()
         assert names(asked) == ["b"]
@@ -188,6 +191,24 @@ def test_a_request_has_a_bound() -> None:
             answer(asked, {name: {P0: 0} for name in names(asked)})
             await turns()
         assert sizes == [200, 200, 50]
+
+    asyncio.run(scenario())
+
+
+def test_many_questions_are_answered_some_at_a_time() -> None:
+    """Each goes on with an append."""
+
+    async def scenario() -> None:
+        context, turn, told_in = Context(), 0, []
+        waiting = [context.later(f"id-{number}", P0) for number in range(200)]
+        for each in waiting:
+            each.add_done_callback(lambda _done: told_in.append(turn))
+        asked = await context.net.next()
+        answer(asked, {name: {P0: 0} for name in names(asked)})
+        while len(told_in) < 200:
+            turn += 1
+            await asyncio.sleep(0)
+        assert max(Counter(told_in).values()) <= 40
 
     asyncio.run(scenario())
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+
+import pytest
 
 from kbroker.peers.by_node import PeersByNode
+from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
@@ -118,7 +122,8 @@ def test_two_ends_of_one_producer_are_not_in_one_request() -> None:
     asyncio.run(scenario())
 
 
-def test_no_answer_fails_what_was_asked_and_what_waits_is_asked_next() -> None:
+@pytest.mark.parametrize("error", [PeerGone("lost"), ValueError("on purpose")])
+def test_no_answer_fails_what_was_asked_and_what_waits_is_asked_next(error: Exception) -> None:
     async def scenario() -> None:
         net = MemoryPeers()
         target = targets(net).of(2)
@@ -127,7 +132,7 @@ def test_no_answer_fails_what_was_asked_and_what_waits_is_asked_next() -> None:
         asked = await net.next()
         second = asyncio.ensure_future(target.write(marker(2, ("t", 0))))
         await turns()
-        asked.lose()
+        asked.fail(error)
         assert await first == {("t", 0): ErrorCode.NETWORK_EXCEPTION}
         asked = await net.next()
         assert told(asked) == [(2, 0, 7, True, {"t": [0]})]
@@ -150,6 +155,25 @@ def test_a_request_has_a_bound() -> None:
             answer(asked)
             await turns()
         assert sizes == [500, 500, 200]
+
+    asyncio.run(scenario())
+
+
+def test_many_transactions_hear_of_their_markers_some_at_a_time() -> None:
+    """Each goes on with a write to the log."""
+
+    async def scenario() -> None:
+        net, turn, told_in = MemoryPeers(), 0, []
+        target = targets(net).of(2)
+        assert target is not None
+        answers = [asyncio.ensure_future(target.write(marker(n, ("t", 0)))) for n in range(400)]
+        for each in answers:
+            each.add_done_callback(lambda _done: told_in.append(turn))
+        answer(await net.next())
+        while len(told_in) < 400:
+            turn += 1
+            await asyncio.sleep(0)
+        assert max(Counter(told_in).values()) <= 40
 
     asyncio.run(scenario())
 
