@@ -12,7 +12,7 @@ from types import GeneratorType
 from typing import Any
 
 from kbroker.divided import Divided
-from kbroker.handlers.delayed_produce import Uncommitted, when_committed
+from kbroker.handlers.delayed_produce import Groups, Uncommitted, all_committed, group
 from kbroker.handlers.produce_answers import check_first_batches, code_of_unexpected
 from kbroker.handlers.registry import CloseConnection, Later, RequestContext
 from kbroker.protocol.messages.produce import (
@@ -51,6 +51,7 @@ class _Pieces:
         self._produce = produce
         self._timeout_ms = request.timeout_ms
         self._uncommitted: list[Uncommitted] = []
+        self._groups: Groups = {}
         self._acks = request.acks
         self._left = _pieces(request)
         self._topics: list[TopicProduceResponse] = []
@@ -76,8 +77,8 @@ class _Pieces:
         if self._acks == 0:
             return None
         response = ProduceResponse(self._topics, node_endpoints=list(self._nodes.values()))
-        if self._uncommitted:
-            return when_committed(self._ctx, response, self._uncommitted, self._timeout_ms)
+        if self._groups:
+            return all_committed(self._ctx, response, self._groups, self._timeout_ms)
         return response
 
     async def _wait(self, piece: ProduceRequest, is_first: bool, waits: Awaitable[Any]) -> Divided[_Result]:
@@ -112,6 +113,8 @@ class _Pieces:
         return ProduceResponse([TopicProduceResponse(topic.name, topic.topic_id, answers)])
 
     def _take(self, answer: ProduceResponse | None, is_first: bool) -> None:
+        group(self._uncommitted, self._groups)
+        self._uncommitted.clear()
         if answer is None:
             return
         (topic,) = answer.responses
