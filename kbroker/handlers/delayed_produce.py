@@ -42,12 +42,14 @@ def finished(
     request: ProduceRequest,
     response: ProduceResponse,
     uncommitted: Sequence[Uncommitted],
+    later: list[Uncommitted] | None,
     *,
     failed: bool,
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
     """Return the answer to a request whose partitions all have theirs, but for those that are not committed yet.
 
-    With acks=0 there is none; the connection ends if a partition `failed`.
+    With acks=0 there is none; the connection ends if a partition `failed`. Where the request is a piece of another one,
+    what is not committed goes into `later`.
     """
     if request.acks == 0:
         if failed:
@@ -55,7 +57,9 @@ def finished(
         return None
     if failed and ctx.version >= _FIRST_HINT_VERSION:
         add_leader_hints(ctx, response)
-    if uncommitted:
+    if uncommitted and later is not None:
+        later += uncommitted
+    elif uncommitted:
         return when_committed(ctx, response, uncommitted, request.timeout_ms)
     return response
 

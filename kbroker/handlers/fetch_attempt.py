@@ -111,6 +111,10 @@ class Fetch:
             yield
 
     @property
+    def _is_of_follower(self) -> bool:
+        return self._replica >= 0 and self._ctx.services.cluster is not None
+
+    @property
     def max_wait_ms(self) -> int:
         return self._request.max_wait_ms
 
@@ -273,7 +277,7 @@ class Fetch:
             answered = kept
         elif self._request.session_epoch != FINAL_EPOCH and answered:
             now_ms = self._ctx.services.clock.monotonic_ms()
-            session_id = self._sessions.create(answered, self._version, now_ms)
+            session_id = self._sessions.create(answered, self._version, now_ms, of_follower=self._is_of_follower)
         response = FetchResponse(session_id=session_id, responses=_grouped(answered))
         if self._version >= _FIRST_HINT_VERSION:
             self._add_leader_hints(response)
@@ -305,7 +309,9 @@ class Fetch:
         session_id = 0 if self._session is None else self._session.id
         if self._session is None and self._request.session_epoch != FINAL_EPOCH and answered:
             now_ms = self._ctx.services.clock.monotonic_ms()
-            session_id = yield from self._sessions.create_divided(answered, self._version, now_ms)
+            of_follower = self._is_of_follower
+            made = self._sessions.create_divided(answered, self._version, now_ms, of_follower=of_follower)
+            session_id = yield from made
         response = FetchResponse(session_id=session_id)
         nodes: dict[int, BrokerEndpoint] = {}
         for entry in answered:

@@ -57,12 +57,14 @@ class CachedPartition:
 
 
 class Session:
-    """One consumer's session. The order of `partitions` is the order of fetching."""
+    """One consumer's session, or a follower's. The order of `partitions` is the order of fetching."""
 
-    __slots__ = ("epoch", "id", "last_used_ms", "partitions", "size", "uses_topic_ids")
+    __slots__ = ("epoch", "id", "is_of_follower", "last_used_ms", "partitions", "size", "uses_topic_ids")
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: float) -> None:
+    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: float, *, of_follower: bool = False) -> None:
         self.id = session_id
+        self.is_of_follower = of_follower
+        """Whether consumers' sessions make room for it, and it for none of theirs."""
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.uses_topic_ids = uses_topic_ids
         self.partitions: dict[Key, CachedPartition] = {}
@@ -150,25 +152,37 @@ class FetchSessions:
         session.size += grown
         self._partitions += grown
 
-    def create(self, answered: list[tuple[Key, FetchPartition, PartitionData]], version: int, now_ms: float) -> int:
+    def create(
+        self,
+        answered: list[tuple[Key, FetchPartition, PartitionData]],
+        version: int,
+        now_ms: float,
+        *,
+        of_follower: bool = False,
+    ) -> int:
         """Open a session for what a full request fetched; return its id, 0 when there is no room for it."""
         partitions = {}
         for key, wanted, data in answered:
             partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
-        return self._open(partitions, version, now_ms)
+        return self._open(partitions, version, now_ms, of_follower)
 
     def create_divided(
-        self, answered: list[tuple[Key, FetchPartition, PartitionData]], version: int, now_ms: float
+        self,
+        answered: list[tuple[Key, FetchPartition, PartitionData]],
+        version: int,
+        now_ms: float,
+        *,
+        of_follower: bool = False,
     ) -> Divided[int]:
         """As `create`, of many partitions."""
         partitions = {}
         for key, wanted, data in answered:
             partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
             yield
-        return self._open(partitions, version, now_ms)
+        return self._open(partitions, version, now_ms, of_follower)
 
-    def _open(self, partitions: dict[Key, CachedPartition], version: int, now_ms: float) -> int:
-        if len(self._sessions) >= self._slots and not self._evict(len(partitions), now_ms):
+    def _open(self, partitions: dict[Key, CachedPartition], version: int, now_ms: float, of_follower: bool) -> int:
+        if len(self._sessions) >= self._slots and not self._evict(len(partitions), now_ms, of_follower):
             return 0
         while self._partitions + len(partitions) > _MAX_PARTITIONS:
             oldest = min(self._sessions.values(), key=lambda s: s.last_used_ms, default=None)
@@ -178,21 +192,24 @@ class FetchSessions:
         session_id = self._random.randrange(1, 0x7FFFFFFF)
         while session_id in self._sessions:
             session_id = self._random.randrange(1, 0x7FFFFFFF)
-        session = Session(session_id, version >= _FIRST_ID_VERSION, now_ms)
+        session = Session(session_id, version >= _FIRST_ID_VERSION, now_ms, of_follower=of_follower)
         session.partitions = partitions
         session.size = len(partitions)
         self._partitions += session.size
         self._sessions[session_id] = session
         return session_id
 
-    def _evict(self, size: int, now_ms: float) -> bool:
-        """Make room: the longest unused session if it is stale, else the smallest if it is smaller than the new one."""
+    def _evict(self, size: int, now_ms: float, for_follower: bool) -> bool:
+        """Make room: the longest unused session if it is stale, else the smallest if it is smaller than the new one.
+
+        A follower's goes for none but its like, and a consumer's of any size for it.
+        """
         if not self._sessions:
             return False
         victim = min(self._sessions.values(), key=lambda s: s.last_used_ms)
         if now_ms - victim.last_used_ms <= _STALE_MS:
-            victim = min(self._sessions.values(), key=lambda s: (s.size, s.id))
-            if victim.size > size:
+            victim = min(self._sessions.values(), key=lambda s: (s.is_of_follower, s.size, s.id))
+            if (victim.is_of_follower, victim.size) > (for_follower, size):
                 return False
         self._remove(victim.id)
         return True

@@ -149,6 +149,14 @@ class Fetcher:
             self._resting.pop(key, None)
             self._session.drop(key)
             self._wake.set()
+            if not self._followed:
+                asyncio.get_running_loop().call_soon(self._end_idle)
+
+    def _end_idle(self) -> None:
+        """End where nothing is left to copy: what is under way may be a question to a broker that never answers."""
+        if not self._followed:
+            self._on_idle(self)
+            self.close()
 
     def close(self) -> None:
         """Copy nothing more."""

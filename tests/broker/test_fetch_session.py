@@ -98,3 +98,16 @@ def test_all_sessions_together_remember_a_limited_number_of_partitions(monkeypat
     assert code_of(lambda: sessions.begin(more, 12, 1)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert sessions.create(answered(0, 1), 12, 1) > 0
     assert sessions.create(answered(0, 1, 2), 12, 130_000) > 0, "the stale give way"
+
+
+def test_consumers_make_room_for_followers_and_followers_for_none_of_them() -> None:
+    sessions = FetchSessions(2)
+    first = sessions.create(answered(0, 1, 2), 17, 0, of_follower=True)
+    sessions.create(answered(0, 1, 2), 12, 0)
+    second = sessions.create(answered(0), 17, 1, of_follower=True)
+    assert second > 0
+    assert sessions.create(answered(0, 1, 2, 3, 4), 12, 2) == 0
+    assert sessions.get(first) is not None
+    assert sessions.get(second) is not None
+    assert sessions.create(answered(0, 1), 17, 3, of_follower=True) > 0, "the larger of two"
+    assert sessions.get(second) is None

@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient
 
 from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Broker
-from kbroker.broker import node
+from kbroker.broker import base_node
 from kbroker.network import server
 from kbroker.network.address_in_use import process_on
 from kbroker.protocol.messages.metadata import MetadataRequest
@@ -60,7 +60,7 @@ def test_an_advertised_address_that_is_not_here(running):
 
 
 def test_a_listener_without_a_host_serves_both_families_and_tells_the_machines_name(monkeypatch):
-    monkeypatch.setattr(node, "own_host_name", lambda: "localhost")
+    monkeypatch.setattr(base_node, "own_host_name", lambda: "localhost")
     with Broker({"listeners": "PLAINTEXT://:0"}) as broker:
         assert broker.bootstrap_servers.startswith("localhost:")
         port = int(broker.bootstrap_servers.rpartition(":")[2])

@@ -12,6 +12,12 @@ import pytest
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.alter_partition import AlterPartitionRequest
 from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from kbroker.protocol.records import iter_batches, read_records
 from tests.replica_manager.cluster import CONFIG, CONTROLLER, Cluster, as_of, batch
 from tests.replica_manager.virtual_time import run
@@ -280,6 +286,31 @@ def test_the_only_replica_is_answered_at_once(play: Callable[..., None]) -> None
     play(test)
 
 
+def test_a_request_of_many_partitions_waits_for_all_of_them_at_once(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        count = 100
+        await cluster.create(partitions=count)
+        for each in ("broker2", "broker3"):  # a way there and back takes 10 ms
+            cluster.network.delay_s[each, "broker1"] = 0.01
+        data = [PartitionProduceData(index, batch(b"one")) for index in range(count)]
+        request = ProduceRequest(None, -1, 10_000, [TopicProduceData("t", partition_data=data)])
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        answer = await cluster.nodes[1].serve(request, 9, ProduceResponse)
+        assert loop.time() - before < 0.1
+        found = [each for topic in answer.responses for each in topic.partition_responses]
+        assert [(each.index, each.error_code, each.base_offset) for each in found] == [(i, 0, 0) for i in range(count)]
+        assert all(cluster.nodes[1].partition("t", index).log.high_watermark == 1 for index in range(count))
+        cluster.network.cut.add(("broker3", "broker1"))
+        cluster.network.change()
+        request.timeout_ms = 500
+        answer = await cluster.nodes[1].serve(request, 9, ProduceResponse)
+        found = [each for topic in answer.responses for each in topic.partition_responses]
+        assert {each.error_code for each in found} == {ErrorCode.REQUEST_TIMED_OUT}
+
+    play(test)
+
+
 # --- in-sync replicas
 
 
@@ -423,6 +454,34 @@ def test_unclean_election_cuts_the_others_to_the_new_leaders_log(play: Callable[
         assert values(cluster.contents(2)) == [b"one", b"two"]
 
     play(test, unclean=True)
+
+
+def test_a_leader_that_froze_and_leads_again_is_fetched_from_at_once(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create()
+        await cluster.produce(b"one")
+        serve = cluster.nodes[1].serve
+        frozen = True
+
+        async def freezing(request: Any, version: int, answer: type[Any]) -> Any:
+            if frozen and isinstance(request, FetchRequest):
+                await asyncio.sleep(3600)
+            return await serve(request, version, answer)
+
+        cluster.network.served["broker1"] = freezing
+        cluster.network.change()
+        await asyncio.sleep(1)
+        cluster.elect(("t", 0), leader=2)
+        await cluster.told()
+        frozen = False
+        cluster.elect(("t", 0), leader=1)
+        await cluster.told()
+        before = asyncio.get_running_loop().time()
+        assert (await cluster.produce(b"two", timeout_ms=60_000)).error_code == 0
+        assert asyncio.get_running_loop().time() - before < 1
+        assert cluster.in_sync() == {1, 2, 3}
+
+    play(test)
 
 
 def test_a_damaged_answer_is_not_appended_and_fetched_again(play: Callable[..., None]) -> None:

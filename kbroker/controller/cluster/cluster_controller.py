@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from kbroker.clock import Clock
@@ -180,11 +179,7 @@ class ClusterController:
 
     async def list_reassignments(self, wanted: Collection[Partition] | None) -> Mapping[Partition, Replicas]:
         """Return what is being reassigned, of these partitions or of all. Raises ApiError."""
-
-        async def work(term: Term) -> Mapping[Partition, Replicas]:
-            return reassignment.going_on(term, wanted)
-
-        return await self._ask(work)
+        return await self._ask(lambda term: reassignment.going_on(term, wanted))
 
     async def _ask(self, work: Callable[[Term], Awaitable[T]]) -> T:
         if self._term is None:
@@ -239,23 +234,28 @@ class ClusterController:
     async def _look(self) -> None:
         """Find out who is the controller, watch it, and be it where nobody is."""
         while True:
-            found = await self._steady.get(CONTROLLER, self._put_look)
-            if found is not None and found.stat.owner != self._steady.session_id:
-                self._leave()
-                return
-            if found is not None and self._term is not None:
-                return
-            self._leave()
-            if found is not None:  # a term that ended otherwise than by its session has left it
-                await _remove(self._steady)
             try:
-                tree = await claim(self._steady, self.node_id, self._clock.now_ms())
-            except (Unreadable, Denied) as error:
-                log.error("Broker %d cannot be elected: %s", self.node_id, error)
+                if await self._is_settled():
+                    return
+            except (Unreadable, Denied, Refused) as error:
+                log.error("Broker %d cannot be elected, and tries again: %s", self.node_id, error)
                 await self._sleep(_RETRY_SECONDS)
-                continue
-            if tree is not None:
-                await self._begin(tree)
+
+    async def _is_settled(self) -> bool:
+        """Return whether there is a controller; try to be it if not."""
+        found = await self._steady.get(CONTROLLER, self._put_look)
+        is_own = found is not None and found.stat.owner == self._steady.session_id
+        if is_own and self._term is not None:
+            return True
+        self._leave()
+        if found is not None:
+            if not is_own:
+                return True
+            await self._steady.commit(Delete(CONTROLLER))  # of a term that ended otherwise than by its session
+        tree = await claim(self._steady, self.node_id, self._clock.now_ms())
+        if tree is not None:
+            await self._begin(tree)
+        return False
 
     async def _begin(self, tree: FencedTree) -> None:
         """Begin a term; if that is not possible, let somebody else try."""
@@ -359,11 +359,6 @@ async def _bring_online(term: Term, topic: str | None = None) -> None:
         known = term.context.topics.get(topic)
         of_topic = [] if known is None else [(topic, index) for index in known.partitions]
     await partitions.bring_online(term, of_topic)
-
-
-async def _remove(tree: SteadyTree) -> None:
-    with suppress(Refused):
-        await tree.commit(Delete(CONTROLLER))
 
 
 async def _give_up(tree: FencedTree) -> None:

@@ -113,7 +113,7 @@ async def write_together(term: Term, partitions: Sequence[Partition], decide: De
     return states
 
 
-async def create(term: Term, partitions: Collection[Partition]) -> None:
+async def create(term: Term, partitions: Collection[Partition], batch: Batch) -> None:
     """Begin partitions that have no state: led by the first replica that is online, all of those in sync."""
     context = term.context
 
@@ -127,14 +127,12 @@ async def create(term: Term, partitions: Collection[Partition]) -> None:
             values[partition] = value
     topics = dict.fromkeys(topic for topic, _ in values)
     await all_of(topics, lambda topic: _create(term.tree, f"{topic_path(topic)}/partitions"))
-    batch = term.batch()
     created = await all_of(pieces(values), lambda some: _create_states(term.tree, some, values), WRITES_AT_ONCE)
     states = [state for some in created for state in some]
     async for partition, state in paced(zip(values, states, strict=True)):
         if state is not None:
             context.states[partition] = state
             batch.leadership(context.online(partition), partition, is_new=True)
-    await batch.send()
 
 
 async def _create_states(
@@ -175,35 +173,53 @@ async def _create(tree: FencedTree, path: str) -> bool:
 
 
 async def elect(
-    term: Term,
-    partitions: Collection[Partition],
-    decide: Decide,
-    told: Callable[[Partition], Iterable[int]],
+    term: Term, partitions: Collection[Partition], decide: Decide, told: Callable[[Partition], Iterable[int]]
 ) -> dict[Partition, State]:
     """Let partitions have the leaders upon which `decide` decides, and tell `told` of them and all brokers of it.
 
     Return those for which there was one.
     """
-    states = await change_all(term, partitions, decide)
     batch = term.batch()
+    elected = await _elect(term, partitions, decide, told, batch)
+    await batch.send()
+    return elected
+
+
+async def _elect(
+    term: Term,
+    partitions: Collection[Partition],
+    decide: Decide,
+    told: Callable[[Partition], Iterable[int]],
+    batch: Batch,
+) -> dict[Partition, State]:
+    states = await change_all(term, partitions, decide)
     elected = {}
     async for partition, state in paced(zip(partitions, states, strict=True)):
         if state is not None:
             elected[partition] = state
             term.context.offline.discard(partition)
             batch.leadership(told(partition), partition)
-    await batch.send()
     return elected
 
 
 async def bring_online(
-    term: Term, partitions: Collection[Partition] | None = None, *, unclean: bool = False
+    term: Term, partitions: Collection[Partition] | None = None, *, unclean: bool = False, batch: Batch | None = None
 ) -> dict[Partition, State]:
     """Begin new partitions and elect for those whose leader is gone: all of them, or these.
 
-    With `unclean` also from outside the in-sync replicas, whatever the topics' configs say. Return those for which a
-    leader was elected.
+    With `unclean` also from outside the in-sync replicas, whatever the topics' configs say. What brokers are to be told
+    goes with `batch` where there is one, else at once. Return those for which a leader was elected.
     """
+    own = term.batch() if batch is None else batch
+    elected = await _bring_online(term, partitions, own, unclean=unclean)
+    if batch is None:
+        await own.send()
+    return elected
+
+
+async def _bring_online(
+    term: Term, partitions: Collection[Partition] | None, batch: Batch, *, unclean: bool
+) -> dict[Partition, State]:
     context = term.context
     new, offline = [], []
     async for partition in paced(list(context.partitions()) if partitions is None else partitions):
@@ -214,7 +230,7 @@ async def bring_online(
         elif partition in context.offline:
             offline.append(partition)
     if new:
-        await create(term, new)
+        await create(term, new, batch)
     if not offline:
         return {}
     without_isr = {topic for topic, index in offline if not _has_online_isr(term, (topic, index))}
@@ -225,7 +241,7 @@ async def bring_online(
         may_be_unclean = partition[0] in allowed
         return elections.elect_offline(value, context.assigned(partition), online, term.epoch, unclean=may_be_unclean)
 
-    return await elect(term, offline, decide, context.online)
+    return await _elect(term, offline, decide, context.online, batch)
 
 
 def _has_online_isr(term: Term, partition: Partition) -> bool:

@@ -50,57 +50,59 @@ async def alter(term: Term, asked: Asked, *, may_change_factor: bool) -> dict[Pa
     results: dict[Partition, ApiError | None] = {}
     planned: dict[Partition, Replicas] = {}
     async for partition, target in paced(asked.items()):
-        try:
-            if target is not None:
-                _check(term, term.context.replicas(partition) or Replicas(()), target, may_change_factor)
-            planned[partition] = _plan(term, partition, target)
-        except ApiError as error:
-            results[partition] = error
+        current = term.context.replicas(partition) or Replicas(())
+        refused = None if target is None else _why_not(term, current, target, may_change_factor)
+        plan = refused or _plan(term, partition, target)
+        if isinstance(plan, ApiError):
+            results[partition] = plan
+        else:
+            planned[partition] = plan
     await _drop_from_znode(term, lambda partition, _: partition in planned)
     results.update(await _begin(term, planned))
     return results
 
 
-def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Replicas:
-    """Return what a reassignment begins with. Raises ApiError."""
+def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Replicas | ApiError:
+    """Return what a reassignment begins with, or why it cannot begin."""
     current = term.context.replicas(partition)
     if current is None or term.context.is_deleted(partition[0]):
         if target is None:
-            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION)
+            return ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION)
     if target is None:
         if not current.in_motion:
-            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+            return ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         target = current.origin
     planned = current.to(target)
     state = term.context.states.get(partition)
     if state is not None and not set(state.value.isr) & set(planned.replicas):
         text = f"No replica in sync of {partition[0]}-{partition[1]} would be left: what only it has would be lost."
-        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+        return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     return planned
 
 
-def _check(term: Term, current: Replicas, target: Sequence[int], may_change_factor: bool) -> None:
-    """Refuse a target that cannot be. Raises ApiError."""
+def _why_not(term: Term, current: Replicas, target: Sequence[int], may_change_factor: bool) -> ApiError | None:
+    """Return why a target that a client names cannot be."""
 
-    def refuse(text: str) -> ApiError:
+    def refusal(text: str) -> ApiError:
         return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
 
     if not target:
-        raise refuse("Empty replica list specified in partition reassignment.")
+        return refusal("Empty replica list specified in partition reassignment.")
     if len(set(target)) != len(target):
-        raise refuse(f"Duplicate replica ids in partition reassignment replica list: {_listed(target)}")
+        return refusal(f"Duplicate replica ids in partition reassignment replica list: {_listed(target)}")
     if min(target) < 0:
-        raise refuse(f"Invalid broker id in replica list: {_listed(target)}")
+        return refusal(f"Invalid broker id in replica list: {_listed(target)}")
     if current.replicas and not may_change_factor and len(target) != len(current.target):
         text = f"The replication factor is changed from {len(current.target)} to {len(target)}"
-        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+        return ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
     adding, live = current.to(target).adding, term.context.live()
-    if not live.issuperset(adding):
-        raise refuse(
-            f"Replica assignment has brokers that are not alive. Replica list: {_listed(adding)}, "
-            f"live broker list: {_listed(sorted(live))}"
-        )
+    if live.issuperset(adding):
+        return None
+    return refusal(
+        f"Replica assignment has brokers that are not alive. Replica list: {_listed(adding)}, "
+        f"live broker list: {_listed(sorted(live))}"
+    )
 
 
 def _listed(numbers: Iterable[int]) -> str:
@@ -126,12 +128,11 @@ async def take_up(term: Term) -> set[Partition]:
     results: dict[Partition, ApiError | None] = {}
     planned: dict[Partition, Replicas] = {}
     async for partition, target in paced(asked.items()):
-        try:
-            if not target:
-                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
-            planned[partition] = _plan(term, partition, target)
-        except ApiError as error:
-            results[partition] = error
+        plan = _plan(term, partition, target) if target else ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        if isinstance(plan, ApiError):
+            results[partition] = plan
+        else:
+            planned[partition] = plan
     results.update(await _begin(term, planned))
     failed = {partition for partition, error in results.items() if error is not None}
     if failed:
@@ -288,10 +289,10 @@ async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[in
         return
 
 
-def going_on(term: Term, partitions: Collection[Partition] | None) -> dict[Partition, Replicas]:
+async def going_on(term: Term, partitions: Collection[Partition] | None) -> dict[Partition, Replicas]:
     """Return what is being reassigned, of all partitions or of these."""
     found = {}
-    for partition in term.context.moving if partitions is None else partitions:
+    async for partition in paced(list(term.context.moving) if partitions is None else partitions):
         replicas = term.context.replicas(partition)
         if replicas is not None and replicas.in_motion:
             found[partition] = replicas

@@ -1,7 +1,8 @@
 """The beginning of a term: everything is read and watched, everybody is told everything, what was begun goes on.
 
 Owns the order (KafkaController.onControllerFailover): the live brokers first, since no broker follows a leader that it
-does not know to live; then who leads and follows; then what has no leader; then reassignments, deletions and elections.
+does not know to live; then who leads and follows, once all is elected that can be; then reassignments, deletions and
+elections that were asked for.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ async def take_over(term: Term) -> None:
     await _remember_deletions(term)
     log.info("Controller of epoch %d: %d brokers, %d partitions", term.epoch, len(context.brokers), len(partitions))
     await term.tell()
-    await _tell_replicas(term, partitions)
-    await mark_leaderless(term, context.states)
-    await bring_online(term)
+    await _elect_and_tell(term, partitions)
     taken_up = await reassignment.take_up(term)
     await reassignment.resume(term, except_for=taken_up)
     await deletion.begin(term)
@@ -55,8 +54,11 @@ async def _enable_features(term: Term) -> None:
         await term.tree.set(FEATURE, Features({}).encode(), found.stat.version)
 
 
-async def _tell_replicas(term: Term, partitions: list[Partition]) -> None:
-    """Tell all replicas who leads them, and do without those that are not online."""
+async def _elect_and_tell(term: Term, partitions: list[Partition]) -> None:
+    """Do without replicas that are not online, then tell all others, once, who leads them.
+
+    Apache Kafka tells before and after each step, and gives a partition whose leader is gone two leader epochs.
+    """
     context = term.context
     batch = term.batch()
     offline: dict[int, list[Partition]] = {}
@@ -68,11 +70,11 @@ async def _tell_replicas(term: Term, partitions: list[Partition]) -> None:
                 offline.setdefault(broker, []).append(partition)
             elif partition in context.states:
                 batch.leadership((broker,), partition)
-    await batch.send()
+    await mark_leaderless(term, context.states)
+    await bring_online(term, batch=batch)
     for broker, without in offline.items():
-        batch = term.batch()
         await take_out(term, broker, without, batch)
-        await batch.send()
+    await batch.send()
 
 
 async def _remember_deletions(term: Term) -> None:

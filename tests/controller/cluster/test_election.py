@@ -245,6 +245,31 @@ def test_who_cannot_take_over_lets_others_try() -> None:
     in_world(scenario)
 
 
+def test_an_epoch_that_cannot_be_read_is_waited_out() -> None:
+    async def scenario(world: World) -> None:
+        await world.tool.commit([Create(CONTROLLER_EPOCH, b"nonsense")])
+        await world.start_unsettled(1)
+        for _ in range(500):
+            await world.turn()
+        assert not world.exists(CONTROLLER)
+        await world.tool.commit([SetData(CONTROLLER_EPOCH, b"41")])
+        await world.settle()
+        assert world.active.controller.epoch == 42
+
+    in_world(scenario)
+
+
+def test_what_a_term_of_this_session_has_left_is_taken_away() -> None:
+    async def scenario(world: World) -> None:
+        controller = world.active.controller
+        controller.expired()  # the session lives on: somebody was mistaken
+        controller.renewed()
+        await world.settle()
+        assert world.active.controller.epoch == 2
+
+    in_world(scenario, 1)
+
+
 def test_a_closed_controller_does_nothing_and_another_is_elected() -> None:
     async def scenario(world: World) -> None:
         await world.create_topic("t", {0: [1, 2]})
