@@ -16,7 +16,7 @@ from kbroker.clock import Clock
 from kbroker.cluster_state import ClusterState, TopicState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import TOPIC
-from kbroker.config.values import parse_all, to_text
+from kbroker.config.values import stored_values, to_text
 from kbroker.divided import Divided
 from kbroker.few_at_once import FewAtOnce
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
@@ -66,7 +66,7 @@ class TopicSettings:
 def topic_settings(config: BrokerConfig, topic: TopicState | None) -> TopicSettings:
     """Return the settings of a topic under a broker's config; None has none of its own."""
     own = {k: v for k, v in topic.configs.items() if k in TOPIC} if topic else {}
-    values = parse_all(TOPIC, own, config.topic_defaults())
+    values = stored_values(TOPIC, own, config.topic_defaults())
     texts = {name: to_text(value) for name, value in values.items()}
     log_config = LogConfig.from_map({name: text for name, text in texts.items() if text is not None})
     return TopicSettings(log_config, full_validation=values["record.validation"] == "full")

@@ -22,10 +22,10 @@ Kafka alone passes changes only with the tests."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test on every side, all of one side together."""
+    """Run each test on every side, or those that its module names, all of one side together."""
     if "whole_cluster" in metafunc.fixturenames:
         only = os.environ.get("KBROKER_COMPAT_ONLY")
-        sides = [only] if only in ("apache", "kbroker", "mixed") else SIDES
+        sides = [only] if only in ("apache", "kbroker", "mixed") else getattr(metafunc.module, "SIDES", SIDES)
         metafunc.parametrize("whole_cluster", sides, indirect=True, scope="session")
 
 

@@ -81,6 +81,10 @@ class Cluster(ABC):
         """Return where a broker is reached."""
 
     @abstractmethod
+    def data_dir(self, node_id: int) -> Path:
+        """Return where a broker's data lies."""
+
+    @abstractmethod
     def log_tail(self, node_id: int) -> str:
         """Return the end of what a broker printed."""
 
@@ -274,6 +278,9 @@ class JavaCluster(Cluster):
     def address(self, node_id: int) -> str:
         return self._brokers[node_id].bootstrap
 
+    def data_dir(self, node_id: int) -> Path:
+        return self._brokers[node_id].data_dir
+
     def log_tail(self, node_id: int) -> str:
         return self._brokers[node_id].log_tail(15)
 
@@ -323,6 +330,9 @@ class KBrokerCluster(Cluster):
     def address(self, node_id: int) -> str:
         return self._plans[node_id].address
 
+    def data_dir(self, node_id: int) -> Path:
+        return self._plans[node_id].data_dir
+
     def log_tail(self, node_id: int) -> str:
         return "\n".join(self._cluster.child(node_id).tail(15))
 
@@ -367,6 +377,9 @@ class MixedCluster(Cluster):
 
     def address(self, node_id: int) -> str:
         return self._side(node_id).address(node_id)
+
+    def data_dir(self, node_id: int) -> Path:
+        return self._side(node_id).data_dir(node_id)
 
     def log_tail(self, node_id: int) -> str:
         return self._side(node_id).log_tail(node_id)

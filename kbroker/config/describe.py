@@ -12,7 +12,7 @@ from kbroker.config.loggers import levels
 from kbroker.config.model import ConfigKey, ConfigSource, ConfigType, Mode, Value
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, listener_base
-from kbroker.config.values import parse_all, to_text
+from kbroker.config.values import parse_all, stored_values, to_text
 
 Synonym = tuple[str, str | None, ConfigSource]
 
@@ -33,7 +33,8 @@ class Described:
 
 def describe_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
     """Describe a topic that has set `configs` (text by key)."""
-    values = parse_all(TOPIC, {name: text for name, text in configs.items() if name in TOPIC}, config.topic_defaults())
+    own = {name: text for name, text in configs.items() if name in TOPIC}
+    values = stored_values(TOPIC, own, config.topic_defaults())
     described = []
     for name, key in TOPIC.items():
         synonyms = config.synonyms(key.synonyms[0].name) if key.synonyms else []

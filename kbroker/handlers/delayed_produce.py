@@ -30,11 +30,33 @@ class Uncommitted(NamedTuple):
     answer: PartitionProduceResponse
 
 
+Groups = dict[ReplicatedPartition, tuple[int, list[PartitionProduceResponse]]]
+"""Partition -> before which offset all has to be committed, and the answers that wait for it."""
+
+
 def when_committed(
     ctx: RequestContext, response: ProduceResponse, uncommitted: Sequence[Uncommitted], timeout_ms: int
 ) -> asyncio.Future[ProduceResponse]:
     """Return what brings the answer to a request of which some batches are not committed yet."""
-    return _DelayedProduce(ctx, response, uncommitted, timeout_ms).future
+    groups: Groups = {}
+    group(uncommitted, groups)
+    return all_committed(ctx, response, groups, timeout_ms)
+
+
+def all_committed(
+    ctx: RequestContext, response: ProduceResponse, groups: Groups, timeout_ms: int
+) -> asyncio.Future[ProduceResponse]:
+    """Do so of batches that are grouped."""
+    return _DelayedProduce(ctx, response, groups, timeout_ms).future
+
+
+def group(uncommitted: Sequence[Uncommitted], groups: Groups) -> None:
+    """Group batches by their partitions, each of which is waited for once, however many of its batches there are."""
+    for partition, offset, answer in uncommitted:
+        assert isinstance(partition, ReplicatedPartition)  # others commit at once
+        known, answers = groups.get(partition, (0, []))
+        answers.append(answer)
+        groups[partition] = max(known, offset), answers
 
 
 def finished(
@@ -42,12 +64,14 @@ def finished(
     request: ProduceRequest,
     response: ProduceResponse,
     uncommitted: Sequence[Uncommitted],
+    later: list[Uncommitted] | None,
     *,
     failed: bool,
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
     """Return the answer to a request whose partitions all have theirs, but for those that are not committed yet.
 
-    With acks=0 there is none; the connection ends if a partition `failed`.
+    With acks=0 there is none; the connection ends if a partition `failed`. Where the request is a piece of another one,
+    what is not committed goes into `later`.
     """
     if request.acks == 0:
         if failed:
@@ -55,7 +79,9 @@ def finished(
         return None
     if failed and ctx.version >= _FIRST_HINT_VERSION:
         add_leader_hints(ctx, response)
-    if uncommitted:
+    if uncommitted and later is not None:
+        later += uncommitted
+    elif uncommitted:
         return when_committed(ctx, response, uncommitted, request.timeout_ms)
     return response
 
@@ -71,45 +97,41 @@ def note_uncommitted(
 class _DelayedProduce:
     """One request that waits."""
 
-    __slots__ = ("_ctx", "_failed", "_left", "_response", "_timer", "_version", "future")
+    __slots__ = ("_ctx", "_failed", "_left", "_response", "_timer", "_version", "_waits", "future")
 
-    def __init__(
-        self, ctx: RequestContext, response: ProduceResponse, uncommitted: Sequence[Uncommitted], timeout_ms: int
-    ) -> None:
+    def __init__(self, ctx: RequestContext, response: ProduceResponse, groups: Groups, timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
         self._ctx = ctx
         self._version = ctx.version
         self._response = response
         self._failed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._left: dict[int, tuple[ReplicatedPartition, Wait | None, PartitionProduceResponse]] = {}
+        self._left = {partition: answers for partition, (_, answers) in groups.items()}
+        self._waits: dict[ReplicatedPartition, Wait] = {}
         self.future: asyncio.Future[ProduceResponse] = loop.create_future()
-        for place, (partition, _, answer) in enumerate(uncommitted):
-            assert isinstance(partition, ReplicatedPartition)  # others commit at once
-            self._left[place] = partition, None, answer
-        for place, (partition, offset, answer) in enumerate(uncommitted):
-            assert isinstance(partition, ReplicatedPartition)
-            wait = partition.when_committed(offset, partial(self._told, place))
+        for partition, (offset, _) in groups.items():
+            wait = partition.when_committed(offset, partial(self._told, partition))
             if wait is not None:
-                self._left[place] = partition, wait, answer
+                self._waits[partition] = wait
         if self._left:
             self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._expire)
             self.future.add_done_callback(self._forget)
 
-    def _told(self, place: int, code: ErrorCode) -> None:
-        _, _, answer = self._left.pop(place)
-        self._note(answer, code)
+    def _told(self, partition: ReplicatedPartition, code: ErrorCode) -> None:
+        self._note(self._left.pop(partition), code)
+        self._waits.pop(partition, None)
         if not self._left:
             self._finish()
 
-    def _note(self, answer: PartitionProduceResponse, code: ErrorCode) -> None:
+    def _note(self, answers: list[PartitionProduceResponse], code: ErrorCode) -> None:
         if code is not ErrorCode.NONE:
-            answer.error_code = code
             self._failed = True
+            for answer in answers:
+                answer.error_code = code
 
     def _expire(self) -> None:
-        for _, _, answer in self._left.values():
-            self._note(answer, ErrorCode.REQUEST_TIMED_OUT)
+        for answers in self._left.values():
+            self._note(answers, ErrorCode.REQUEST_TIMED_OUT)
         self._finish()
 
     def _finish(self) -> None:
@@ -122,7 +144,6 @@ class _DelayedProduce:
     def _forget(self, _future: asyncio.Future[ProduceResponse]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for partition, wait, _ in self._left.values():
-            if wait is not None:
-                partition.acks.give_up(wait)
-        self._left.clear()
+        for partition, wait in self._waits.items():
+            partition.acks.give_up(wait)
+        self._waits.clear()

@@ -65,22 +65,25 @@ def _failed(request: ProduceRequest, code: int, message: str | None) -> Divided[
 
 
 @handles(ProduceRequest, ProduceResponse, "3-13", _on_error)
-def produce(ctx: RequestContext, request: ProduceRequest, *, checked: bool = False) -> Reply[ProduceResponse]:
+def produce(
+    ctx: RequestContext, request: ProduceRequest, *, checked: bool = False, later: list[Uncommitted] | None = None
+) -> Reply[ProduceResponse]:
     """Append, partition by partition.
 
-    `checked`: nothing in it refuses the request as a whole, of which it may be a piece. A request of one partition is
+    `checked`: nothing in it refuses the request as a whole, of which it may be a piece; then what is to be waited for
+    goes into `later`. A request of one partition is
     looked at so only if there is something about its batch; one of several always, before any is appended to.
     """
     left = FEW - len(request.topic_data)
     for topic in request.topic_data if left >= 0 else ():
         left -= len(topic.partition_data)
     if left < 0:
-        return produce_many(request, partial(produce, ctx, checked=True))  # type: ignore[call-arg]
+        return produce_many(ctx, request, partial(produce, ctx, checked=True))  # type: ignore[call-arg]
     if not checked and (left < FEW - 2 or request.transactional_id is not None):
         check_first_batches(request)
         checked = True
     if request.transactional_id is not None:
-        return produce_in_transaction(ctx, request)
+        return produce_in_transaction(ctx, request, later)
     services = ctx.services
     get, now_ms, acks, version = services.replicas.get, services.clock.now_ms(), request.acks, ctx.version
     responses, failed = [], False
@@ -138,7 +141,9 @@ def produce(ctx: RequestContext, request: ProduceRequest, *, checked: bool = Fal
                 uncommitted = [*(uncommitted or ()), Uncommitted(partition, info.last_offset + 1, answer)]
         responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
     if unopened is not None:
-        return append_in_slices(ctx, request, unopened, ProduceResponse(responses), uncommitted or [], failed=failed)
+        return append_in_slices(
+            ctx, request, unopened, ProduceResponse(responses), uncommitted or [], later, failed=failed
+        )
     if acks == 0:
         if failed:
             raise CloseConnection("a Produce with acks=0 failed")
@@ -147,5 +152,7 @@ def produce(ctx: RequestContext, request: ProduceRequest, *, checked: bool = Fal
     if failed and version >= 10:
         add_leader_hints(ctx, response)
     if uncommitted is not None:
-        return when_committed(ctx, response, uncommitted, request.timeout_ms)
+        if later is None:
+            return when_committed(ctx, response, uncommitted, request.timeout_ms)
+        later += uncommitted
     return response

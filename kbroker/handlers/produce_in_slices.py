@@ -51,6 +51,7 @@ def append_in_slices(
     unopened: Sequence[Unopened],
     response: ProduceResponse,
     uncommitted: list[Uncommitted],
+    later: list[Uncommitted] | None,
     *,
     failed: bool,
 ) -> Divided[ProduceResponse | asyncio.Future[ProduceResponse] | None]:
@@ -67,7 +68,7 @@ def append_in_slices(
         else:
             answer = item.answers[item.slot] = appended(item.partition.index, info)
             note_uncommitted(item.partition, request.acks, info, answer, uncommitted)
-    return finished(ctx, request, response, uncommitted, failed=failed)
+    return finished(ctx, request, response, uncommitted, later, failed=failed)
 
 
 def _append(ctx: RequestContext, acks: int, item: Unopened) -> Divided[AppendInfo]:

@@ -64,8 +64,9 @@ class _Job(NamedTuple):
 class _Work:
     """One request at work."""
 
-    def __init__(self, ctx: RequestContext, request: ProduceRequest) -> None:
+    def __init__(self, ctx: RequestContext, request: ProduceRequest, later: list[Uncommitted] | None) -> None:
         self.ctx = ctx
+        self.later = later
         self.version = ctx.version
         self.transactional_id = request.transactional_id or ""
         self.request = request
@@ -140,9 +141,9 @@ class _Work:
             job.answers[job.slot] = self._append(job, verdict, now_ms)
         if self.unopened:
             return append_in_slices(
-                self.ctx, self.request, self.unopened, self.response, self.uncommitted, failed=self.failed
+                self.ctx, self.request, self.unopened, self.response, self.uncommitted, self.later, failed=self.failed
             )
-        return finished(self.ctx, self.request, self.response, self.uncommitted, failed=self.failed)
+        return finished(self.ctx, self.request, self.response, self.uncommitted, self.later, failed=self.failed)
 
     def _append(self, job: _Job, verdict: Verdict, now_ms: int) -> PartitionProduceResponse:
         index = job.partition.index
@@ -183,9 +184,11 @@ class _Work:
         )
 
 
-def produce_in_transaction(ctx: RequestContext, request: ProduceRequest) -> Reply[ProduceResponse]:
-    """Verify, then append."""
-    work = _Work(ctx, request)
+def produce_in_transaction(
+    ctx: RequestContext, request: ProduceRequest, later: list[Uncommitted] | None
+) -> Reply[ProduceResponse]:
+    """Verify, then append; what is to be waited for goes into `later` where the request is a piece of another one."""
+    work = _Work(ctx, request, later)
     verdicts = work.verify()
     if isinstance(verdicts, dict) and not _is_too_early(work, verdicts):
         return work.append(verdicts)

@@ -12,8 +12,9 @@ from types import GeneratorType
 from typing import Any
 
 from kbroker.divided import Divided
+from kbroker.handlers.delayed_produce import Groups, Uncommitted, all_committed, group
 from kbroker.handlers.produce_answers import check_first_batches, code_of_unexpected
-from kbroker.handlers.registry import CloseConnection, Later
+from kbroker.handlers.registry import CloseConnection, Later, RequestContext
 from kbroker.protocol.messages.produce import (
     NodeEndpoint,
     PartitionProduceResponse,
@@ -30,20 +31,27 @@ AT_ONCE = 8
 """Partitions appended to between two yields: some 0.1 ms."""
 
 
-def produce_many(request: ProduceRequest, produce: Callable[[ProduceRequest], Any]) -> Divided[_Result]:
-    """Produce all pieces of a request by `produce`, in order; raises ApiError before the first."""
+def produce_many(ctx: RequestContext, request: ProduceRequest, produce: Callable[..., Any]) -> Divided[_Result]:
+    """Produce all pieces of a request by `produce`, in order; raises ApiError before the first.
+
+    What other replicas have to have before the answer is waited for once all is appended.
+    """
     for piece, _ in _pieces(request):
         if check_first_batches(piece):
             break
         yield
-    return (yield from _Pieces(request, produce).go_on())
+    return (yield from _Pieces(ctx, request, produce).go_on())
 
 
 class _Pieces:
     """A request on its way through its pieces."""
 
-    def __init__(self, request: ProduceRequest, produce: Callable[[ProduceRequest], Any]) -> None:
+    def __init__(self, ctx: RequestContext, request: ProduceRequest, produce: Callable[..., Any]) -> None:
+        self._ctx = ctx
         self._produce = produce
+        self._timeout_ms = request.timeout_ms
+        self._uncommitted: list[Uncommitted] = []
+        self._groups: Groups = {}
         self._acks = request.acks
         self._left = _pieces(request)
         self._topics: list[TopicProduceResponse] = []
@@ -54,7 +62,7 @@ class _Pieces:
         """Go through the pieces that are left."""
         for piece, is_first in self._left:
             try:
-                answer = self._produce(piece)
+                answer = self._produce(piece, later=self._uncommitted)
                 if isinstance(answer, GeneratorType):
                     answer = yield from answer
             except Exception as error:  # noqa: BLE001 - earlier pieces stand, and are answered so
@@ -68,7 +76,10 @@ class _Pieces:
             raise self._failed
         if self._acks == 0:
             return None
-        return ProduceResponse(self._topics, node_endpoints=list(self._nodes.values()))
+        response = ProduceResponse(self._topics, node_endpoints=list(self._nodes.values()))
+        if self._groups:
+            return all_committed(self._ctx, response, self._groups, self._timeout_ms)
+        return response
 
     async def _wait(self, piece: ProduceRequest, is_first: bool, waits: Awaitable[Any]) -> Divided[_Result]:
         try:
@@ -102,6 +113,8 @@ class _Pieces:
         return ProduceResponse([TopicProduceResponse(topic.name, topic.topic_id, answers)])
 
     def _take(self, answer: ProduceResponse | None, is_first: bool) -> None:
+        group(self._uncommitted, self._groups)
+        self._uncommitted.clear()
         if answer is None:
             return
         (topic,) = answer.responses

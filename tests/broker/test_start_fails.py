@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from kbroker.broker import cluster_follower, node
+from kbroker.broker import base_node, cluster_follower, node
 from kbroker.broker.node import BrokerNode
 from kbroker.broker.periodic_work import PeriodicWork
 from kbroker.config.server_config import BrokerConfig
@@ -17,7 +17,7 @@ from kbroker.network.server import Server
 PLACES = [
     (node, "EmbeddedStore"),
     (node, "_load"),
-    (node, "GroupCoordinator"),
+    (base_node, "GroupCoordinator"),
     (cluster_follower.ClusterFollower, "begin"),
     (Server, "listen"),
     (Controller, "register_broker"),

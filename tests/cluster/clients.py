@@ -78,6 +78,8 @@ class Ledger:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._write, name="transactions")
         self.fenced = 0
+        self.reasons: list[str] = []
+        """Why a transactional producer could not go on, and when."""
         self.error: BaseException | None = None
 
     def begin(self) -> None:
@@ -124,6 +126,7 @@ class Ledger:
                         self.outcome[number] = "aborted"
                     else:
                         self.fenced += 1
+                        self.reasons.append(f"{time.monotonic():.3f} transaction {number}: {error}")
                         producer = self._producer()
                 number += 1
         except BaseException as error:  # noqa: BLE001 - told by the main thread

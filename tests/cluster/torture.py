@@ -53,6 +53,8 @@ class Torture:
             failed = clients.book.failed
             assert not failed, (failed[:5], self.around(failed[0]))
             judged = clients.judge()
+            for reason in clients.ledger.reasons:
+                print("another transactional producer:", reason, self.around(reason))
             self.wait_in_sync()
             files = self.judge_files()
         counts = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))

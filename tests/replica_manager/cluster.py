@@ -82,6 +82,8 @@ class Network:
     def __init__(self) -> None:
         self.served: dict[str, Callable[[Any, int, type[Any]], Any]] = {}
         self.cut: set[tuple[str, str]] = set()
+        self.delay_s: dict[tuple[str, str], float] = {}
+        """How long requests take on their way."""
         self.asked: list[tuple[str, str, Any]] = []
         self.changed = asyncio.Event()
 
@@ -99,6 +101,8 @@ class Network:
             await asyncio.sleep(0.001)
             raise PeerGone(f"{target} cannot be reached from {source}")
         serve = self.served[target]
+        if (source, target) in self.delay_s:
+            await asyncio.sleep(self.delay_s[source, target])
         self.asked.append((source, target, request))
         del self.asked[:-1000]
         work = asyncio.ensure_future(serve(request, version, answer))

@@ -12,6 +12,12 @@ import pytest
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.alter_partition import AlterPartitionRequest
 from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from kbroker.protocol.records import iter_batches, read_records
 from tests.replica_manager.cluster import CONFIG, CONTROLLER, Cluster, as_of, batch
 from tests.replica_manager.virtual_time import run
@@ -276,6 +282,31 @@ def test_the_only_replica_is_answered_at_once(play: Callable[..., None]) -> None
         assert answer.error_code == 0
         assert loop.time() == before
         assert cluster.nodes[2].partition().alone
+
+    play(test)
+
+
+def test_a_request_of_many_partitions_waits_for_all_of_them_at_once(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        count = 100
+        await cluster.create(partitions=count)
+        for each in ("broker2", "broker3"):  # a way there and back takes 10 ms
+            cluster.network.delay_s[each, "broker1"] = 0.01
+        data = [PartitionProduceData(index, batch(b"one")) for index in range(count)]
+        request = ProduceRequest(None, -1, 10_000, [TopicProduceData("t", partition_data=data)])
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        answer = await cluster.nodes[1].serve(request, 9, ProduceResponse)
+        assert loop.time() - before < 0.1
+        found = [each for topic in answer.responses for each in topic.partition_responses]
+        assert [(each.index, each.error_code, each.base_offset) for each in found] == [(i, 0, 0) for i in range(count)]
+        assert all(cluster.nodes[1].partition("t", index).log.high_watermark == 1 for index in range(count))
+        cluster.network.cut.add(("broker3", "broker1"))
+        cluster.network.change()
+        request.timeout_ms = 500
+        answer = await cluster.nodes[1].serve(request, 9, ProduceResponse)
+        found = [each for topic in answer.responses for each in topic.partition_responses]
+        assert {each.error_code for each in found} == {ErrorCode.REQUEST_TIMED_OUT}
 
     play(test)
 

@@ -1,0 +1,63 @@
+"""A broker of a cluster whose start fails gives back all that it took, wherever it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from kbroker.broker import base_node, cluster_node
+from kbroker.broker.cluster_node import ClusterNode
+from kbroker.broker.membership import Membership
+from kbroker.broker.periodic_work import PeriodicWork
+from kbroker.config.server_config import BrokerConfig
+from kbroker.controller.cluster.cluster_controller import ClusterController
+from kbroker.controller.member.entity_configs import EntityConfigs
+from kbroker.controller.tree.memory import MemoryEnsemble
+from kbroker.network.server import Server
+from kbroker.replica_manager.manager import ReplicaManager
+
+PLACES = [
+    (EntityConfigs, "load"),
+    (cluster_node, "_load"),
+    (base_node, "GroupCoordinator"),
+    (Server, "listen"),
+    (Membership, "begin"),
+    (ReplicaManager, "begin"),
+    (ClusterController, "start"),
+    (PeriodicWork, "begin"),
+]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+@pytest.mark.parametrize(("owner", "name"), PLACES, ids=[name for _, name in PLACES])
+def test_a_start_that_fails_gives_everything_back(tmp_path, monkeypatch, owner, name):
+    settings = {
+        "zookeeper.connect": "in memory",
+        "broker.id": "1",
+        "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
+        "log.dirs": str(tmp_path / "data"),
+    }
+
+    def fail(*_args, **_kw):
+        raise OSError(f"{name} fails")
+
+    async def run():
+        ensemble = MemoryEnsemble()
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, fail)
+            with pytest.raises(OSError, match=f"{name} fails"):
+                await ClusterNode.start(BrokerConfig(settings), tree=ensemble.connect())
+        started = await ClusterNode.start(BrokerConfig(settings), tree=ensemble.connect())
+        assert started.controller.is_active
+        await started.stop()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 10)
+
+    asyncio.run(run())
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
