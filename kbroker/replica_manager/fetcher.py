@@ -41,9 +41,9 @@ from kbroker.replication.following import (
     Append,
     AskOffsets,
     BackOff,
-    Condition,
     Following,
     GiveUp,
+    Ignore,
     Restart,
     Step,
     Truncate,
@@ -466,8 +466,8 @@ class Fetcher:
                 partition_log.report_failure(error)
             self._rest(followed)
             return
-        if followed.way.condition is Condition.FETCHING and followed.id not in self._resting:
-            self._ask_for(followed)
+        if isinstance(step, Ignore):
+            self._rest(followed)  # it is not out of range, and yet the leader has said so
 
     async def _list_offsets(
         self, peer: Peer, lost: list[Followed], timestamp: int

@@ -59,6 +59,7 @@ class InSyncChanges:
         self._sending: asyncio.Task[None] | None = None
         self._peer: Peer | None = None
         self._endpoint: Endpoint | None = None
+        self._said = ""
         self._closed = False
 
     def propose(self, partition: ReplicatedPartition, proposal: Proposal) -> None:
@@ -121,15 +122,22 @@ class InSyncChanges:
         try:
             answer = await peer.ask(request, _VERSION, AlterPartitionResponse, self._timeout_ms)
         except PeerGone as error:
-            log.info("AlterPartition: %s", error)
+            self._say(str(error))
             await asyncio.sleep(_LOOK_MS / 1000)
             return None
         if answer.error_code == ErrorCode.NONE:
+            self._said = ""
             return answer
-        log.warning("AlterPartition of %d partitions failed with error %d", len(batch), answer.error_code)
+        self._say(f"error {answer.error_code}")
         pause_ms = _LOOK_MS if answer.error_code == ErrorCode.NOT_CONTROLLER else _RETRY_MS
         await asyncio.sleep(pause_ms / 1000)
         return None
+
+    def _say(self, trouble: str) -> None:
+        """Write a line, not for each of many attempts."""
+        if trouble != self._said:
+            self._said = trouble
+            log.warning("the controller does not change in-sync replicas, and is asked again: %s", trouble)
 
     def _controller(self) -> Peer | None:
         endpoint = self._controller_endpoint()

@@ -57,6 +57,10 @@ class Processes:
                         cluster.mend()
                         say(f"{number + 1} faults, {sum(map(len, clients.book.acked))} records")
                 cluster.mend()
+            except BaseException:
+                for node_id in cluster.node_ids:
+                    say(f"--- broker {node_id}, process {cluster.pid(node_id)}:\n{cluster.log_tail(node_id)}")
+                raise
             finally:
                 clients.end()
             assert not clients.book.failed, clients.book.failed[:5]

@@ -18,11 +18,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from kbroker.controller import elections
 from kbroker.controller.cluster import deletion
 from kbroker.controller.cluster.assignment import Replicas, with_partition
-from kbroker.controller.cluster.context import Partition
+from kbroker.controller.cluster.context import Partition, State
 from kbroker.controller.cluster.pacing import paced
-from kbroker.controller.cluster.partitions import bring_online, elect, take_out, write_anew
+from kbroker.controller.cluster.partitions import bring_online, elect, read_state, take_out, write_anew
 from kbroker.controller.cluster.term import Term
-from kbroker.controller.tree.znode import Delete, Refused, SetData
+from kbroker.controller.tree.znode import Change, Delete, Refused, SetData
 from kbroker.controller.znodes import (
     REASSIGNMENTS,
     Assignment,
@@ -31,6 +31,7 @@ from kbroker.controller.znodes import (
     decode_reassignments,
     encode_reassignments,
     read,
+    state_path,
     topic_path,
 )
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -192,7 +193,9 @@ async def _remember(term: Term, partition: Partition, replicas: Replicas) -> boo
     context = term.context
     current = context.replicas(partition)
     if current is not None and current != replicas:
-        if not await _write(term, partition, replicas):
+        # Where none goes on by that, another controller would find nothing to go on with, and brokers would not believe
+        # it that a partition has other replicas under an epoch that they know.
+        if not await _write(term, partition, replicas, new_epoch=not replicas.in_motion):
             return False
         context.assign(partition, replicas)
         unneeded = [each for each in current.replicas if each not in replicas.replicas]
@@ -231,16 +234,21 @@ async def _let_target_lead(term: Term, partition: Partition, finished: Replicas)
     context = term.context
     leader = context.leader(partition)
     if leader in finished.replicas and context.is_online(leader, partition):
-        if await write_anew(term, partition) is not None:
-            batch = term.batch()
-            batch.leadership(finished.replicas, partition)
-            await batch.send()
+        await write_anew(term, partition)
+        await _tell(term, partition, finished.replicas)
         return
 
     def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
         return elections.elect_of_target(value, finished.replicas, context.online(partition), term.epoch)
 
-    await elect(term, (partition,), decide, lambda _: finished.replicas)
+    if not await elect(term, (partition,), decide, lambda _: finished.replicas):
+        await _tell(term, partition, finished.replicas)
+
+
+async def _tell(term: Term, partition: Partition, brokers: Iterable[int]) -> None:
+    batch = term.batch()
+    batch.leadership(brokers, partition)
+    await batch.send()
 
 
 async def _remove(term: Term, partition: Partition, brokers: Sequence[int]) -> None:
@@ -255,17 +263,35 @@ async def _remove(term: Term, partition: Partition, brokers: Sequence[int]) -> N
     await batch.send()
 
 
-async def _write(term: Term, partition: Partition, replicas: Replicas) -> bool:
-    """Write a partition's replicas into its topic's znode, of which others may write other partitions."""
-    path = topic_path(partition[0])
+async def _write(term: Term, partition: Partition, replicas: Replicas, *, new_epoch: bool = False) -> bool:
+    """Write a partition's replicas into its topic's znode, of which others may write other partitions.
+
+    With `new_epoch` the partition begins a new leader epoch in the same write.
+    """
+    context, path = term.context, topic_path(partition[0])
     while True:
         found = await term.tree.get(path)
         if found is None:
             return False
         assignment = read(path, found.data, Assignment.decode)
         changed = with_partition(assignment, partition[1], replicas)
-        if changed == assignment or await term.tree.set(path, changed.encode(), found.stat.version) is not None:
+        if changed == assignment:
             return True
+        writes: list[Change] = [SetData(path, changed.encode(), found.stat.version)]
+        state = context.states.get(partition)
+        if state is not None and new_epoch:
+            state = State(elections.unchanged(state.value, term.epoch), state.version + 1)
+            writes.append(SetData(state_path(*partition), state.value.encode(), state.version - 1))
+        try:
+            await term.tree.commit(*writes)
+        except Refused:
+            state = await read_state(term.tree, partition)
+        else:
+            if state is not None:
+                context.states[partition] = state
+            return True
+        if state is not None:
+            context.states[partition] = state
 
 
 async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[int]], bool]) -> None:

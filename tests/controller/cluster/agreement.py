@@ -92,6 +92,10 @@ def check_broker(world: World, broker: FakeBroker, expected: dict[Partition, Sta
     for partition, state in expected.items():
         if broker.number in world.context.assigned(partition):
             part = told.replicas[partition]
-            assert (part.leader, part.leader_epoch) == (state.value.leader, state.value.leader_epoch)
+            known_leader, led = (part.leader, part.leader_epoch), (state.value.leader, state.value.leader_epoch)
+            assert known_leader == led, f"{broker.number} was told of {partition}: {part}, not {state}"
             if state.value.leader != -1:  # else it hears of other replicas with the next election
-                assert tuple(part.replicas) == world.context.assigned(partition)
+                assigned = world.context.assigned(partition)
+                assert tuple(part.replicas) == assigned, (
+                    f"{broker.number} was told of {partition}: {part}, not {assigned}"
+                )
