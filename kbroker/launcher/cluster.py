@@ -57,7 +57,8 @@ class LocalCluster:
             self._zookeeper.start(self.pause)
         else:
             require_reachable(self.plan.zookeeper)
-        self._told(f"starting {len(self._plans)} brokers")
+        count = len(self._plans)
+        self._told(f"starting {count} broker{'s' if count > 1 else ''}")
         for node_id in self._plans:
             self._launch(node_id)
         self._wait_until_known(self._plans)
