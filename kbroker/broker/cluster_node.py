@@ -103,19 +103,21 @@ class ClusterNode(Node):
             on_stopped=self._replica_stopped,
         )
         timeout_ms = config.get_int("request.timeout.ms")
-        self._ways = PeersByNode(peers, self.endpoint_of, str(config.node_id))
+        # One for each purpose: markers that a broker is slow to write must not hold up questions to it.
+        self._ways = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(3)]
+        for_markers, for_verification, for_ids = self._ways
         cluster = ClusterServices(
             broker_epoch=self._broker_epoch,
             metadata=metadata,
             replica_manager=self.replica_manager,
             controller=self.controller,
-            other_coordinators=OtherCoordinators(config.node_id, self._coordinator_of, self._ways, timeout_ms),
+            other_coordinators=OtherCoordinators(config.node_id, self._coordinator_of, for_verification, timeout_ms),
         )
         self._blocks = ProducerIdBlocks(
-            config.node_id, self._broker_epoch, lambda: metadata.state.controller_id, self._ways, clock, timeout_ms
+            config.node_id, self._broker_epoch, lambda: metadata.state.controller_id, for_ids, clock, timeout_ms
         )
         super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster)
-        self._marker_targets = MarkerTargets(config.node_id, self.markers, self._ways, timeout_ms)
+        self._marker_targets = MarkerTargets(config.node_id, self.markers, for_markers, timeout_ms)
         self._membership = Membership(tree, self.registration, [self.controller, self], self._fail)
         self.periodic_work = PeriodicWork(clock, logs, cleaner_pool, replicas, self.groups, self.transactions)
 
@@ -182,7 +184,8 @@ class ClusterNode(Node):
         parts.callback(node._blocks.close)
         parts.callback(node._marker_targets.close)
         parts.callback(cluster.other_coordinators.close)
-        parts.callback(node._ways.close)
+        for way in node._ways:
+            parts.callback(way.close)
         await node._begin(bound)
         parts.callback(node.periodic_work.close)
         parts.push_async_callback(node._leave)
