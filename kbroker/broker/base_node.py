@@ -130,10 +130,10 @@ class Node:
     def bootstrap_servers(self) -> str:
         return ",".join(str(a) for a in self.addresses)
 
-    async def _listen(self, bound: list[socket.socket]) -> BrokerEndpoint:
-        """Serve on all listeners; return where this broker is reached."""
+    async def _listen(self, bound: list[socket.socket], *, serve: bool = True) -> BrokerEndpoint:
+        """Listen on all listeners, and `serve` who comes; return where this broker is reached."""
         for listener, sock in zip(self.config.listeners.bind, bound, strict=True):
-            await self.server.listen(listener.name, sock)
+            await self.server.listen(listener.name, sock, serve=serve)
         return self._reached_at(bound)
 
     def _reached_at(self, bound: list[socket.socket]) -> BrokerEndpoint:

@@ -209,9 +209,11 @@ class ClusterNode(Node):
         self.member.subscribe(self._coordinators.follow_deletions)
         self.member.subscribe(self._follow)
         self._configs.follow(self.member.configs_changed)
-        endpoint = await self._listen(bound)
+        endpoint = await self._listen(bound, serve=False)
         self.member.expect(await partition_counts(self.tree))
         await self._membership.begin(self._registered_as(endpoint))
+        # Not sooner: a controller that takes an earlier process's registration for this one's would be believed.
+        self.server.serve()
         self._set_rates()
         self.replica_manager.begin()
         await self.controller.start()

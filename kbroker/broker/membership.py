@@ -98,9 +98,14 @@ class Membership:
         self._renewing: asyncio.Task[None] | None = None
 
     async def begin(self, what: Registration) -> None:
-        """Register, and stay registered. Raises ConfigError, Unreachable."""
-        self._session = self._tree.session_id
-        await self._registration.register(what)
+        """Register, and stay registered. Raises ConfigError; waits while ZooKeeper is away, however long."""
+        while True:
+            self._session = self._tree.session_id
+            try:
+                await self._registration.register(what)
+                break
+            except Unreachable:
+                await asyncio.sleep(_RETRY_SECONDS)
         self._what = what
         self._tree.listen(self._hear)
         if self._tree.session_id != self._session:
@@ -119,7 +124,6 @@ class Membership:
             log.warning("ZooKeeper is not reachable")
         if what is Session.EXPIRED:
             log.warning("the session on ZooKeeper has expired; this broker registers again once there is another")
-            self._registration.epoch = -1
             for follower in self._followers:
                 follower.expired()
         if what is Session.LIVE and self._tree.session_id != self._session and self._renewing is None:

@@ -87,24 +87,37 @@ class Server:
         self._per_ip: Counter[str] = Counter()
         self._hosts: dict[Connection, str] = {}
         self._listening: list[socket.socket] = []
+        self._not_served: list[tuple[socket.socket, str]] = []
         self._paused: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] | None = None
 
-    async def listen(self, name: str, sock: socket.socket) -> int:
-        """Accept connections on a socket from `bind`; return its port. Raises OSError when the address is in use."""
+    async def listen(self, name: str, sock: socket.socket, *, serve: bool = True) -> int:
+        """Accept connections on a socket from `bind`; return its port. Raises OSError when the address is in use.
+
+        Without `serve` whoever connects waits until `serve` is called.
+        """
         host, port = sock.getsockname()[:2]
         try:
             sock.listen(self.limits.backlog)  # only here the system tells of another that has the address, too
         except OSError as err:
             raise _cannot_listen(host, port, err) from None
-        self._loop.add_reader(sock.fileno(), self._accept, sock, name)
+        if serve:
+            self._loop.add_reader(sock.fileno(), self._accept, sock, name)
+        else:
+            self._not_served.append((sock, name))
         self._listening.append(sock)
         if self._sweep is None:
             self._schedule_sweep()
             self.watch.start()
         log.info("listening on %s://%s:%d", name, f"[{host}]" if ":" in host else host, port)
         return int(port)
+
+    def serve(self) -> None:
+        """Accept who has connected so far, and who comes."""
+        for sock, name in self._not_served:
+            self._loop.add_reader(sock.fileno(), self._accept, sock, name)
+        self._not_served.clear()
 
     def _accept(self, listening: socket.socket, name: str) -> None:
         """Accept whoever waits, for a slice at a time: the poller tells of the others again."""

@@ -7,6 +7,7 @@ brokers but to refuse an address that is taken. (Apache Kafka 3.9: KafkaZkClient
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from kbroker.config.model import ConfigError
@@ -37,7 +38,6 @@ class BrokerRegistration:
         """
         await self._check_address(registration)
         data = registration.encode()
-        deadline = asyncio.get_running_loop().time() + self._patience_s
         while True:
             self._own_sessions.add(self._tree.session_id)
             try:
@@ -51,9 +51,12 @@ class BrokerRegistration:
                 self.epoch = stat.created
                 log.info("broker %d is registered, epoch %d", self._node_id, self.epoch)
                 return
-            if await self._is_mine():
+            owner = await self._owner()
+            if owner == self._tree.session_id:
                 return
-            await self._wait_for_its_end(deadline)
+            if owner is not None and not await self._ended(owner):
+                text = f"broker.id {self._node_id} is taken: another broker of the cluster is registered with it"
+                raise ConfigError(text)
 
     async def _check_address(self, registration: Registration) -> None:
         own = {(each.host, each.port) for each in registration.endpoints}
@@ -71,32 +74,31 @@ class BrokerRegistration:
                 host, port = min(taken)
                 raise ConfigError(f"{host}:{port} is the address of broker {name}, too: each broker has its own")
 
-    async def _is_mine(self) -> bool:
-        """Look whose znode it is that stands already; remove one that an earlier session of this process has left."""
+    async def _owner(self) -> int | None:
+        """Return whose session the znode is that stands; None if none does any more, as that of an own earlier one."""
         node = await self._tree.get(self._path)
         if node is None:
-            return False
+            return None
         if node.stat.owner == self._tree.session_id:
             self.epoch = node.stat.created
-            return True
-        if node.stat.owner in self._own_sessions:
-            try:
+        elif node.stat.owner in self._own_sessions:
+            with contextlib.suppress(Refused):
                 await self._tree.commit([Delete(self._path)])
-            except Refused as refused:
-                if refused.reason is not Reason.NO_NODE:
-                    raise
-        return False
+            return None
+        return node.stat.owner
 
-    async def _wait_for_its_end(self, deadline: float) -> None:
+    async def _ended(self, owner: int) -> bool:
+        """Wait for the end of somebody's session; return whether it came in time.
+
+        What counts is what ZooKeeper says after the wait: this process may have been frozen for most of it.
+        """
+        log.info("broker %d is registered by an earlier session, whose end is waited for", self._node_id)
         gone = asyncio.Event()
         node = await self._tree.get(self._path, gone.set)
-        if node is None:
-            return
-        log.info("broker %d is registered by an earlier session, whose end is waited for", self._node_id)
-        try:
-            async with asyncio.timeout_at(deadline):
+        if node is None or node.stat.owner != owner:
+            return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_s):
                 await gone.wait()
-        except TimeoutError:
-            raise ConfigError(
-                f"broker.id {self._node_id} is taken: another broker of the cluster is registered with it"
-            ) from None
+        node = await self._tree.get(self._path)
+        return node is None or node.stat.owner != owner
