@@ -201,4 +201,4 @@ def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerP
         )
         for directory in directories
     ]
-    return LogManager(managers, metadata)
+    return LogManager(managers, metadata, keeps_metadata=not config.in_cluster)

@@ -21,7 +21,7 @@ from kbroker import handlers
 from kbroker.broker.base_node import Node, log_dirs, topic_defaults
 from kbroker.broker.controlled_shutdown import shut_down_controlled
 from kbroker.broker.dynamic_configs import configure_dirs
-from kbroker.broker.membership import Membership, connect, prepare
+from kbroker.broker.membership import Membership, connect, prepare, steadily
 from kbroker.broker.periodic_work import PeriodicWork
 from kbroker.clock import Clock, SystemClock
 from kbroker.cluster_state import NO_LEADER, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
@@ -33,7 +33,7 @@ from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.metadata import MemberMetadata
 from kbroker.controller.member.registration import BrokerRegistration
 from kbroker.controller.member.topic_changes import partition_counts
-from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Unreachable
+from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Refused, Unreachable
 from kbroker.controller.znodes import LOG_DIR_EVENT, Endpoint, Registration, Unreadable, encode_log_dir_event
 from kbroker.handlers.services import ClusterServices, in_cluster
 from kbroker.log.cleaner.settings import cleaner_settings
@@ -55,6 +55,8 @@ from kbroker.txn.producer_id_blocks import ProducerIdBlocks
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
+_LEAST_PATIENCE_MS = 10_000
+"""ZooKeeper may give a session twice its ticks more than was asked for."""
 _FIRST_NEWS_SECONDS = 10.0
 """For so long a start waits until the controller has told which brokers live."""
 
@@ -79,7 +81,9 @@ class ClusterNode(Node):
         self._saying: asyncio.Task[None] | None = None
         self.tree = tree
         self._configs = configs
-        self.registration = BrokerRegistration(tree, config.node_id, config.get_int("zookeeper.session.timeout.ms"))
+        self.registration = BrokerRegistration(
+            tree, config.node_id, max(2 * config.get_int("zookeeper.session.timeout.ms"), _LEAST_PATIENCE_MS)
+        )
         self.controller = ClusterController(config.node_id, tree, peers, clock, controller_config(config))
         metadata = MemberMetadata(
             tree, configs, logs.cluster_id, topic_defaults(config), lambda: self.controller.is_active
@@ -144,7 +148,7 @@ class ClusterNode(Node):
             parts.push_async_callback(tree.close)
             try:
                 return await cls._join(config, clock, cluster_id, tree, bound, parts)
-            except (Unreachable, Denied, Unreadable) as error:
+            except (Unreachable, Denied, Refused, Unreadable) as error:
                 raise ConfigError(str(error)) from None
 
     @classmethod
@@ -157,11 +161,11 @@ class ClusterNode(Node):
         bound: list[socket.socket],
         parts: AsyncExitStack,
     ) -> Self:
-        known = await prepare(tree)
+        known = await steadily(partial(prepare, tree))
         if cluster_id not in (None, known):
             raise ConfigError(f"{config['zookeeper.connect']} belongs to cluster {known}, not to cluster {cluster_id}")
         configs = EntityConfigs(tree, clock)
-        await configs.load()
+        await steadily(configs.load)
         parts.callback(configs.close)
         config.set_dynamic(configs.of("brokers", ""), configs.of("brokers", str(config.node_id)))
         cleaner_pool = WorkerPool(cleaner_settings(config))
@@ -210,7 +214,7 @@ class ClusterNode(Node):
         self.member.subscribe(self._follow)
         self._configs.follow(self.member.configs_changed)
         endpoint = await self._listen(bound, serve=False)
-        self.member.expect(await partition_counts(self.tree))
+        self.member.expect(await steadily(partial(partition_counts, self.tree)))
         await self._membership.begin(self._registered_as(endpoint))
         # Not sooner: a controller that takes an earlier process's registration for this one's would be believed.
         self.server.serve()
@@ -260,10 +264,10 @@ class ClusterNode(Node):
     async def _leave(self) -> None:
         if self._killed:
             return
-        self.replica_manager.stop_fetching()
         if self._saying is not None:
             self._saying.cancel()
         await shut_down_controlled(self.config, self.peers, self._broker_epoch, self.controller_endpoint)
+        self.replica_manager.stop_fetching()  # not sooner: leaders count on this replica until it is let out
 
     # --- what the parts ask
 
@@ -283,8 +287,9 @@ class ClusterNode(Node):
         return self._marker_targets.of(node_id)
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
-        """Return a partition's leader; what seems to be gone may only not be known yet, before the first news."""
-        return super()._leader_of(partition) if self.member.state.brokers else NO_LEADER
+        """Return a partition's leader; what seems to be gone may only not be told yet."""
+        known = super()._leader_of(partition)
+        return NO_LEADER if known is None and self.member.may_be_told(partition[0]) else known
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
         """Return the broker that coordinates a transactional id; None for none."""

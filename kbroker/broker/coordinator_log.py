@@ -24,7 +24,7 @@ class CoordinatorLog:
     def partition_count(self) -> int:
         """Return how many partitions the topic has; 0 when it does not exist."""
         topic = self._controller.state.topics.get(self._topic)
-        return len(topic.partitions) if topic else 0
+        return len(topic.partitions) if topic and self._controller.is_whole(self._topic) else 0
 
     def append(
         self, partition: int, batch: bytes, now_ms: int, *, guard: object = UNCHECKED, transaction_version: int = 0

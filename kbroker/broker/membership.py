@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Protocol, TypeVar
 
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
@@ -22,6 +23,7 @@ from kbroker.protocol.wire import new_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 _RETRY_SECONDS = 0.1
 
 
@@ -79,6 +81,15 @@ async def _ensure(tree: MetadataTree, path: str) -> None:
                     raise
 
 
+async def steadily(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask ZooKeeper until it answers, however often the connection is lost meanwhile."""
+    while True:
+        try:
+            return await ask()
+        except Unreachable:
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
 class Membership:
     """Keeps one broker registered. `fail(text)` hears that it cannot be any more."""
 
@@ -99,13 +110,8 @@ class Membership:
 
     async def begin(self, what: Registration) -> None:
         """Register, and stay registered. Raises ConfigError; waits while ZooKeeper is away, however long."""
-        while True:
-            self._session = self._tree.session_id
-            try:
-                await self._registration.register(what)
-                break
-            except Unreachable:
-                await asyncio.sleep(_RETRY_SECONDS)
+        self._session = self._tree.session_id
+        await steadily(partial(self._registration.register, what))
         self._what = what
         self._tree.listen(self._hear)
         if self._tree.session_id != self._session:
@@ -138,6 +144,12 @@ class Membership:
                 try:
                     await self._registration.register(self._what)
                 except Unreachable:
+                    await asyncio.sleep(_RETRY_SECONDS)
+                    continue
+                except (ConfigError, Denied, Refused):
+                    raise
+                except Exception:
+                    log.exception("registering again failed, and is tried again")
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
                 if session == self._tree.session_id:

@@ -30,6 +30,10 @@ class ClusterMetadata(TopicPlans, ABC):
     def check_is_controller(self) -> None:
         """Raise NOT_CONTROLLER where another broker decides about topics."""
 
+    def is_whole(self, name: str) -> bool:  # noqa: ARG002 - on one node all are
+        """Tell whether all partitions of a topic are known that it had when this broker started."""
+        return True
+
     @abstractmethod
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""

@@ -206,11 +206,13 @@ class Runtime(Generic[S]):
             self._load_failed(partition, state, err)
 
     def _on_loaded_committed(self, partition: int, state: _Partition[S], done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()  # asked for, also where nobody cares any more
         if done.cancelled() or self._partitions.get(partition) is not state:
             return
         state.waiter = None
         try:
-            done.result()
+            if error is not None:
+                raise error
             self._begin(partition, state)
         except Exception as err:  # noqa: BLE001 - told of below
             self._load_failed(partition, state, err)
@@ -449,10 +451,10 @@ class Runtime(Generic[S]):
                 self._watch(partition, state, entry, awaitable)
 
     def _on_committed(self, partition: int, state: _Partition[S], entry: _Waiting, done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
         if done.cancelled() or self._partitions.get(partition) is not state:
             return
         state.waiter = None
-        error = done.exception()
         if error is not None:
             code = getattr(error, "code", ErrorCode.UNKNOWN_SERVER_ERROR)
             log.warning("%s %d: offset %d was not committed: %s", self._name, partition, entry.end, error)

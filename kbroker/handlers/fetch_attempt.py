@@ -247,6 +247,9 @@ class Fetch:
 
         (KIP-392: those who send a rack; and tools that compare replicas, -2.)
         """
+        replicas = self._ctx.services.replicas
+        if not partition.leading and replicas.get(partition.key) is not partition:
+            return replicas.why_missing(*partition.key)  # it was stopped or lost since the request came
         code = partition.check_leader_epoch(want.current_leader_epoch)
         if self._replica >= 0:
             if code is ErrorCode.NONE and not partition.has_replica(self._replica):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from kbroker.controller.member.metadata import MemberMetadata
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.services import ClusterServices
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 
@@ -25,13 +25,15 @@ def update_metadata(
     code = cluster.replica_manager.accept(request.controller_epoch, request.broker_epoch)
     if code is not ErrorCode.NONE:
         return UpdateMetadataResponse(error_code=code)
-    return _learn(cluster.metadata, request)
+    return _learn(cluster, request)
 
 
-async def _learn(metadata: MemberMetadata, request: UpdateMetadataRequest) -> Divided[UpdateMetadataResponse]:
-    return _answered(await metadata.learn(request))
+async def _learn(cluster: ClusterServices, request: UpdateMetadataRequest) -> Divided[UpdateMetadataResponse]:
+    manager = cluster.replica_manager
+    work = await cluster.metadata.learn(request, lambda: request.controller_epoch >= manager.controller_epoch)
+    return _answered(work)
 
 
-def _answered(work: Divided[None]) -> Divided[UpdateMetadataResponse]:
-    yield from work
-    return UpdateMetadataResponse()
+def _answered(work: Divided[bool]) -> Divided[UpdateMetadataResponse]:
+    code = ErrorCode.NONE if (yield from work) else ErrorCode.STALE_CONTROLLER_EPOCH
+    return UpdateMetadataResponse(error_code=code)

@@ -156,6 +156,7 @@ class PartitionLog:
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
+        self.producers.on_high_watermark(self.high_watermark)  # which may never move again
         self.last_flush_ms = now_ms
         self.truncations = 0
         self.topic_id = checkpoints.read_topic_id(directory)
@@ -608,6 +609,7 @@ class PartitionLog:
         except OSError as error:
             self.refuse_appends(f"the producers could not be found again: {error}")
             raise
+        fresh.on_high_watermark(self.high_watermark)
         self.producers = fresh
         self._rebuilding = None
 

@@ -20,6 +20,8 @@ Answer = TypeVar("Answer")
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """A larger frame ends the connection: a follower asks for 10 MB and gets one batch more at most."""
+_CONNECT_SECONDS = 10
+"""socket.connection.setup.timeout.ms: the system tries for minutes, also after the way is open again."""
 _LENGTH, _CORRELATION = struct.Struct(">i"), struct.Struct(">i")
 
 
@@ -91,7 +93,8 @@ class TcpPeer:
 
     async def _connect(self) -> _Frames:
         try:
-            _, self._frames = await asyncio.get_running_loop().create_connection(_Frames, *self._address)
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                _, self._frames = await asyncio.get_running_loop().create_connection(_Frames, *self._address)
             return self._frames
         finally:
             self._connecting = None

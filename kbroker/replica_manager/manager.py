@@ -154,6 +154,11 @@ class ReplicaManager:
         self.controller_epoch = controller_epoch
         return ErrorCode.NONE
 
+    def _outdated(self, request: LeaderAndIsrRequest | StopReplicaRequest) -> ErrorCode:
+        """Refuse what is left of a request while which a newer controller was heard of."""
+        is_older = request.controller_epoch < self.controller_epoch
+        return ErrorCode.STALE_CONTROLLER_EPOCH if is_older else ErrorCode.NONE
+
     def become_leader_or_follower(
         self, request: LeaderAndIsrRequest
     ) -> Divided[LeaderAndIsrResponse | Awaitable[LeaderAndIsrResponse]]:
@@ -168,7 +173,7 @@ class ReplicaManager:
             errors: list[LeaderAndIsrPartitionError] = []
             answer.topics.append(LeaderAndIsrTopicError(topic.topic_id, errors))
             for state in topic.partition_states:
-                code = refused or self._become(topic, state)
+                code = refused or self._outdated(request) or self._become(topic, state)
                 errors.append(LeaderAndIsrPartitionError(state.partition_index, code))
                 yield
             yield
@@ -280,7 +285,7 @@ class ReplicaManager:
         for topic in request.topic_states:
             for state in topic.partition_states:
                 key = topic.topic_name, state.partition_index
-                error = StopReplicaPartitionError(*key, self._stop(key, state))
+                error = StopReplicaPartitionError(*key, self._outdated(request) or self._stop(key, state))
                 errors.append(error)
                 if state.delete_partition and not error.error_code:
                     doomed[key] = error
@@ -311,6 +316,8 @@ class ReplicaManager:
 
     def _delete(self, doomed: dict[Key, StopReplicaPartitionError]) -> None:
         """Take away the logs of partitions, whose files go later; what cannot be said of any is said of all."""
+        for key in [key for key in doomed if self._replicas.get(key) is not None]:
+            del doomed[key]  # it was assigned again meanwhile, and goes on with its log
         if not doomed:
             return
         try:

@@ -172,7 +172,10 @@ class ReplicatedPartition(Partition):
         except OSError as error:
             self.log.report_failure(error)  # it refuses appends
         end = self.log.log_end_offset
-        begins = self.leadership.lead(told, replicas, end, around.now_ms(), anew=not self.leading)
+        # Epochs in between may have been led by others, of whom this broker was never told: what is known of the
+        # followers' ends is then out of date, and they may have been cut since.
+        anew = not self.leading or told.leader_epoch > self.leader_epoch + 1
+        begins = self.leadership.lead(told, replicas, end, around.now_ms(), anew=anew)
         if begins:
             try:
                 self.log.leader_epochs.assign(told.leader_epoch, end, sync=False)

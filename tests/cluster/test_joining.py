@@ -91,12 +91,12 @@ def test_a_start_waits_while_zookeeper_is_away(tmp_path, monkeypatch):
             "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
             "log.dirs": str(tmp_path),
         }
-        register = BrokerRegistration.register
+        register, cuts = BrokerRegistration.register, []
 
         async def cut_once(self, what):
-            monkeypatch.setattr(BrokerRegistration, "register", register)
-            tree.cut()
-            asyncio.get_running_loop().call_later(0.05, tree.heal)
+            if not cuts:
+                cuts.append(tree.cut())
+                asyncio.get_running_loop().call_later(0.05, tree.heal)
             await register(self, what)
 
         monkeypatch.setattr(BrokerRegistration, "register", cut_once)

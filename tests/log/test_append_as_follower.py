@@ -172,3 +172,19 @@ def test_a_full_disk_leaves_the_log_as_it_was(make: Make, monkeypatch: pytest.Mo
     assert follower.log_end_offset == 0
     follower.append_as_follower(batch, NOW)
     assert content(follower) == content(leader)
+
+
+def test_an_idle_log_is_stable_to_its_high_watermark_again_after_a_crash_and_after_a_cut(make: Make) -> None:
+    """Nothing may ever move the high watermark any more: what ended below it has ended."""
+    log = make("log")
+    records = build_batch([(NOW, b"k", b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    log.append_as_leader(records, 0, NOW)
+    end = build_marker(producer_id=7, producer_epoch=0, commit=True, coordinator_epoch=0, timestamp=NOW)
+    log.append_as_leader(end, 0, NOW, origin=COORDINATOR)
+    log.set_high_watermark(2)
+    lead(log, 3, 1)
+    log.flush()
+    again = make("log", high_watermark=2)
+    assert (again.high_watermark, again.last_stable_offset) == (2, 2)
+    again.truncate_to(2, NOW)
+    assert (again.log_end_offset, again.high_watermark, again.last_stable_offset) == (2, 2, 2)

@@ -292,6 +292,8 @@ async def _write(term: Term, partition: Partition, replicas: Replicas, *, new_ep
             return True
         if state is not None:
             context.states[partition] = state
+        else:
+            context.states.pop(partition, None)
 
 
 async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[int]], bool]) -> None:

@@ -3,8 +3,8 @@
 Owns what was read of /config, and which notification of /config/changes was heard last. Never knows what a config
 means. (Apache Kafka 3.9: ZkConfigManager, ZkNodeChangeNotificationListener.)
 
-A notification carries no values: it names an entity, which is then read. Whoever was away hears nothing of it, so a
-new session reads all that may have changed.
+A notification carries no values: it names an entity, which is then read. Whoever was away finds those that came
+meanwhile, of which ZooKeeper has the last quarter of an hour at least.
 """
 
 from __future__ import annotations

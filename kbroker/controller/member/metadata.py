@@ -22,7 +22,7 @@ from kbroker.controller.member.topic_changes import create_topic, delete_topic, 
 from kbroker.controller.placement import alternated, place_replicas
 from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.controller.tree.znode import Denied, MetadataTree, Refused, Unreachable
-from kbroker.controller.znodes import CONTROLLER, Unreadable
+from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
@@ -59,6 +59,11 @@ class MemberMetadata(ClusterMetadata):
         self._asked: set[asyncio.Task[ApiError | None]] = set()
         self._creating: set[str] = set()
         self._expected: dict[str, int] = {}
+        """What is waited for before anybody is told what there is."""
+        self._untold: dict[str, int] = {}
+        """Of it what was never told, however long ago."""
+        self._looked_for: set[str] = set()
+        self._looking: set[asyncio.Task[None]] = set()
         self._hindered: dict[str, str] = {}  # coordinators' topics, and why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
         self._places = random.Random()
@@ -72,6 +77,33 @@ class MemberMetadata(ClusterMetadata):
         not to exist, or to have fewer partitions, for which clients give up records that they hold.
         """
         self._expected = dict(partitions)
+        self._untold = dict(partitions)
+
+    def may_be_told(self, name: str) -> bool:
+        """Tell whether the controller is still to tell of partitions of a topic, which seems not to have them.
+
+        Whoever is told so asks again; what was deleted before anything was told of it is found out meanwhile.
+        """
+        if name not in self._untold:
+            return False
+        if name not in self._looked_for:
+            self._looked_for.add(name)
+            task = asyncio.get_running_loop().create_task(self._look_for(name))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+        return True
+
+    async def _look_for(self, name: str) -> None:
+        try:
+            if await self._tree.get(topic_path(name)) is None:
+                self._untold.pop(name, None)
+        except (Unreachable, Denied):
+            pass  # who asks again has it looked for again
+        finally:
+            self._looked_for.discard(name)
+
+    def is_whole(self, name: str) -> bool:
+        return name not in self._untold
 
     def news(self, timeout_ms: float) -> Awaitable[bool] | None:
         """Return what is done once the controller has told this broker of the cluster, or too late (False).
@@ -112,20 +144,28 @@ class MemberMetadata(ClusterMetadata):
         new = [name for name in names if name not in self.state.topics]
         return self._configs.read_topics(new) if new else None
 
-    async def learn(self, request: UpdateMetadataRequest) -> Divided[None]:
-        """Return the work of taking over what the controller tells, once the configs of new topics are known."""
+    async def learn(
+        self, request: UpdateMetadataRequest, is_newest: Callable[[], bool] = lambda: True
+    ) -> Divided[bool]:
+        """Return the work of taking over what the controller tells, once the configs of new topics are known.
+
+        Its result is False, with nothing taken over, where `is_newest` says that a newer controller came first.
+        """
         unread = self.read_configs(each.topic_name for each in request.topic_states)
         if unread is not None:
             await unread
-        return self._learn(request)
+        return self._learn(request, is_newest)
 
-    def _learn(self, request: UpdateMetadataRequest) -> Divided[None]:
+    def _learn(self, request: UpdateMetadataRequest, is_newest: Callable[[], bool]) -> Divided[bool]:
         while True:
             base = self.state
             state = yield from told(base, request, lambda name: self._configs.of("topics", name))
             if self.state is base:
                 break  # else configs have changed meanwhile
-        self._publish(state)
+        if is_newest():
+            self._publish(state)
+            return True
+        return False
 
     def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         """Hear that an entity's configs were read again."""
@@ -139,8 +179,9 @@ class MemberMetadata(ClusterMetadata):
                 self._colliding.discard(name)
             for name in state.topics.keys() - old.topics.keys():
                 self._colliding.add(name)
-            for name in [name for name, count in self._expected.items() if _is_told(state.topics.get(name), count)]:
-                del self._expected[name]
+            for name in [name for name, count in self._untold.items() if _is_told(state.topics.get(name), count)]:
+                del self._untold[name]
+                self._expected.pop(name, None)
         for listener in tuple(self._listeners):
             try:
                 listener(old, state)
@@ -312,7 +353,7 @@ class MemberMetadata(ClusterMetadata):
     def close(self) -> None:
         """Ask for nothing more, and tell nobody."""
         self._listeners.clear()
-        for task in self._asked:
+        for task in (*self._asked, *self._looking):
             task.cancel()
 
 

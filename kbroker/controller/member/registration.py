@@ -21,11 +21,12 @@ log = logging.getLogger(__name__)
 class BrokerRegistration:
     """The registration of one broker. `epoch` is -1 while there is none."""
 
-    def __init__(self, tree: MetadataTree, node_id: int, session_timeout_ms: int) -> None:
+    def __init__(self, tree: MetadataTree, node_id: int, patience_ms: int) -> None:
+        """`patience_ms` is how long the end of an earlier process's session is waited for."""
         self._tree = tree
         self._node_id = node_id
         self._path = f"{BROKER_IDS}/{node_id}"
-        self._patience_s = 2 * session_timeout_ms / 1000
+        self._patience_s = patience_ms / 1000
         self._own_sessions: set[int] = set()
         self.epoch = -1
         """The number of the transaction that made the znode: a later registration has a higher one."""

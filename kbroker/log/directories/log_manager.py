@@ -4,7 +4,7 @@ Owns placement (fewest partitions first), what happens when a directory fails, a
 opens a segment: each directory's `LogDirectory` does what concerns one directory alone.
 
 A directory that cannot be opened, or that fails later, goes offline with its partitions, and the others serve on
-(KIP-112). The directory that holds the metadata must not fail; neither must all of them.
+(KIP-112). A directory that holds the metadata, as that of a node that is alone does, must not fail; neither must all.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ class LogManager:
     threads when it is worth calling `advance_moves`.
     """
 
-    def __init__(self, managers: Sequence[LogDirectory], metadata_directory: str) -> None:
+    def __init__(
+        self, managers: Sequence[LogDirectory], metadata_directory: str, *, keeps_metadata: bool = True
+    ) -> None:
+        """`keeps_metadata`: whether the metadata is in its directory, without which a broker cannot go on."""
+        self._keeps_metadata = keeps_metadata
         self.managers = list(managers)
         self.metadata = next(m for m in managers if m.directory == os.path.abspath(metadata_directory))
         self.cordoned: frozenset[str] = frozenset()
@@ -106,7 +110,7 @@ class LogManager:
         try:
             manager.open(self.metadata.cluster_id)
         except OSError as error:
-            if manager is self.metadata:
+            if self._is_needed(manager):
                 raise unusable(manager.directory, error) from error
             manager.fail(error)
             logger.error("log directory %s is offline: %s", manager.directory, error)
@@ -124,7 +128,7 @@ class LogManager:
             try:
                 manager.load(configs, now_ms, belongs, deleted)
             except OSError as error:
-                if manager is self.metadata:
+                if self._is_needed(manager):
                     raise
                 manager.fail(error)
                 manager.abandon()
@@ -258,9 +262,12 @@ class LogManager:
 
     # -- failures ---------------------------------------------------------------------------------------------
 
+    def _is_needed(self, manager: LogDirectory) -> bool:
+        return manager is self.metadata and self._keeps_metadata
+
     def _failed(self, manager: LogDirectory) -> None:
         logger.error("log directory %s goes offline: %s", manager.directory, manager.failure)
-        if manager is self.metadata or not self.online:
+        if self._is_needed(manager) or not self.online:
             self.on_fatal(f"log directory {manager.directory} has failed: {manager.failure}")
             return
         for key, move in list(self.moves.items()):

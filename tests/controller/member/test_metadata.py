@@ -9,8 +9,9 @@ import pytest
 from kbroker.controller import znodes
 from kbroker.controller.member.metadata_cache import LEADER_DURING_DELETE
 from kbroker.controller.tree.znode import SetData
+from kbroker.divided import in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.update_metadata import UpdateMetadataTopicState
+from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataTopicState
 from tests.controller.member.test_metadata_cache import partition
 from tests.controller.member.world import PATIENCE_S, gone, members, until, written
 
@@ -247,5 +248,35 @@ def test_news_that_do_not_come_are_waited_for_once():
         member.metadata.expect({"deleted meanwhile": 1})
         assert not await member.metadata.news(1)
         assert member.metadata.news(0) is None
+
+    run(scenario)
+
+
+def test_a_topic_that_was_not_told_yet_is_not_taken_for_deleted():
+    async def scenario(member):
+        asked = asyncio.create_task(created(member, member.metadata.plan_topic("t", 1, 1)))
+        await written(member, znodes.topic_path("t"))
+        member.metadata.expect({"t": 1, "deleted": 1})
+        assert not await member.metadata.news(1), "nobody waits for ever"
+        assert member.metadata.may_be_told("t")
+        assert not member.metadata.may_be_told("never there")
+        await until(lambda: not member.metadata.may_be_told("deleted"))
+        assert member.metadata.may_be_told("t"), "ZooKeeper has it"
+        assert not member.metadata.is_whole("t")
+        await member.obey("t")
+        await asked
+        assert not member.metadata.may_be_told("t")
+        assert member.metadata.is_whole("t")
+
+    run(scenario)
+
+
+def test_what_an_older_controller_told_does_not_count_once_a_newer_one_was_heard():
+    async def scenario(member):
+        request = UpdateMetadataRequest(controller_id=9, controller_epoch=1, topic_states=[], live_brokers=[])
+        assert not await in_slices(await member.metadata.learn(request, lambda: False))
+        assert member.metadata.state.controller_id == 1
+        assert await in_slices(await member.metadata.learn(request, lambda: True))
+        assert member.metadata.state.controller_id == 9
 
     run(scenario)
