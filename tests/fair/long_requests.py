@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker import handlers
-from kbroker.handlers.registry import APIS, Api
+from kbroker.handlers.registry import Api, served
 from kbroker.protocol.schema import FieldSpec, Scalar
 
 handlers.load_all()
@@ -103,7 +103,7 @@ def lists_of(api: Api) -> Iterator[LongList]:
 
 def every_list() -> list[LongList]:
     """Return every list of every served API."""
-    return [each for _, api in sorted(APIS.items()) for each in lists_of(api)]
+    return [each for _, api in sorted(served(in_cluster=False).items()) for each in lists_of(api)]
 
 
 def _paths(struct: type[Any], version: int, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

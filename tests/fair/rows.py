@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.handlers.registry import APIS
+from kbroker.handlers.registry import served
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -70,7 +70,7 @@ def lists() -> Iterator[Row]:
 
 def texts() -> Iterator[Row]:
     """Every text of every API at the top of its request, as large as a frame holds where the version allows it."""
-    for api in APIS.values():
+    for api in served(in_cluster=False).values():
         version = api.versions.high
         flexible = version in api.request.FLEXIBLE
         for spec in api.request.SPECS:
@@ -137,4 +137,4 @@ def every_row() -> list[Row]:
 def apis_without_rows() -> set[str]:
     """Return the APIs that no row is of; those that have neither a list nor a text need none."""
     named = {row.name.split(" ")[0] for row in every_row()}
-    return {api.name for api in APIS.values()} - named - NO_LISTS
+    return {api.name for api in served(in_cluster=False).values()} - named - NO_LISTS

@@ -15,7 +15,7 @@ import pytest
 
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
-from kbroker.handlers.registry import APIS, RequestContext
+from kbroker.handlers.registry import RequestContext, served
 from tests.broker.in_effect import in_effect
 from tests.fair.gaps import Counter, run
 from tests.fair.long_requests import FILLS, GROUP, NO_LISTS, TOPIC, LongList, every_list
@@ -63,7 +63,7 @@ async def world(directory: Path) -> AsyncIterator[tuple[RequestContext, bytes]]:
 
 def by_api() -> Iterator[tuple[str, list[LongList]]]:
     lists = every_list()
-    for api in APIS.values():
+    for api in served(in_cluster=False).values():
         yield api.name, [each for each in lists if each.api is api]
 
 
