@@ -135,8 +135,13 @@ def test_a_frozen_leader_is_replaced_and_comes_back(cluster: Cluster, name: str)
     other = cluster.wait_for_leader(topic, 0, other_than=leader)
     assert send(client, topic, after).acknowledged == after
     cluster.resume(leader)
-    cluster.wait_for_isr(topic, 0, {1, 2, 3})
-    assert cluster.leader_of(topic, 0) == other
+
+    def is_back() -> bool:
+        # Asked of the new leader: the one that was frozen says for a moment what it knew before.
+        found = cluster.partition(topic, 0, of=other)
+        return found is not None and found.leader_id == other and set(found.isr_nodes) == {1, 2, 3}
+
+    cluster.wait_for(f"{leader} in sync behind {other}", is_back)
     assert read_all(cluster, topic) == before + after
 
 
