@@ -70,12 +70,6 @@ E = ErrorCode
 PARTITION = PartitionState((1,), (1,), 1, 0)
 
 
-@pytest.fixture(autouse=True)
-def loads_are_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no loop here to go on with a load that a busy machine did not finish in its slice."""
-    monkeypatch.setattr("kbroker.coordination.load_queue.LOAD_SLICE_SECONDS", 60.0)
-
-
 def whole_or(answer: Any) -> Any:
     """Return what divided work brings, or the answer that is there."""
     return whole(answer) if isinstance(answer, GeneratorType) else answer

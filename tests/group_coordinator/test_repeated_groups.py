@@ -23,10 +23,9 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from tests.group_coordinator.test_handlers import T_ID, Node, commit_request, loads_are_over_at_once
+from tests.group_coordinator.test_handlers import T_ID, Node, commit_request
 
 E = ErrorCode
-__all__ = ["loads_are_over_at_once"]  # a fixture for all tests here, too
 
 
 def test_groups_that_are_named_again_are_answered_again_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
