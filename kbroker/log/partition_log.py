@@ -479,6 +479,8 @@ class PartitionLog:
             return []
         index = self.segments.index_of(segment)
         if index >= 0:
+            if next(self.segments.aborting_from(index), None) is None:
+                return []
             beyond = segment.offset_beyond(piece.position + piece.size)
             end = min(end, beyond, self.segments.end_of(index, end))
         return self.aborted_transactions(piece.start_offset, end)
