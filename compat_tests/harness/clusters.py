@@ -18,8 +18,8 @@ from compat_tests.clients.common import wait_for
 from compat_tests.harness.brokers import COMMON
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from compat_tests.wire.client import WireClient
-from kbroker.launcher.cluster import LocalCluster
 from kbroker.launcher.plan import make_plan
+from kbroker.launcher.start_and_stop import LocalCluster
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 DEADLINE_S: Final = 120.0

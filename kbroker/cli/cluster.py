@@ -17,12 +17,12 @@ import click
 from kbroker.cli.output import json_option, print_json, print_table
 from kbroker.launcher.asking import ask_brokers
 from kbroker.launcher.child import LauncherError, wait_until
-from kbroker.launcher.cluster import LocalCluster
 from kbroker.launcher.control import ControlSocket, ask_launcher, launcher_runs
 from kbroker.launcher.description import ClusterDescription, read_description
 from kbroker.launcher.plan import make_plan, parse_listen, parse_settings
 from kbroker.launcher.signals import Stopped, StopSignals
-from kbroker.launcher.supervisor import Supervisor
+from kbroker.launcher.start_and_stop import LocalCluster
+from kbroker.launcher.watch import Supervisor
 
 DEFAULT_DIR = "kbroker-cluster"
 DEFAULT_LISTEN = "127.0.0.1:9092"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kbroker.divided import Divided
-from kbroker.log.batch_continuity import batch_at
+from kbroker.log.checks_at_first_read import batch_at
 from kbroker.log.files import read_at
 from kbroker.log.log_segments import LogExtent, Segments
 from kbroker.log.producers.producer_rebuild import aborted_entry, replay

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 
-from kbroker.log.batch_continuity import batch_at
 from kbroker.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
+from kbroker.log.checks_at_first_read import batch_at
 from kbroker.log.log_segments import LogExtent, Segments
 from kbroker.protocol.records import BatchHeader
 

@@ -30,7 +30,7 @@ class LogSlice:
     end_offset: int = 0
     """Up to where the reader may see."""
     cut_short: bool = False
-    """Whether more could have been served than one read looks at (batch_continuity.py)."""
+    """Whether more could have been served than one read looks at (checks_at_first_read.py)."""
     _handle: FileHandle | None = field(default=None, init=False)
 
     @property

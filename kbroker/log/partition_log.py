@@ -37,7 +37,7 @@ from kbroker.log.append_validation import (
     stamp,
     trim,
 )
-from kbroker.log.batch_continuity import is_whole_from, proven_size
+from kbroker.log.checks_at_first_read import is_whole_from, proven_size
 from kbroker.log.disk_errors import DiskTrouble
 from kbroker.log.files import remove_quietly
 from kbroker.log.flush_task import FlushTask

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kbroker.divided import Divided
-from kbroker.log.batch_continuity import ends_well, proven_end
 from kbroker.log.batch_scan import scan_headers
+from kbroker.log.checks_at_first_read import ends_well, proven_end
 from kbroker.log.files import read_at
 from kbroker.log.log_segments import LogExtent, Segments
 from kbroker.log.record_walk import record_slices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
-from kbroker.log import batch_continuity as links
+from kbroker.log import checks_at_first_read as links
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.log.builders import NOW, batch

@@ -1,8 +1,9 @@
 """How long a quiet client waits beside each row of the table, and what the broker's memory grows by.
 
-    python -m tests.fair [--kafka] [--only TEXT] [--elements N] [--topics N] [--patience SECONDS]
+    python -m tests.fair [--kafka | --cluster] [--only TEXT] [--elements N] [--topics N] [--patience SECONDS]
 
-A broker runs in a process of its own, as does the quiet client. Prints a line for each row and the worst at the end.
+A broker runs in a process of its own, as does the quiet client. With `--cluster` it is a cluster of one, and asked
+what only brokers of a cluster serve. Prints a line for each row and the worst at the end.
 """
 
 from __future__ import annotations
@@ -153,10 +154,18 @@ def prepare(address: str, topics: int) -> bytes:
                 raise TimeoutError("the topic did not come to be")
 
 
+class ClusterOfOne(KBroker):
+    """A broker that is in a cluster, alone, with a tree of znodes in memory."""
+
+    def _command(self) -> list[str]:
+        self.ready_file.unlink(missing_ok=True)
+        return [sys.executable, "-m", "tests.fair.cluster_of_one", str(self.data_dir), str(self.ready_file)]
+
+
 @contextmanager
-def broker(kafka: bool) -> Iterator[BrokerProcess]:
+def broker(kafka: bool, *, in_cluster: bool = False) -> Iterator[BrokerProcess]:
     with tempfile.TemporaryDirectory(prefix="fair-") as directory:
-        made: BrokerProcess = KBroker(Path(directory))
+        made: BrokerProcess = ClusterOfOne(Path(directory)) if in_cluster else KBroker(Path(directory))
         if kafka:
             made = ApacheKafka(fetch("kafka"), Path(directory))
         with made as running:
@@ -206,14 +215,16 @@ def measure(running: BrokerProcess, rows: list[Row], options: argparse.Namespace
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka instead")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--kafka", action="store_true", help="measure Apache Kafka instead")
+    which.add_argument("--cluster", action="store_true", help="measure what only a node of a cluster serves")
     parser.add_argument("--only", default="", help="rows whose name has this text")
     parser.add_argument("--elements", type=int, default=300_000, help="the most elements of a list")
     parser.add_argument("--topics", type=int, default=0, help="further topics in the cluster")
     parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS, help="seconds to wait for an answer")
     options = parser.parse_args()
-    rows = [row for row in every_row() if options.only in row.name]
-    with broker(options.kafka) as running:
+    rows = [row for row in every_row(of_clusters=options.cluster) if options.only in row.name]
+    with broker(options.kafka, in_cluster=options.cluster) as running:
         found = measure(running, rows, options)
     print("\nthe longest waits:")
     for longest, grown, name in sorted(found, reverse=True)[:10]:

@@ -20,7 +20,18 @@ handlers.load_all()
 
 TOPIC, GROUP, TRANSACTION = "fair-topic", "fair-group", "fair-transaction"
 """What a world for these requests has: a topic of one partition; a group and a transactional id may be there."""
-NO_LISTS = frozenset({"Heartbeat", "ApiVersions", "InitProducerId", "AddOffsetsToTxn", "EndTxn", "DescribeCluster"})
+NO_LISTS = frozenset(
+    {
+        "AddOffsetsToTxn",
+        "AllocateProducerIds",
+        "ApiVersions",
+        "ControlledShutdown",
+        "DescribeCluster",
+        "EndTxn",
+        "Heartbeat",
+        "InitProducerId",
+    }
+)
 """APIs whose requests have no list: what one asks does not grow with what it says."""
 FILLS = ("absent", "same", "known")
 
@@ -32,11 +43,17 @@ _VALUES: dict[str, Any] = {
     "generation_id": -1,
     "generation_id_or_member_epoch": -1,
     "member_id": "",
+    "broker_epoch": -1,
+    "broker_id": 1,
     "client_software_name": "fair",
+    "controller_epoch": 1_000,
+    "controller_id": 1,
     "client_software_version": "1",
     "current_leader_epoch": -1,
     "feature": "group.version",
     "last_fetched_epoch": -1,
+    "leader": 1,
+    "leader_epoch": 1_000,
     "max_bytes": 64 << 20,
     "max_version_level": 1,
     "max_wait_ms": 0,
@@ -44,6 +61,7 @@ _VALUES: dict[str, Any] = {
     "min_bytes": 1,
     "num_partitions": 1,
     "partition_max_bytes": 1 << 20,
+    "partition_epoch": 0,
     "path": "/nowhere",
     "producer_epoch": 0,
     "producer_id": 1,
@@ -58,6 +76,7 @@ _VALUES: dict[str, Any] = {
     "session_id": 0,
     "session_epoch": -1,
     "session_timeout_ms": 30_000,
+    "timeout_ms": 1_000,
     "timestamp": -1,
     "validate_only": True,
     "count": 2,
@@ -101,9 +120,15 @@ def lists_of(api: Api) -> Iterator[LongList]:
         yield LongList(api, path, version)
 
 
-def every_list() -> list[LongList]:
-    """Return every list of every served API."""
-    return [each for _, api in sorted(served(in_cluster=False).items()) for each in lists_of(api)]
+def measured(*, of_clusters: bool = False) -> list[Api]:
+    """Return the APIs that a node alone serves, or else those that only a node of a cluster does."""
+    every = sorted(served(in_cluster=True).items())
+    return [api for _, api in every if api.cluster == of_clusters]
+
+
+def every_list(*, of_clusters: bool = False) -> list[LongList]:
+    """Return every list of every API that is measured together."""
+    return [each for api in measured(of_clusters=of_clusters) for each in lists_of(api)]
 
 
 def _paths(struct: type[Any], version: int, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

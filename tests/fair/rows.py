@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.handlers.registry import served
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -20,7 +19,7 @@ from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.schema import Scalar
-from tests.fair.long_requests import FILLS, NO_LISTS, LongList, every_list
+from tests.fair.long_requests import FILLS, NO_LISTS, LongList, every_list, measured
 
 FRAME_BYTES = 30_000_000
 
@@ -61,16 +60,16 @@ def _list_row(each: LongList, fill: str) -> Row:
     return Row(f"{each} {fill}", frames)
 
 
-def lists() -> Iterator[Row]:
+def lists(*, of_clusters: bool = False) -> Iterator[Row]:
     """Every list of every API."""
-    for each in every_list():
+    for each in every_list(of_clusters=of_clusters):
         for fill in FILLS:
             yield _list_row(each, fill)
 
 
-def texts() -> Iterator[Row]:
+def texts(*, of_clusters: bool = False) -> Iterator[Row]:
     """Every text of every API at the top of its request, as large as a frame holds where the version allows it."""
-    for api in served(in_cluster=False).values():
+    for api in measured(of_clusters=of_clusters):
         version = api.versions.high
         flexible = version in api.request.FLEXIBLE
         for spec in api.request.SPECS:
@@ -130,11 +129,15 @@ TABLES: list[Callable[[], Iterator[Row]]] = [lists, texts, by_hand]
 """All rows. Other modules append theirs."""
 
 
-def every_row() -> list[Row]:
+def every_row(*, of_clusters: bool = False) -> list[Row]:
+    """Return the rows of what a node alone serves, or else of the APIs that only a node of a cluster does."""
+    if of_clusters:
+        return [*lists(of_clusters=True), *texts(of_clusters=True)]
     return [row for table in TABLES for row in table()]
 
 
 def apis_without_rows() -> set[str]:
     """Return the APIs that no row is of; those that have neither a list nor a text need none."""
-    named = {row.name.split(" ")[0] for row in every_row()}
-    return {api.name for api in served(in_cluster=False).values()} - named - NO_LISTS
+    every = [True, False]
+    named = {row.name.split(" ")[0] for kind in every for row in every_row(of_clusters=kind)}
+    return {api.name for kind in every for api in measured(of_clusters=kind)} - named - NO_LISTS

@@ -15,10 +15,10 @@ import pytest
 
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
-from kbroker.handlers.registry import RequestContext, served
+from kbroker.handlers.registry import RequestContext
 from tests.broker.in_effect import in_effect
 from tests.fair.gaps import Counter, run
-from tests.fair.long_requests import FILLS, GROUP, NO_LISTS, TOPIC, LongList, every_list
+from tests.fair.long_requests import FILLS, GROUP, NO_LISTS, TOPIC, LongList, every_list, lists_of, measured
 from tests.fair.rows import apis_without_rows
 
 SHORT, LONG = 150, 600
@@ -63,13 +63,14 @@ async def world(directory: Path) -> AsyncIterator[tuple[RequestContext, bytes]]:
 
 def by_api() -> Iterator[tuple[str, list[LongList]]]:
     lists = every_list()
-    for api in served(in_cluster=False).values():
+    for api in measured():
         yield api.name, [each for each in lists if each.api is api]
 
 
 def test_every_api_has_its_rows() -> None:
     """A new API has rows by its declaration; one without a list must be named as such."""
     without = {name for name, lists in by_api() if not lists}
+    without |= {api.name for api in measured(of_clusters=True) if not list(lists_of(api))}
     assert without == NO_LISTS
     assert not apis_without_rows()
     assert {str(each) for each in every_list()} >= AT_ONCE.keys(), "an exception is of no list"

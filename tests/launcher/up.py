@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kbroker.cli import cluster
 from kbroker.cli.main import main
-from kbroker.launcher.cluster import LocalCluster
+from kbroker.launcher.start_and_stop import LocalCluster
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_broker.py")))
 

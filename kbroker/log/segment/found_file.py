@@ -1,7 +1,7 @@
 """What of a segment's file, as a start found it, has been seen to be true.
 
-Owns that knowledge for one segment, and how it shrinks when the file does. Never reads the file: batch_continuity.py
-holds its batches against each other.
+Owns that knowledge for one segment, and how it shrinks when the file does. Never reads the file: its batches are held
+against each other by checks_at_first_read.py.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from kbroker.launcher.child import Child, LauncherError
-from kbroker.launcher.cluster import LocalCluster
 from kbroker.launcher.control import ControlSocket, Request
 from kbroker.launcher.description import FILE_NAME, remove_stale, write_description
 from kbroker.launcher.signals import Stopped, StopSignals
+from kbroker.launcher.start_and_stop import LocalCluster
 
 _LOOK_S: Final = 0.2
 

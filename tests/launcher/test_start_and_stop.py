@@ -13,8 +13,8 @@ import pytest
 
 from kbroker.launcher.asking import Known, ask_brokers
 from kbroker.launcher.child import Child, LauncherError, wait_until
-from kbroker.launcher.cluster import LocalCluster
 from kbroker.launcher.plan import free_ports, make_plan
+from kbroker.launcher.start_and_stop import LocalCluster
 from tests.launcher.up import FAKE
 
 DEADLINE_S = 30.0

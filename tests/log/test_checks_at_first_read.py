@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import batch_continuity as links
+from kbroker.log import checks_at_first_read as links
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
