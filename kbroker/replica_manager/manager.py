@@ -168,6 +168,7 @@ class ReplicaManager:
             log.warning("LeaderAndIsr of controller %d is refused: %s", request.controller_id, refused.name)
         for live in request.live_leaders if not refused else ():
             self._fetchers.meet(live.broker_id, (live.host_name, live.port))
+            yield
         answer = LeaderAndIsrResponse(refused, [])
         for topic in request.topic_states:
             errors: list[LeaderAndIsrPartitionError] = []

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from kbroker.broker.cluster_node import ClusterNode
+from kbroker.broker.garbage import GarbageCollection
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.tree.memory import MemoryEnsemble
 from kbroker.network.event_loop import new_event_loop
@@ -36,10 +37,13 @@ async def serve(data_dir: str, ready_file: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     node = await ClusterNode.start(BrokerConfig({**_SETTINGS, "log.dirs": data_dir}), tree=MemoryEnsemble().connect())
+    garbage = GarbageCollection(asyncio.get_running_loop())
+    garbage.begin()
     try:
         say_ready(ready_file, node)
         await stopped.wait()
     finally:
+        garbage.close()
         await node.stop()
 
 

@@ -16,7 +16,7 @@ from kbroker import handlers
 from kbroker.handlers.registry import Api, served
 from kbroker.protocol.schema import FieldSpec, Scalar
 
-handlers.load_all()
+handlers.load_all(in_cluster=True)
 
 TOPIC, GROUP, TRANSACTION = "fair-topic", "fair-group", "fair-transaction"
 """What a world for these requests has: a topic of one partition; a group and a transactional id may be there."""

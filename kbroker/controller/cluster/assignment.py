@@ -42,7 +42,8 @@ class Replicas:
 
 
 def _without(some: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
-    return tuple(each for each in some if each not in others)
+    gone = frozenset(others)
+    return tuple(each for each in some if each not in gone)
 
 
 def of_topic(assignment: Assignment) -> dict[int, Replicas]:

@@ -88,8 +88,11 @@ def _why_not(term: Term, current: Replicas, target: Sequence[int], may_change_fa
     def refusal(text: str) -> ApiError:
         return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
 
+    live = term.context.live()
     if not target:
         return refusal("Empty replica list specified in partition reassignment.")
+    # Of so many not all can be alive or there already, and a client may name millions.
+    target = target[: len(live) + len(current.replicas) + 1]
     if len(set(target)) != len(target):
         return refusal(f"Duplicate replica ids in partition reassignment replica list: {_listed(target)}")
     if min(target) < 0:
@@ -97,7 +100,7 @@ def _why_not(term: Term, current: Replicas, target: Sequence[int], may_change_fa
     if current.replicas and not may_change_factor and len(target) != len(current.target):
         text = f"The replication factor is changed from {len(current.target)} to {len(target)}"
         return ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
-    adding, live = current.to(target).adding, term.context.live()
+    adding = current.to(target).adding
     if live.issuperset(adding):
         return None
     return refusal(

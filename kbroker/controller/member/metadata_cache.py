@@ -6,6 +6,7 @@ Owns what a request makes of the state that was known. Pure; never decides wheth
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -18,6 +19,9 @@ from kbroker.protocol.messages.update_metadata import (
 )
 
 LEADER_DURING_DELETE = -2
+_MOST_UNKNOWN = 1_000_000
+"""How many partitions one request may add, with those between: the number of one makes all below it exist."""
+log = logging.getLogger(__name__)
 _UNKNOWN = PartitionState(replicas=(), isr=(), leader=NO_LEADER, leader_epoch=-1)
 
 
@@ -29,14 +33,19 @@ def told(
     `configs_of` tells the configs of a topic that was not known. A topic of which no partition is left is gone.
     """
     topics, names = dict(state.topics), dict(state.topic_names)
+    unknown, impossible = _MOST_UNKNOWN, ""
     for topic in request.topic_states:
         known = topics.get(topic.topic_name)
         partitions = list(known.partitions) if known is not None else []
         for each in topic.partition_states:
-            while len(partitions) <= each.partition_index:
-                partitions.append(_UNKNOWN)
-            partitions[each.partition_index] = _partition(each)
             yield
+            missing = max(each.partition_index + 1 - len(partitions), 0)
+            if each.partition_index < 0 or missing > unknown:
+                impossible = f"{topic.topic_name}-{each.partition_index}"
+                continue
+            unknown -= missing
+            partitions += [_UNKNOWN] * missing
+            partitions[each.partition_index] = _partition(each)
         if known is not None:
             names.pop(known.topic_id, None)
         if not any(each is not _UNKNOWN for each in partitions):
@@ -46,11 +55,17 @@ def told(
         topics[topic.topic_name] = TopicState(topic.topic_name, topic.topic_id, tuple(partitions), configs)
         names[topic.topic_id] = topic.topic_name
         yield
+    if impossible:
+        log.warning("%s is passed over, of which the controller tells: no topic can have such a partition", impossible)
+    brokers = {}
+    for broker in request.live_brokers:
+        brokers[broker.id] = yield from _broker(broker)
+        yield
     return replace(
         state,
         version=state.version + 1,
         controller_id=max(request.controller_id, NO_LEADER),
-        brokers={broker.id: _broker(broker) for broker in request.live_brokers},
+        brokers=brokers,
         topics=topics if request.topic_states else state.topics,
         topic_names=names if request.topic_states else state.topic_names,
     )
@@ -69,7 +84,10 @@ def _partition(told: UpdateMetadataPartitionState) -> PartitionState:
     )
 
 
-def _broker(told: UpdateMetadataBroker) -> BrokerEndpoint:
-    listeners = {each.listener: (each.host, each.port) for each in told.endpoints}
+def _broker(told: UpdateMetadataBroker) -> Divided[BrokerEndpoint]:
+    listeners = {}
+    for each in told.endpoints:
+        listeners[each.listener] = (each.host, each.port)
+        yield
     host, port = next(iter(listeners.values()), ("", -1))
     return BrokerEndpoint(told.id, host, port, told.rack, listeners)

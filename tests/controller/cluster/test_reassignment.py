@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from kbroker.controller.cluster.assignment import Replicas
@@ -130,6 +131,9 @@ def test_what_cannot_be_is_refused() -> None:
         await world.settle()
         for target in ([], [2, 2], [-1, 2], [1, 9]):
             assert await alter(world, target) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        started = time.process_time()
+        assert await alter(world, range(2_000_000)) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert time.process_time() - started < 0.5, "a target is looked at as far as it can be one"
         for partition in (("t", 7), ("nothing", 0)):
             assert await alter(world, [2, 1], partition) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await alter(world, None, ("nothing", 0)) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS

@@ -96,3 +96,22 @@ def test_a_partition_that_is_told_before_those_below_it():
 
 def test_no_controller():
     assert after(EMPTY, controller=-2).controller_id == -1
+
+
+def test_what_cannot_be_a_partition_is_passed_over():
+    state = after(EMPTY, topic("t", FIRST, partition(0), partition(1)))
+    state = after(state, topic("t", FIRST, partition(-1, leader=2), partition(2_000_000_000), partition(2)))
+    assert [each.leader for each in state.topics["t"].partitions] == [1, 1, 1]
+
+
+def test_what_one_request_adds_is_bounded():
+    many = [topic(f"t{number}", bytes(14) + number.to_bytes(2), partition(400_000)) for number in range(9)]
+    state = after(EMPTY, *many)
+    assert len(state.topics) == 2
+
+
+def test_a_request_is_taken_over_in_pieces():
+    endpoint = UpdateMetadataEndpoint(port=1, host="h", listener="L", security_protocol=0)
+    brokers = [UpdateMetadataBroker(id=number, endpoints=[endpoint] * 3) for number in range(100)]
+    request = UpdateMetadataRequest(controller_id=1, controller_epoch=1, topic_states=[], live_brokers=brokers)
+    assert sum(1 for _ in told(EMPTY, request, lambda _: {})) >= 400
