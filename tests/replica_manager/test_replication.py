@@ -240,6 +240,30 @@ def test_too_few_in_sync_after_the_append(play: Callable[..., None]) -> None:
     play(test, min_isr=2)
 
 
+def test_what_the_only_one_in_sync_has_is_copied_though_it_is_not_committed(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create(replicas=(1, 2))
+        for each in ("one", "two"):
+            assert (await cluster.produce(each.encode())).error_code == 0
+        cluster.network.cut.add(("broker2", "broker1"))
+        cluster.network.change()
+        assert (await cluster.produce(b"three", acks=1)).error_code == 0
+        leader = cluster.nodes[1].partition()
+        waiting = leader.copied(3)
+        assert waiting is not None
+        future = asyncio.ensure_future(waiting)
+        await asyncio.sleep(CONFIG.lag_max_ms / 2000)
+        assert not future.done(), "another one may be elected that has it not"
+        await future
+        assert cluster.in_sync() == {1}
+        assert leader.log.high_watermark == 2
+        assert leader.copied(3) is None
+        assert leader.copied(4) is not None
+        assert len(leader.copies) <= 1
+
+    play(test, min_isr=2)
+
+
 def test_acks_all_hears_that_leadership_went(play: Callable[..., None]) -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.create()
