@@ -105,10 +105,10 @@ def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
     services = ctx.services
     state = services.controller.state
     partition = state.partition(_topic(key_type), _coordinator(ctx, key_type).partition_for(key))
-    broker = state.brokers.get(partition.leader) if partition is not None else None
+    leader = state.brokers.get(partition.leader) if partition is not None else None
+    broker = leader.by(ctx.listener) if leader is not None else None
     if broker is None:
         return nobody
-    broker = broker.by(ctx.listener)
     return Coordinator(key=key, node_id=broker.node_id, host=broker.host, port=broker.port)
 
 
