@@ -40,7 +40,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """Where clients reach a broker: by listener name in `listeners`, and by every other listener at `host`."""
+    """Where clients reach a broker, by listener name; where no listener is named, at `host` and `port`."""
 
     node_id: int
     host: str
@@ -50,10 +50,12 @@ class BrokerEndpoint:
     cordoned: bool = False
     """Whether all its log directories take no new partitions (KIP-1066)."""
 
-    def by(self, listener: str) -> BrokerEndpoint:
-        """Return the address to tell a client that came by `listener`."""
-        if listener not in self.listeners:
+    def by(self, listener: str) -> BrokerEndpoint | None:
+        """Return the address to tell a client that came by `listener`; None where this broker has no such listener."""
+        if not self.listeners:
             return self
+        if listener not in self.listeners:
+            return None
         host, port = self.listeners[listener]
         return replace(self, host=host, port=port)
 
@@ -86,8 +88,8 @@ class ClusterState:
         return state.partitions[index] if state is not None and 0 <= index < len(state.partitions) else None
 
     def reached_by(self, listener: str) -> list[BrokerEndpoint]:
-        """Return every broker at the address to tell a client that came by `listener`."""
-        return [broker.by(listener) for broker in self.brokers.values()]
+        """Return the brokers that have a listener, each at the address to tell a client that came by it."""
+        return [reached for broker in self.brokers.values() if (reached := broker.by(listener)) is not None]
 
     def with_topic(self, topic: TopicState) -> ClusterState:
         """Return the state with `topic` added or replaced."""

@@ -156,9 +156,10 @@ class Cluster:
         metadata = self.brokers[1].node.member
         for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             metadata.auto_create(topic)
-        created = metadata.published()
-        if created is not None:
-            await created
+        for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            created = metadata.auto_created(topic)
+            if created is not None:
+                await created
 
     def stop(self) -> None:
         """Stop all brokers that run; does nothing the second time."""

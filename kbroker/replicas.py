@@ -152,6 +152,10 @@ class Partition:
         """
         raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
+    def copied(self, offset: int) -> Awaitable[None] | None:
+        """Return what is done once every replica that may lead next has all below an offset; None: it has."""
+        return None if self.log.high_watermark >= offset else self.committed(offset)
+
     def poke(self) -> None:
         """Tell everyone who waits."""
         for waiter in tuple(self.waiters):

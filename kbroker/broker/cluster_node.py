@@ -348,7 +348,8 @@ class ClusterNode(Node):
         )
 
     def _follow(self, old: ClusterState, new: ClusterState) -> None:
-        """Let changed configs reach the parts, and the groups hear of topics that are gone."""
+        """Let changed configs reach the parts, another controller who asks it, and deleted topics the groups."""
+        self.replica_manager.controller_changed()
         if self._dynamic_configs.follow(old, new):
             self.controller.configure(controller_config(self.config))
         if old.topics is new.topics:

@@ -43,6 +43,10 @@ class CoordinatorLog:
         leader = self._replicas.leader(self._topic, partition)
         return None if leader.log.high_watermark >= offset else leader.committed(offset)
 
+    def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
+        """Return None when whoever may be elected next has everything below `offset`; else what to await."""
+        return self._replicas.leader(self._topic, partition).copied(offset)
+
     def read(self, partition: int) -> Iterator[memoryview]:
         """Yield the partition's batches from its start to its end, in chunks.
 

@@ -20,7 +20,8 @@ Listener = Callable[[ClusterState, ClusterState], None]
 class ClusterMetadata(TopicPlans, ABC):
     """The cluster's state as this broker knows it, and the way to change it.
 
-    What changes it may return before the change is in effect: `published` tells when it is.
+    What changes it is work that ends with what was refused. One node may have decided by then and nobody know it yet:
+    `published` tells when they do.
     """
 
     state: ClusterState
@@ -40,27 +41,31 @@ class ClusterMetadata(TopicPlans, ABC):
 
     @abstractmethod
     def published(self) -> Awaitable[None] | None:
-        """Return what is done once all that was asked for so far is in effect; raises OSError or ApiError, or later."""
+        """Return what is done once all that was decided so far is in effect; raises OSError, or later."""
 
     @abstractmethod
     def auto_create(self, name: str) -> None:
         """Create a topic that a client uses, with the broker's defaults or as an internal topic needs it."""
 
     @abstractmethod
-    def put_topics(self, topics: Sequence[TopicState]) -> None:
-        """Store topics that are new or have grown."""
+    def auto_created(self, name: str) -> Awaitable[None] | None:
+        """Return what is done once a topic that is being created by `auto_create` is there, or could not be created."""
 
     @abstractmethod
     def put_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = ...) -> Divided[dict[str, ApiError]]:
-        """Create topics that were planned a while ago; return why some were not."""
+        """Create topics that were planned a while ago; return why some were not, or took too long."""
 
     @abstractmethod
-    def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics that exist, with their configs."""
+    def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = ...) -> Divided[dict[str, ApiError]]:
+        """Add the partitions that were planned a while ago; return why some were not, or took too long."""
 
     @abstractmethod
-    def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default) or group."""
+    def delete_in_pieces(self, topic_ids: Iterable[bytes], _timeout_ms: int = ...) -> Divided[dict[bytes, ApiError]]:
+        """Delete topics with their configs; return why some were not, or took too long. What is gone is no matter."""
+
+    @abstractmethod
+    def change_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> Divided[None]:
+        """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default) or group. Raises ApiError."""
 
     @abstractmethod
     def update_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:

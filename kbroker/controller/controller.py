@@ -16,8 +16,9 @@ Stored, on Apache Kafka 3.9's paths:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
@@ -27,7 +28,7 @@ from kbroker.controller.published_state import PublishedState
 from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
 from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.divided import Divided
-from kbroker.protocol.errors import ApiError
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import parse_uuid, uuid_text
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,10 @@ class Controller(PublishedState, ClusterMetadata):
         """Create a topic that a client uses."""
         self.put_topics([self.plan_auto(name)])
 
+    def auto_created(self, name: str) -> Awaitable[None] | None:  # noqa: ARG002 - decisions are published in order
+        """Return what is done once a topic is known to all."""
+        return self.published()
+
     def put_topics(self, topics: Sequence[TopicState]) -> None:
         """Store new or grown topics, then publish them."""
         if not topics:
@@ -116,6 +121,43 @@ class Controller(PublishedState, ClusterMetadata):
                 yield
         self.put_topics(piece)
         return refused
+
+    def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> Divided[dict[str, ApiError]]:
+        """Store and publish growth that was planned a while ago, some at a time; return why some was not.
+
+        Each topic grows from what it is by now: its other partitions may have changed, or it may be another topic.
+        """
+        refused: dict[str, ApiError] = {}
+        piece: list[TopicState] = []
+        partitions = 0
+        for plan in plans:
+            # No yield between this look and the write.
+            known = self.decided.topics.get(plan.name)
+            if known is None or known.topic_id != plan.topic_id:
+                refused[plan.name] = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            count = len(known.partitions)
+            if count >= len(plan.partitions):
+                text = f"Topic already has {count} partition(s)."
+                refused[plan.name] = ApiError(ErrorCode.INVALID_PARTITIONS, text)
+                continue
+            piece.append(replace(known, partitions=known.partitions + plan.partitions[count:]))
+            partitions += len(plan.partitions) - count
+            if len(piece) >= PIECE_TOPICS or partitions >= PIECE_PARTITIONS:
+                self.put_topics(piece)
+                piece, partitions = [], 0
+                yield
+        self.put_topics(piece)
+        return refused
+
+    def delete_in_pieces(self, topic_ids: Iterable[bytes], _timeout_ms: int = 0) -> Divided[dict[bytes, ApiError]]:
+        """Forget some topics at a time; those that another request has deleted meanwhile are gone already."""
+        left = iter(topic_ids)
+        while piece := list(islice(left, PIECE_TOPICS)):
+            known = self.decided.topic_names
+            self.delete_topics([known[topic_id] for topic_id in piece if topic_id in known])
+            yield
+        return {}
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Forget topics that exist, with their configs; their ids are kept until `forget_deleted`."""
@@ -185,6 +227,11 @@ class Controller(PublishedState, ClusterMetadata):
             self.decide(changes, lambda state: state.with_topics(changed))
 
     # --- configs
+
+    def change_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> Divided[None]:
+        """Replace the dynamic configs of something, in one step."""
+        self.set_configs(kind, name, configs)
+        yield from ()
 
     def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default) or group."""

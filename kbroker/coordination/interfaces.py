@@ -48,6 +48,12 @@ class Writer(Protocol):
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
         """Return what to await until the high watermark is at `offset`; None when it is there already."""
 
+    def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
+        """Return what to await until all in-sync replicas have everything below `offset`, however few they are.
+
+        None when they have it already: whoever is elected, but uncleanly, begins with it.
+        """
+
     def read(self, partition: int) -> Iterator[memoryview]:
         """Yield the log from start to end, in chunks of whole batches, also what is not committed yet."""
 

@@ -191,21 +191,22 @@ class Runtime(Generic[S]):
     def _load(self, partition: int, state: _Partition[S]) -> Iterator[None]:
         """Replay the log, then serve; yields every few records. One that fails is begun anew later.
 
-        What the leader before has appended last may be lost until other replicas have it as well: nobody is told of it
-        sooner, and nothing is done upon it.
+        What the leader before has appended last may be lost until all in-sync replicas have it: nobody is told of it
+        sooner, and nothing is done upon it. That is less than the high watermark asks for, which stays where fewer are
+        in sync than min.insync.replicas: what was committed is told then as well, and nothing can be written.
         """
         try:
             end = state.last_end = yield from self._log.replay(partition, state.shard)
-            awaitable = self._writer.committed(partition, end)
+            awaitable = self._writer.copied(partition, end)
             if awaitable is None:
                 self._begin(partition, state)
             else:
                 state.waiter = asyncio.ensure_future(awaitable)
-                state.waiter.add_done_callback(partial(self._on_loaded_committed, partition, state))
+                state.waiter.add_done_callback(partial(self._on_loaded_copied, partition, state))
         except Exception as err:  # noqa: BLE001 - told of below
             self._load_failed(partition, state, err)
 
-    def _on_loaded_committed(self, partition: int, state: _Partition[S], done: asyncio.Future[None]) -> None:
+    def _on_loaded_copied(self, partition: int, state: _Partition[S], done: asyncio.Future[None]) -> None:
         error = None if done.cancelled() else done.exception()  # asked for, also where nobody cares any more
         if done.cancelled() or self._partitions.get(partition) is not state:
             return

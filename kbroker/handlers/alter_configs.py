@@ -43,4 +43,5 @@ def alter_configs(
 def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> Divided[None]:
     yield from check_request(((c.name, c.value) for c in resource.configs), KINDS, resource.resource_type)
     configs = {c.name: c.value or "" for c in resource.configs}
-    change(ctx, resource.resource_type, resource.resource_name, lambda _old: configs, validate_only=validate_only)
+    kind, name = resource.resource_type, resource.resource_name
+    yield from change(ctx, kind, name, lambda _old: configs, validate_only=validate_only)

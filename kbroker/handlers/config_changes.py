@@ -109,7 +109,7 @@ def change(
     compute: Callable[[Mapping[str, str]], dict[str, str]],
     *,
     validate_only: bool,
-) -> None:
+) -> Divided[None]:
     """Compute a resource's new configs from its old ones, check them, and store them unless `validate_only`."""
     config = ctx.services.config
     current = current_configs(ctx, resource_type, name)
@@ -121,4 +121,4 @@ def change(
     else:
         validate_broker(config, configs, per_broker=bool(name))
     if not validate_only and configs != dict(current):
-        ctx.services.controller.set_configs(KINDS[resource_type], name, configs)
+        yield from ctx.services.controller.change_configs(KINDS[resource_type], name, configs)

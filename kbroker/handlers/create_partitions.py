@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 
 from kbroker.cluster_state import TopicState
-from kbroker.controller.controller import PIECE_PARTITIONS, PIECE_TOPICS
 from kbroker.controller.decide import MAX_PARTITIONS_PER_REQUEST
 from kbroker.divided import Divided, each
 from kbroker.handlers.in_effect import in_effect
@@ -35,7 +34,7 @@ def _failed(name: str, code: ErrorCode, message: str | None) -> CreatePartitions
 def create_partitions(
     ctx: RequestContext, request: CreatePartitionsRequest
 ) -> Divided[CreatePartitionsResponse | Awaitable[CreatePartitionsResponse]]:
-    """Check every topic, and store the growth of those that may grow, some at a time."""
+    """Check every topic, then store the growth of those that may grow, some at a time."""
     ctx.services.controller.check_is_controller()
     if len(request.topics) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
@@ -43,30 +42,29 @@ def create_partitions(
     for topic in request.topics:
         seen[topic.name] = seen.get(topic.name, 0) + 1
         yield
-    results = []
+    results: dict[str, CreatePartitionsTopicResult] = {}
     for name, count in seen.items():
         if count > 1:
-            results.append(_failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+            results[name] = _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         yield
     controller = ctx.services.controller
-    left, stored = MAX_PARTITIONS_PER_REQUEST, MAX_PARTITIONS_PER_REQUEST
+    left = MAX_PARTITIONS_PER_REQUEST
     grown: list[TopicState] = []
-    for number, topic in enumerate(request.topics, 1):
+    for topic in request.topics:
         if seen[topic.name] == 1:
             try:
                 plan = controller.plan_growth(topic.name, topic.count, _assignments(topic), left)
             except ApiError as err:
-                results.append(_failed(topic.name, err.code, err.message))
+                results[topic.name] = _failed(topic.name, err.code, err.message)
             else:
                 left -= topic.count - len(controller.decided.topics[topic.name].partitions)
                 grown.append(plan)
-                results.append(CreatePartitionsTopicResult(name=topic.name))
-        if stored - left >= PIECE_PARTITIONS or not number % PIECE_TOPICS:
-            _put(ctx, request, grown)  # before the yield, across which what is planned may become wrong
-            grown, stored = [], left
-            yield
-    _put(ctx, request, grown)
-    return in_effect(ctx, CreatePartitionsResponse(results=results))
+                results[topic.name] = CreatePartitionsTopicResult(name=topic.name)
+        yield
+    if not request.validate_only:
+        refused = yield from controller.grow_in_pieces(grown, request.timeout_ms)
+        results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
+    return in_effect(ctx, CreatePartitionsResponse(results=list(results.values())))
 
 
 def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None:
@@ -75,8 +73,3 @@ def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None
     if len(topic.assignments) > MAX_PARTITIONS_PER_REQUEST:
         return [()] * len(topic.assignments)  # they are refused for their number
     return [assignment.broker_ids for assignment in topic.assignments]
-
-
-def _put(ctx: RequestContext, request: CreatePartitionsRequest, grown: list[TopicState]) -> None:
-    if not request.validate_only:
-        ctx.services.controller.put_topics(grown)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from itertools import islice
 from typing import TypeVar
 
 from kbroker.cluster_state import ClusterState
-from kbroker.controller.controller import PIECE_TOPICS
 from kbroker.divided import Divided, each
 from kbroker.handlers.create_partitions import MAX_TOPICS
 from kbroker.handlers.in_effect import in_effect
@@ -45,21 +43,13 @@ def delete_topics(
     doomed = yield from _found(ctx.services.controller.state, names, ids, results)
     if len(doomed) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
-    yield from _delete(ctx, doomed)
+    refused = yield from ctx.services.controller.delete_in_pieces(doomed, request.timeout_ms)
     for topic_id, name in doomed.items():
-        results.append(_result(name, topic_id, 0, None))
+        why = refused.get(topic_id)
+        code, text = (ErrorCode.NONE, None) if why is None else (why.code, why.message)
+        results.append(_result(name, topic_id, code, text))
         yield
     return in_effect(ctx, DeleteTopicsResponse(responses=results))
-
-
-def _delete(ctx: RequestContext, doomed: Mapping[bytes, str]) -> Divided[None]:
-    """Delete some topics at a time; those that another request has deleted meanwhile are gone already."""
-    controller = ctx.services.controller
-    left = iter(doomed)
-    while piece := list(islice(left, PIECE_TOPICS)):
-        known = controller.decided.topic_names
-        controller.delete_topics([known[topic_id] for topic_id in piece if topic_id in known])
-        yield
 
 
 def _found(

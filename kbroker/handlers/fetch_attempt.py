@@ -299,8 +299,10 @@ class Fetch:
         known = state.partition(state.topic_names.get(topic.topic_id, topic.topic), data.partition_index)
         if known is not None:
             data.current_leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
-            if known.leader in state.brokers:
-                nodes[known.leader] = state.brokers[known.leader].by(self._ctx.listener)
+            leader = state.brokers.get(known.leader)
+            reached = leader.by(self._ctx.listener) if leader is not None else None
+            if reached is not None:
+                nodes[known.leader] = reached
 
     def answer(self, found: Iterable[PartitionData]) -> Divided[FetchResponse]:
         """Return the answer of a long request: what was `found` of each item."""

@@ -53,7 +53,7 @@ def find_coordinator(
         return (yield from _failed(request, ErrorCode.INVALID_REQUEST, None))
     some = request.coordinator_keys or ctx.version < BATCHED_SINCE
     if some and request.key_type != SHARE and not _coordinator(ctx, request.key_type).ensure_topic():
-        created = ctx.services.controller.published()
+        created = ctx.services.controller.auto_created(_topic(request.key_type))
         if created is not None:
             return _find_later(ctx, request, created)
     return (yield from _find_all(ctx, request))
@@ -68,6 +68,10 @@ async def _find_later(
 
 def _coordinator(ctx: RequestContext, key_type: int) -> GroupCoordinator | TransactionCoordinator:
     return ctx.services.groups if key_type == GROUP else ctx.services.transactions
+
+
+def _topic(key_type: int) -> str:
+    return OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
 
 
 def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> Divided[FindCoordinatorResponse]:
@@ -89,7 +93,7 @@ def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> Divided[F
 def _hosted(ctx: RequestContext, key_type: int) -> Divided[None]:
     """Wait until the topic that was just created is hosted: the client comes with its next request at once."""
     if key_type != SHARE:
-        yield from ctx.services.replicas.hosted_of(OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC)
+        yield from ctx.services.replicas.hosted_of(_topic(key_type))
 
 
 def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
@@ -99,13 +103,12 @@ def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
     if key_type == SHARE:
         return nobody
     services = ctx.services
-    topic = OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
     state = services.controller.state
-    partition = state.partition(topic, _coordinator(ctx, key_type).partition_for(key))
-    broker = state.brokers.get(partition.leader) if partition is not None else None
+    partition = state.partition(_topic(key_type), _coordinator(ctx, key_type).partition_for(key))
+    leader = state.brokers.get(partition.leader) if partition is not None else None
+    broker = leader.by(ctx.listener) if leader is not None else None
     if broker is None:
         return nobody
-    broker = broker.by(ctx.listener)
     return Coordinator(key=key, node_id=broker.node_id, host=broker.host, port=broker.port)
 
 

@@ -67,11 +67,12 @@ def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: b
     if kind == BROKER_LOGGER:
         _alter_levels(ctx, resource.resource_name, ops, validate_only)
         return
+    name = resource.resource_name
     if kind == BROKER:
-        change(ctx, kind, resource.resource_name, lambda old: apply_broker_ops(old, ops), validate_only=validate_only)
+        yield from change(ctx, kind, name, lambda old: apply_broker_ops(old, ops), validate_only=validate_only)
         return
     keys = TOPIC_KEYS if kind == TOPIC else GROUP_KEYS
-    change(ctx, kind, resource.resource_name, lambda old: apply_ops(keys, old, ops), validate_only=validate_only)
+    yield from change(ctx, kind, name, lambda old: apply_ops(keys, old, ops), validate_only=validate_only)
 
 
 def _alter_levels(ctx: RequestContext, name: str, ops: list[tuple[str, Op, str | None]], validate_only: bool) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Iterable, Sequence
+from typing import NamedTuple
 
-from kbroker.cluster_state import ClusterState, PartitionState, TopicState
+from kbroker.cluster_state import NO_LEADER, ClusterState, PartitionState, TopicState
 from kbroker.controller.decide import INTERNAL_TOPICS, MAX_PARTITIONS_PER_REQUEST, topic_name_fault
 from kbroker.divided import Divided, each, every
 from kbroker.handlers.first_news import first_news
@@ -33,6 +34,8 @@ TOPIC_OPERATIONS = 0b1101_1111_1000
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 NOT_ASKED = -(2**31)
 _FIRST_ID_VERSION = 12
+_LISTENERS_SINCE = 6
+"""Clients of older versions do not know LISTENER_NOT_FOUND (KafkaApis: errorUnavailableListeners)."""
 
 
 def _on_error(request: MetadataRequest, code: int, _message: str | None) -> Divided[MetadataResponse]:
@@ -55,12 +58,15 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataR
     state = services.controller.state
     absent: list[str] = []
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    reached = state.reached_by(ctx.listener)
+    hidden = frozenset(state.brokers).difference(b.node_id for b in reached)
+    manner = _Manner(operations, hidden, _hidden_code(ctx.version))
     if request.topics is None or (ctx.version == 0 and not request.topics):
-        topics = yield from every(state.topics.values(), lambda topic: _describe(topic, operations))
+        topics = yield from every(state.topics.values(), lambda topic: _describe(topic, manner))
     else:
-        topics = yield from _asked(ctx, request.topics, operations, absent)
+        topics = yield from _asked(ctx, request.topics, manner, absent)
     answer = MetadataResponse(
-        brokers=[MetadataResponseBroker(b.node_id, b.host, b.port, b.rack) for b in state.reached_by(ctx.listener)],
+        brokers=[MetadataResponseBroker(b.node_id, b.host, b.port, b.rack) for b in reached],
         cluster_id=state.cluster_id,
         controller_id=state.controller_id,
         topics=topics,
@@ -74,8 +80,21 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataR
     return answer
 
 
+class _Manner(NamedTuple):
+    """How topics are told to a client."""
+
+    operations: int
+    hidden: frozenset[int]
+    """The live brokers that have no such listener as it came by: they lead nothing that it could reach."""
+    hidden_code: ErrorCode
+
+
+def _hidden_code(version: int) -> ErrorCode:
+    return ErrorCode.LISTENER_NOT_FOUND if version >= _LISTENERS_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
+
+
 def _asked(
-    ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], operations: int, absent: list[str]
+    ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], manner: _Manner, absent: list[str]
 ) -> Divided[list[MetadataResponseTopic]]:
     """Describe the topics asked for: by id if any id is given, else by name; add to `absent` what could be created."""
     names: dict[str, None] = {}
@@ -90,16 +109,16 @@ def _asked(
         yield
     state = ctx.services.controller.state
     if ids:
-        return (yield from _by_id(state, ids, operations))
+        return (yield from _by_id(state, ids, manner))
     answers = []
     for name in names:
         known = state.topics.get(name)
         if known is not None:
-            answers.append((yield from _describe(known, operations)))
+            answers.append((yield from _describe(known, manner)))
         elif topic_name_fault(name) is not None:
-            answers.append(_missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, operations))
+            answers.append(_missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, manner.operations))
         else:
-            answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID, operations))
+            answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID, manner.operations))
             absent.append(name)
         yield
     return answers
@@ -114,14 +133,14 @@ def _check(topic: MetadataRequestTopic, version: int) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
 
 
-def _by_id(state: ClusterState, ids: Iterable[bytes], operations: int) -> Divided[list[MetadataResponseTopic]]:
+def _by_id(state: ClusterState, ids: Iterable[bytes], manner: _Manner) -> Divided[list[MetadataResponseTopic]]:
     answers = []
     for topic_id in ids:
         name = state.topic_names.get(topic_id)
         if name is None:
-            answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, operations))
+            answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, manner.operations))
         else:
-            answers.append((yield from _describe(state.topics[name], operations)))
+            answers.append((yield from _describe(state.topics[name], manner)))
         yield
     return answers
 
@@ -158,10 +177,12 @@ def _missing(code: ErrorCode, name: str | None, topic_id: bytes, operations: int
     )
 
 
-def _describe(topic: TopicState, operations: int) -> Divided[MetadataResponseTopic]:
+def _describe(topic: TopicState, manner: _Manner) -> Divided[MetadataResponseTopic]:
     partitions = []
     for index, state in enumerate(topic.partitions):
         partitions.append(_partition(index, state))
+        if state.leader in manner.hidden:
+            partitions[-1].leader_id, partitions[-1].error_code = NO_LEADER, manner.hidden_code
         yield
     return MetadataResponseTopic(
         error_code=0,
@@ -169,7 +190,7 @@ def _describe(topic: TopicState, operations: int) -> Divided[MetadataResponseTop
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=partitions,
-        topic_authorized_operations=operations,
+        topic_authorized_operations=manner.operations,
     )
 
 

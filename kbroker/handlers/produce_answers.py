@@ -182,6 +182,8 @@ def add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:
             known = state.partition(name, partition.index)
             if known is not None:
                 partition.current_leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
-                if known.leader in state.brokers:
-                    nodes[known.leader] = state.brokers[known.leader].by(ctx.listener)
+                leader = state.brokers.get(known.leader)
+                reached = leader.by(ctx.listener) if leader is not None else None
+                if reached is not None:
+                    nodes[known.leader] = reached
     answer.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in nodes.values()]

@@ -436,11 +436,11 @@ class Fetcher:
     # --- offsets that are out of range
 
     async def _ask_offsets(self, peer: Peer, lost: list[Followed]) -> None:
-        """Find out where the leader's logs begin and end, and go on from there."""
+        """Find out where the leader's logs begin and end, and go on from there; later, where that is not found out."""
         try:
             ends = await self._list_offsets(peer, lost, _LATEST)
             starts = await self._list_offsets(peer, lost, _EARLIEST)
-        except PeerGone:
+        except Exception:
             for followed in lost:
                 followed.way.told_offsets(ErrorCode.NETWORK_EXCEPTION, -1, -1, -1)
                 self._rest(followed)
@@ -464,6 +464,12 @@ class Fetcher:
             self._say(followed, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             if isinstance(error, OSError):
                 partition_log.report_failure(error)
+            self._rest(followed)
+            return
+        except Exception:
+            # It may have been cut or not: where it goes on from is found out anew, and the others are to go on.
+            log.exception("%s: %s is not copied for a while", self._name, followed)
+            followed.way.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._rest(followed)
             return
         if isinstance(step, Ignore):

@@ -6,13 +6,15 @@ touches a log but to find where to begin.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from zlib import crc32
 
 from kbroker.clock import Clock
+from kbroker.log.partition_log import PartitionLog
 from kbroker.peers.interface import Peers
-from kbroker.protocol.errors import ApiError
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetcher import Endpoint, Fetcher, Followed
 from kbroker.replica_manager.quota import ReplicationQuota
@@ -47,6 +49,8 @@ class Fetchers:
         self._met: dict[int, Endpoint] = {}
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._where: dict[Key, tuple[Fetcher, Followed]] = {}
+        self._later: dict[Key, asyncio.TimerHandle] = {}
+        """What could not be begun, and when that is tried again."""
         self._closed = False
 
     def meet(self, broker: int, endpoint: Endpoint) -> None:
@@ -57,17 +61,26 @@ class Fetchers:
         return self._endpoint_of(broker) or self._met.get(broker)
 
     def follow(self, partition: ReplicatedPartition, leader: int) -> None:
-        """Copy a partition from its leader, from the end of its log on; it must not be followed already."""
+        """Copy a partition from its leader, from the end of its log on; it must not be followed already.
+
+        Where its own log cannot be looked at, as with a full table of files, that is tried again until it can
+        (replica.fetch.backoff.ms), or until `remove`.
+        """
+        self._follow(partition, leader, "")
+
+    def _follow(self, partition: ReplicatedPartition, leader: int, said: str) -> None:
+        self._later.pop(partition.key, None)
         if self._closed:
             return
         partition_log = partition.log
         try:
-            last_epoch = partition_log.proven_epochs().latest
-            if last_epoch < 0 and partition_log.log_end_offset > partition_log.high_watermark:
-                # Nothing tells where it parts from the leader's log: only what is committed is known to be the same.
-                partition_log.truncate_to(partition_log.high_watermark, self._clock.now_ms())
-        except (OSError, ApiError) as error:
-            log.error("%s-%d cannot be followed: %s", partition.topic, partition.index, error)
+            last_epoch = self._last_epoch(partition_log)
+        except Exception as error:  # noqa: BLE001 - told of below, and tried again whatever it is
+            if str(error) != said:
+                log.error("%s-%d cannot be followed yet: %r", partition.topic, partition.index, error)
+            again = partial(self._follow, partition, leader, str(error))
+            loop = asyncio.get_running_loop()
+            self._later[partition.key] = loop.call_later(self._config.backoff_ms / 1000, again)
             if isinstance(error, OSError):
                 partition_log.report_failure(error)
             return
@@ -77,8 +90,19 @@ class Fetchers:
         fetcher.add(followed)
         self._where[partition.key] = fetcher, followed
 
+    def _last_epoch(self, partition_log: PartitionLog) -> int:
+        """Return the last epoch of a log that is as far as it may be the leader's; raises OSError or ApiError."""
+        last_epoch = partition_log.proven_epochs().latest
+        if last_epoch < 0 and partition_log.log_end_offset > partition_log.high_watermark:
+            # Nothing tells where it parts from the leader's log: only what is committed is known to be the same.
+            partition_log.truncate_to(partition_log.high_watermark, self._clock.now_ms())
+        return last_epoch
+
     def remove(self, key: Key) -> None:
         """Copy a partition no more."""
+        later = self._later.pop(key, None)
+        if later is not None:
+            later.cancel()
         found = self._where.pop(key, None)
         if found is not None:
             fetcher, followed = found
@@ -87,6 +111,9 @@ class Fetchers:
     def close(self) -> None:
         """Copy nothing more."""
         self._closed = True
+        for each in self._later.values():
+            each.cancel()
+        self._later.clear()
         self._where.clear()
         for fetcher in list(self._fetchers.values()):
             fetcher.close()

@@ -70,6 +70,17 @@ class InSyncChanges:
         if self._sending is None:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
+    def controller_changed(self) -> None:
+        """Take in that somebody else may be the controller: nothing is waited for of the one before.
+
+        It may be frozen, and its connection stand until the request's time is over. What it has done of it or not shows
+        in the partition epochs (Apache Kafka: NodeToControllerRequestThread turns to the new one as well).
+        """
+        endpoint = self._controller_endpoint()
+        if self._peer is not None and endpoint is not None and endpoint != self._endpoint:
+            self._peer.close()
+            self._peer = None
+
     def close(self) -> None:
         """Ask no more."""
         self._closed = True

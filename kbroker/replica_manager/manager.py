@@ -154,6 +154,10 @@ class ReplicaManager:
         self.controller_epoch = controller_epoch
         return ErrorCode.NONE
 
+    def controller_changed(self) -> None:
+        """Take in that somebody else may be the controller now."""
+        self._changes.controller_changed()
+
     def _outdated(self, request: LeaderAndIsrRequest | StopReplicaRequest) -> ErrorCode:
         """Refuse what is left of a request while which a newer controller was heard of."""
         is_older = request.controller_epoch < self.controller_epoch

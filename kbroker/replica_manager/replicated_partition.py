@@ -8,7 +8,7 @@ Never asks anybody: proposals to the controller are handed to `Surroundings.prop
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -112,12 +112,28 @@ class Waits:
         tell(code)
 
 
+def _future() -> tuple[asyncio.Future[None], Tell]:
+    """Return a future, and what to call with its outcome."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(code: ErrorCode) -> None:
+        if future.done():
+            return
+        if code is ErrorCode.NONE:
+            future.set_result(None)
+        else:
+            future.set_exception(ApiError(code))
+
+    return future, tell
+
+
 class ReplicatedPartition(Partition):
     """One partition that this broker has a replica of. `alone` tells that nobody else is assigned to it."""
 
     __slots__ = (
         "_around",
         "acks",
+        "copies",
         "deletions",
         "end_waiters",
         "is_throttled_follower",
@@ -136,6 +152,8 @@ class ReplicatedPartition(Partition):
         self.leadership = Leadership(around.node_id)
         self.acks = Waits()
         """Who waits for the high watermark."""
+        self.copies = Waits()
+        """Who waits until all in-sync replicas have something, even where those are too few for the high watermark."""
         self.deletions = Waits()
         """Who waits for the low watermark."""
         self.end_waiters: set[Waiter] = set()
@@ -225,6 +243,7 @@ class ReplicatedPartition(Partition):
             waiter.poke()
         if not self.leading:
             self.acks.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.copies.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.deletions.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # --- as leader
@@ -289,6 +308,13 @@ class ReplicatedPartition(Partition):
                 waiter.poke()
         if self.acks:
             self.acks.tell(log.high_watermark, self._verdict)
+        if self.copies:
+            self.copies.tell(self._copied(), lambda _offset: ErrorCode.NONE)
+
+    def _copied(self) -> int:
+        around = self._around
+        end = self.log.log_end_offset
+        return self.leadership.copied(end, around.now_ms(), around.max_lag_ms, around.live_brokers())
 
     def _verdict(self, required_offset: int) -> ErrorCode:
         verdict = self.leadership.verdict(required_offset, self.log.high_watermark, self.min_isr)
@@ -306,19 +332,25 @@ class ReplicatedPartition(Partition):
 
     def committed(self, offset: int) -> asyncio.Future[None]:
         """Return what is done once everything below `offset` is committed; ApiError where that will not be here."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def tell(code: ErrorCode) -> None:
-            if future.done():
-                return
-            if code is ErrorCode.NONE:
-                future.set_result(None)
-            else:
-                future.set_exception(ApiError(code))
-
+        future, tell = _future()
         wait = self.when_committed(offset, tell)
         if wait is not None:
             future.add_done_callback(lambda _future: self.acks.give_up(wait))
+        return future
+
+    def copied(self, offset: int) -> Awaitable[None] | None:
+        """Return what is done once whoever may be elected cleanly has everything below `offset`; None: it has.
+
+        With fewer in sync than min.insync.replicas that holds though the high watermark stays. ApiError where it will
+        not be here.
+        """
+        if not self.leading:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self._copied() >= offset:
+            return None
+        future, tell = _future()
+        wait = self.copies.add(offset, tell)
+        future.add_done_callback(lambda _future: self.copies.give_up(wait))
         return future
 
     def readable_followers(self, offset: int) -> list[Readable]:

@@ -229,13 +229,15 @@ class Leadership:
     def high_watermark(
         self, end_offset: int, now_ms: int, max_lag_ms: int, min_isr: int, live: Container[int]
     ) -> int | None:
-        """Return how far the high watermark may go; None: it stays where it is, as too few are in sync.
+        """Return how far the high watermark may go; None: it stays where it is, as too few are in sync."""
+        return self.copied(end_offset, now_ms, max_lag_ms, live) if self.enough(min_isr) else None
+
+    def copied(self, end_offset: int, now_ms: int, max_lag_ms: int, live: Container[int]) -> int:
+        """Return before which offset all is on every replica that may be elected cleanly, however few these are.
 
         It waits for all who may be in sync, and for who is about to be: otherwise one that is close behind would never
         get in.
         """
-        if not self.enough(min_isr):
-            return None
         lowest, maximal = end_offset, self.maximal_isr
         for replica, follower in self._followers.items():
             if follower.end_offset < lowest and (

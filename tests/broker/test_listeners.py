@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ from kafka import KafkaAdminClient
 from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Broker
 from kbroker.broker import base_node
+from kbroker.cluster_state import BrokerEndpoint, PartitionState, TopicState
 from kbroker.network import server
 from kbroker.network.address_in_use import process_on
-from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
@@ -68,6 +72,35 @@ def test_a_listener_without_a_host_serves_both_families_and_tells_the_machines_n
             with WireClient(f"{host}:{port}") as client:
                 (told,) = client.ask(MetadataRequest(topics=[]), 12).brokers
                 assert (told.host, told.port) == ("localhost", port)
+
+
+def test_a_broker_without_the_listener_is_left_out_and_leads_nothing_there():
+    """As Apache Kafka has it (ZkMetadataCache): whoever was told another listener's address could not use it."""
+    elsewhere = BrokerEndpoint(2, "inside", 1, listeners={"INSIDE": ("inside", 1)})
+    topic = TopicState("led elsewhere", bytes(15) + b"t", (PartitionState((2,), (2,), 2, 0),))
+
+    with Broker(SETTINGS) as running:
+
+        async def meet():
+            running.node.controller.decide(
+                [], lambda state: replace(state.with_topic(topic), brokers={**state.brokers, 2: elsewhere})
+            )
+
+        asyncio.run_coroutine_threadsafe(meet(), running.node.failed.get_loop()).result(30)
+        found = {}
+        for name, port in zip(("PLAINTEXT", "INSIDE"), ports(running), strict=False):
+            with WireClient(f"127.0.0.1:{port}") as client:
+                for version in (5, 6):
+                    answer = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=topic.name)]), version)
+                    ((partition,),) = (each.partitions for each in answer.topics)
+                    brokers = {each.node_id: each.host for each in answer.brokers}
+                    found[name, version] = sorted(brokers), partition.leader_id, partition.error_code
+    assert found == {
+        ("PLAINTEXT", 5): ([1], -1, ErrorCode.LEADER_NOT_AVAILABLE),
+        ("PLAINTEXT", 6): ([1], -1, ErrorCode.LISTENER_NOT_FOUND),
+        ("INSIDE", 5): ([1, 2], 2, ErrorCode.NONE),
+        ("INSIDE", 6): ([1, 2], 2, ErrorCode.NONE),
+    }
 
 
 def test_a_client_of_ipv4_is_known_by_its_own_address():

@@ -16,6 +16,7 @@ from kbroker.controller.embedded_store import EmbeddedStore
 from kbroker.controller.internal_topics import InternalTopic
 from kbroker.controller.store_interface import Put
 from kbroker.controller.topic_plans import TopicDefaults
+from kbroker.divided import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 from tests.tries import tries
 
@@ -51,6 +52,25 @@ def test_topics_survive_a_restart(directory):
     assert after.topic_names == before.topic_names
     assert len(after.topics["a"].partitions) == 4
     assert dict(after.topics["a"].configs) == {"retention.ms": "5"}
+
+
+def test_topics_grow_from_what_they_are_when_it_is_their_turn(directory):
+    controller = controller_in(directory)
+    controller.put_topics([controller.plan_topic(name, 1, 1) for name in ("a", "b", "c", "d")])
+    plans = [controller.plan_growth(name, 3, None) for name in ("a", "b", "c", "d")]
+    controller.lose_replicas(1, [("a", 0)])
+    controller.put_topics([controller.plan_growth("b", 3, None)])
+    controller.delete_topics(["c", "d"])
+    controller.put_topics([controller.plan_topic("d", 1, 1)])
+    refused = whole(controller.grow_in_pieces(plans))
+    assert {name: error.code for name, error in refused.items()} == {
+        "b": ErrorCode.INVALID_PARTITIONS,
+        "c": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "d": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    topics = controller.state.topics
+    assert [each.leader for each in topics["a"].partitions] == [-1, 1, 1], "what has changed meanwhile stays"
+    assert (len(topics["b"].partitions), len(topics["d"].partitions)) == (3, 1)
 
 
 def test_a_deleted_topic_is_gone_with_its_configs_and_its_id(directory):

@@ -263,6 +263,21 @@ def test_nobody_is_told_of_what_may_still_be_lost() -> None:
     asyncio.run(scenario())
 
 
+def test_what_all_in_sync_replicas_have_is_told_though_they_are_too_few_to_write() -> None:
+    async def scenario() -> None:
+        writer = uncommitted(b"a", b"b")
+        writer.copied_to = 2
+        writer.fail = ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        world = World(writer)
+        shard = world.lead()
+        assert world.read() == 2
+        assert world.write(b"c")[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert [key for _, _, key, _ in shard.seen] == [b"a", b"b"]
+        world.runtime.close()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("ending", ["resign", "close"])
 def test_leadership_that_goes_before_all_is_committed(ending: str) -> None:
     async def scenario() -> None:

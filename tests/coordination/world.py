@@ -30,6 +30,8 @@ class FakeWriter:
         self.batches: list[bytes] = []
         self.end = 0
         self.high_watermark = 0
+        self.copied_to = 0
+        """What all in-sync replicas have, where those are too few for the high watermark."""
         self.lag = False
         self.fail: BaseException | None = None
         self.waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -63,6 +65,11 @@ class FakeWriter:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiters.append((offset, future))
         return future
+
+    def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
+        if offset <= self.copied_to:
+            return None
+        return self.committed(partition, offset)
 
     def commit_to(self, offset: int) -> None:
         self.high_watermark = offset

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kbroker.log.leader_epochs import LeaderEpochCache
+from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.alter_partition import AlterPartitionRequest
 from kbroker.protocol.messages.fetch import FetchRequest
@@ -19,6 +23,7 @@ from kbroker.protocol.messages.produce import (
     TopicProduceData,
 )
 from kbroker.protocol.records import iter_batches, read_records
+from kbroker.replica_manager.fetcher import Fetcher
 from tests.replica_manager.cluster import CONFIG, CONTROLLER, Cluster, as_of, batch
 from tests.replica_manager.virtual_time import run
 
@@ -231,6 +236,30 @@ def test_too_few_in_sync_after_the_append(play: Callable[..., None]) -> None:
         # Both are back before enough were in sync again, or one of them was.
         assert answer.error_code in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         assert cluster.nodes[1].partition().log.high_watermark == 1
+
+    play(test, min_isr=2)
+
+
+def test_what_the_only_one_in_sync_has_is_copied_though_it_is_not_committed(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create(replicas=(1, 2))
+        for each in ("one", "two"):
+            assert (await cluster.produce(each.encode())).error_code == 0
+        cluster.network.cut.add(("broker2", "broker1"))
+        cluster.network.change()
+        assert (await cluster.produce(b"three", acks=1)).error_code == 0
+        leader = cluster.nodes[1].partition()
+        waiting = leader.copied(3)
+        assert waiting is not None
+        future = asyncio.ensure_future(waiting)
+        await asyncio.sleep(CONFIG.lag_max_ms / 2000)
+        assert not future.done(), "another one may be elected that has it not"
+        await future
+        assert cluster.in_sync() == {1}
+        assert leader.log.high_watermark == 2
+        assert leader.copied(3) is None
+        assert leader.copied(4) is not None
+        assert len(leader.copies) <= 1
 
     play(test, min_isr=2)
 
@@ -536,6 +565,58 @@ def test_one_partition_that_fails_stops_no_other(play: Callable[..., None], monk
 
 def _only(broken: object, fails: Callable[..., None], else_: Callable[..., None]) -> Callable[..., None]:
     return lambda self, *args: fails(*args) if self is broken else else_(self, *args)
+
+
+def test_a_replica_whose_own_log_cannot_be_looked_at_is_copied_once_it_can(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, failed = PartitionLog.proven_epochs, []
+
+    def proven_epochs(log: PartitionLog) -> LeaderEpochCache:
+        if f"{os.sep}2{os.sep}" in log.directory and len(failed) < 3:
+            failed.append(log)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return plain(log)
+
+    async def test(cluster: Cluster) -> None:
+        monkeypatch.setattr(PartitionLog, "proven_epochs", proven_epochs)
+        await cluster.create()
+        assert (await cluster.produce(b"one")).error_code == 0
+        await cluster.until(lambda: len(failed) == 3)
+        await cluster.until(cluster.are_equal)
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
+        assert values(cluster.contents(2)) == [b"one"]
+
+    play(test)
+
+
+@pytest.mark.parametrize("where", [(Fetcher, "_list_offsets"), (PartitionLog, "truncate_fully")])
+def test_what_fails_on_the_way_to_the_leaders_offsets_is_tried_again(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
+) -> None:
+    failed = []
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create(replicas=(1, 2))
+        for each in range(5):
+            await cluster.produce(b"%d" % each)
+        await cluster.delete_records(3)
+        plain = getattr(*where)
+
+        def fail_once(*args: Any) -> Any:
+            if not failed:
+                failed.append(args)
+                raise ValueError("what nobody has thought of")
+            return plain(*args)
+
+        monkeypatch.setattr(*where, fail_once)
+        cluster.partitions["t", 0].replicas = (1, 2, 3)
+        cluster.elect(("t", 0), keep=True)
+        await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
+        assert failed
+        assert cluster.nodes[3].partition().log.log_start_offset == 3
+
+    play(test)
 
 
 def test_a_follower_serves_consumers_that_may_read_from_it(play: Callable[..., None]) -> None:

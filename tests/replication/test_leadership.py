@@ -51,6 +51,18 @@ def test_the_high_watermark_stays_while_too_few_are_in_sync() -> None:
     assert mark(leadership, 12, min_isr=2) == 12  # there is no second replica to wait for
 
 
+def test_what_all_in_sync_have_is_known_however_few_they_are() -> None:
+    leadership = leading(isr=(1, 2))
+    assert leadership.copied(12, 0, LAG, ALL) == -1
+    leadership.fetched(2, 11, 0, 12, 1)
+    assert (mark(leadership, 12, min_isr=3), leadership.copied(12, 1, LAG, ALL)) == (None, 11)
+    proposed = leadership.to_let_out(12, 3 * LAG, LAG)
+    assert proposed is not None
+    assert leadership.copied(12, 3 * LAG, LAG, ALL) == 11, "until the controller has agreed"
+    leadership.granted(proposed, Granted(5, 8, frozenset((1,))))
+    assert (mark(leadership, 12, 3 * LAG, min_isr=2), leadership.copied(12, 3 * LAG, LAG, ALL)) == (None, 12)
+
+
 def test_who_is_let_in_has_the_high_watermark_and_the_start_of_the_epoch() -> None:
     leadership = leading(isr=(1,), end=10)
     leadership.fetched(2, 9, 0, 12, 1)

@@ -51,6 +51,8 @@ class Log:
         self.waiters.append(future)
         return future
 
+    copied = committed
+
     def commit(self) -> None:
         self.lag = False
         for future in self.waiters:

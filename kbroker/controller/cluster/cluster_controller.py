@@ -33,8 +33,8 @@ from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree, 
 from kbroker.controller.cluster.outgoing import Leaderships, Outgoing, Stops
 from kbroker.controller.cluster.takeover import take_over
 from kbroker.controller.cluster.term import Term
-from kbroker.controller.tree.znode import Delete, Denied, MetadataTree, Refused, Session, Unreachable
-from kbroker.controller.znodes import CONTROLLER, Unreadable
+from kbroker.controller.tree.znode import Check, Delete, Denied, MetadataTree, Refused, Session, Unreachable
+from kbroker.controller.znodes import CONTROLLER, CONTROLLER_EPOCH, Unreadable
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -251,11 +251,26 @@ class ClusterController:
         if found is not None:
             if not is_own:
                 return True
-            await self._steady.commit(Delete(CONTROLLER))  # of a term that ended otherwise than by its session
+            await self._take_away()
         tree = await claim(self._steady, self.node_id, self._clock.now_ms())
         if tree is not None:
             await self._begin(tree)
         return False
+
+    async def _take_away(self) -> None:
+        """Remove /controller of a term that ended otherwise than by its session, and never that of a later one.
+
+        Every election changes the epoch with it, so whoever is elected from here on is not hit (KIP-237), not even by a
+        second try whose first had been made.
+        """
+        epoch = await self._steady.get(CONTROLLER_EPOCH)
+        found = await self._steady.get(CONTROLLER)
+        if epoch is None or found is None or found.stat.owner != self._steady.session_id:
+            return
+        try:
+            await self._steady.commit(Check(CONTROLLER_EPOCH, epoch.stat.version), Delete(CONTROLLER))
+        except Refused:
+            log.info("Somebody else is the controller already")
 
     async def _begin(self, tree: FencedTree) -> None:
         """Begin a term; if that is not possible, let somebody else try."""

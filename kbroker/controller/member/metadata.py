@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.controller.cluster_metadata import ClusterMetadata, Listener
@@ -30,12 +30,16 @@ from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
 log = logging.getLogger(__name__)
 
 PATIENCE_MS = 30_000
-"""How long a change may take whose request names no time."""
+"""How long what nobody gave a time may take."""
 AT_ONCE = 20
-"""Topics that are written at a time."""
+"""Topics of one request that are written at a time."""
+_BEGUN_AT_ONCE = 100
+"""Changes that are begun in one turn of the loop."""
 _FOLLOWED = ("topics", "brokers")
 _NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
 Holds = Callable[[TopicState | None], bool]
+_T = TypeVar("_T")
+_K = TypeVar("_K", str, bytes)
 
 
 class MemberMetadata(ClusterMetadata):
@@ -56,8 +60,8 @@ class MemberMetadata(ClusterMetadata):
         brokers = dict(configs.all("brokers"))
         self.state = self.decided = ClusterState(cluster_id, broker_configs=brokers, features=_NO_FEATURES)
         self._listeners: list[Listener] = []
-        self._asked: set[asyncio.Task[ApiError | None]] = set()
-        self._creating: set[str] = set()
+        self._asked: set[asyncio.Task[Any]] = set()
+        self._creating: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, int] = {}
         """What is waited for before anybody is told what there is."""
         self._untold: dict[str, int] = {}
@@ -244,20 +248,20 @@ class MemberMetadata(ClusterMetadata):
         return tuple(PartitionState(each, each, each[0], 0) for each in placed)
 
     def published(self) -> Awaitable[None] | None:
-        return self._all_done(tuple(self._asked)) if self._asked else None
+        """Nothing is decided here: what a request has asked for is done when its work is."""
+        return None
 
-    async def _all_done(self, tasks: Sequence[asyncio.Task[ApiError | None]]) -> None:
-        await asyncio.wait(tasks)
-        for task in tasks:
-            error = task.result()
-            if error is not None:
-                raise error
-
-    def _ask(self, change: Coroutine[Any, Any, ApiError | None]) -> None:
-        """Have a change made; `published` waits for it."""
-        task = asyncio.get_running_loop().create_task(_outcome(change))
+    def _ask(self, change: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Have a change made, whether or not anybody waits for it."""
+        task = asyncio.get_running_loop().create_task(change)
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
+        return task
+
+    def _asking(self, change: Coroutine[Any, Any, _T]) -> Divided[_T]:
+        """Have a change made, and return a request's work that waits for it."""
+        # What a request's work yields is awaited by who runs it.
+        return cast("Divided[_T]", _awaited(asyncio.shield(self._ask(change))))
 
     def auto_create(self, name: str) -> None:
         """Create a topic that a client uses. What hinders it is logged: the client asks again."""
@@ -268,17 +272,19 @@ class MemberMetadata(ClusterMetadata):
         except ApiError as error:
             self._say_hindered(name, error)
             return
-        self._creating.add(name)
-        self._ask(self._auto_create(plan))
+        self._creating[name] = self._ask(self._auto_create(plan))
 
-    async def _auto_create(self, plan: TopicState) -> ApiError | None:
+    async def _auto_create(self, plan: TopicState) -> None:
         try:
-            error = await _outcome(self._create(plan, PATIENCE_MS))
+            error = await _outcome(self._create(plan, PATIENCE_MS, asyncio.Semaphore()))
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 self._say_hindered(plan.name, error)
         finally:
-            self._creating.discard(plan.name)
-        return None
+            self._creating.pop(plan.name, None)
+
+    def auto_created(self, name: str) -> Awaitable[None] | None:
+        task = self._creating.get(name)
+        return None if task is None else asyncio.shield(task)
 
     def _say_hindered(self, name: str, error: ApiError) -> None:
         """Log why a topic is not created yet: clients ask every second, and are told nothing new."""
@@ -289,48 +295,45 @@ class MemberMetadata(ClusterMetadata):
     def put_in_pieces(
         self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS
     ) -> Divided[dict[str, ApiError]]:
-        # What a request's work yields is awaited by who runs it.
-        return cast("Divided[dict[str, ApiError]]", self._create_all(plans, _timeout_ms))
-
-    def _create_all(
-        self, plans: Sequence[TopicState], timeout_ms: int
-    ) -> Generator[Any, dict[str, ApiError], dict[str, ApiError]]:
-        return (yield self._created(plans, timeout_ms)) if plans else {}
-
-    async def _created(self, plans: Sequence[TopicState], timeout_ms: int) -> dict[str, ApiError]:
         turns = asyncio.Semaphore(AT_ONCE)
-        made = await asyncio.gather(*(_outcome(self._create(plan, timeout_ms, turns)) for plan in plans))
-        return {plan.name: error for plan, error in zip(plans, made, strict=True) if error is not None}
+        return self._asking(_all((plan.name, self._create(plan, _timeout_ms, turns)) for plan in plans))
 
-    async def _create(
-        self, plan: TopicState, timeout_ms: float, turns: asyncio.Semaphore | None = None
-    ) -> ApiError | None:
-        async with turns or asyncio.Semaphore():
+    async def _create(self, plan: TopicState, timeout_ms: float, turns: asyncio.Semaphore) -> ApiError | None:
+        async with turns:
             await create_topic(self._tree, plan)
         return await self._until(plan.name, _led(len(plan.partitions)), timeout_ms)
 
-    def put_topics(self, topics: Sequence[TopicState]) -> None:
-        for topic in topics:
-            self._ask(self._grow(topic))
+    def grow_in_pieces(
+        self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS
+    ) -> Divided[dict[str, ApiError]]:
+        turns = asyncio.Semaphore(AT_ONCE)
+        return self._asking(_all((plan.name, self._grow(plan, _timeout_ms, turns)) for plan in plans))
 
-    async def _grow(self, plan: TopicState) -> ApiError | None:
-        await grow_topic(self._tree, plan)
-        return await self._until(plan.name, _led(len(plan.partitions)), PATIENCE_MS)
+    async def _grow(self, plan: TopicState, timeout_ms: float, turns: asyncio.Semaphore) -> ApiError | None:
+        async with turns:
+            await grow_topic(self._tree, plan)
+        return await self._until(plan.name, _led(len(plan.partitions)), timeout_ms)
 
-    def delete_topics(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._ask(self._delete(name))
+    def delete_in_pieces(
+        self, topic_ids: Iterable[bytes], _timeout_ms: int = PATIENCE_MS
+    ) -> Divided[dict[bytes, ApiError]]:
+        turns = asyncio.Semaphore(AT_ONCE)
+        return self._asking(_all((each, self._delete(each, _timeout_ms, turns)) for each in topic_ids))
 
-    async def _delete(self, name: str) -> ApiError | None:
-        known = self.state.topics.get(name)
-        await delete_topic(self._tree, name)
-        gone = known.topic_id if known is not None else b""
-        return await self._until(name, lambda topic: topic is None or topic.topic_id != gone, PATIENCE_MS)
+    async def _delete(self, topic_id: bytes, timeout_ms: float, turns: asyncio.Semaphore) -> ApiError | None:
+        async with turns:
+            name = self.state.topic_names.get(topic_id)
+            if name is None:
+                return None  # another request has deleted it meanwhile
+            await delete_topic(self._tree, name)
+        return await self._until(name, lambda topic: topic is None or topic.topic_id != topic_id, timeout_ms)
 
-    def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+    def change_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> Divided[None]:
         if kind not in _FOLLOWED:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"This cluster keeps no configs of {kind}.")
-        self._ask(self._set_configs(kind, name, dict(configs)))
+        error = yield from self._asking(_outcome(self._set_configs(kind, name, dict(configs))))
+        if error is not None:
+            raise error
 
     async def _set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         controller = await self._tree.get(CONTROLLER)
@@ -368,6 +371,24 @@ def _led(count: int) -> Holds:
         return topic is not None and sum(each.leader >= 0 for each in topic.partitions) >= count
 
     return holds
+
+
+def _awaited(what: Awaitable[_T]) -> Generator[Awaitable[_T], _T, _T]:
+    return (yield what)
+
+
+async def _all(changes: Iterable[tuple[_K, Coroutine[Any, Any, ApiError | None]]]) -> dict[_K, ApiError]:
+    """Have changes made side by side; return what clients are told of those that were not."""
+    tasks: dict[_K, asyncio.Task[ApiError | None]] = {}
+    try:
+        for number, (key, change) in enumerate(changes, 1):
+            tasks[key] = asyncio.get_running_loop().create_task(_outcome(change))
+            if not number % _BEGUN_AT_ONCE:
+                await asyncio.sleep(0)
+        return {key: error for key, task in tasks.items() if (error := await task) is not None}
+    finally:
+        for task in tasks.values():
+            task.cancel()
 
 
 async def _outcome(change: Coroutine[Any, Any, ApiError | None]) -> ApiError | None:

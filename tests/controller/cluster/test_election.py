@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from kbroker.controller.cluster.brokers import open_channel
 from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree, SteadyTree, claim
 from kbroker.controller.tree.memory import MemoryEnsemble
-from kbroker.controller.tree.znode import Check, Create, Delete, SessionExpired, SetData
+from kbroker.controller.tree.znode import (
+    Change,
+    Check,
+    Create,
+    Delete,
+    Done,
+    SessionExpired,
+    SetData,
+    Unreachable,
+)
 from kbroker.controller.znodes import CONTROLLER, CONTROLLER_EPOCH, ControllerNode, Features, read
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -268,6 +278,31 @@ def test_what_a_term_of_this_session_has_left_is_taken_away() -> None:
         assert world.active.controller.epoch == 2
 
     in_world(scenario, 1)
+
+
+def test_what_is_taken_away_is_never_a_later_controllers_znode() -> None:
+    async def scenario(world: World) -> None:
+        tree, lost = world.nodes[1].tree, []
+        plain = tree.commit
+
+        async def commit(changes: Sequence[Change]) -> list[Done]:
+            done = await plain(changes)
+            if Delete(CONTROLLER) in changes and not lost:
+                lost.append(changes)
+                await until(lambda: world.nodes[2].controller.is_active)
+                raise Unreachable("the answer was lost")
+            return done
+
+        tree.commit = commit  # type: ignore[method-assign]
+        controller = world.active.controller
+        controller.expired()
+        controller.renewed()
+        await until(lambda: bool(lost))
+        await world.settle()
+        assert (world.active.number, world.controller_epoch()) == (2, 2)
+        assert not controller.is_active
+
+    in_world(scenario, 1, 2)
 
 
 def test_a_closed_controller_does_nothing_and_another_is_elected() -> None:

@@ -24,15 +24,22 @@ def run(scenario, count=1):
     asyncio.run(inside())
 
 
-async def created(member, *plans, timeout_ms=PATIENCE_S * 1000):
-    """Run the work of creating topics as the dispatcher does: what it yields is awaited."""
-    work = member.metadata.put_in_pieces(plans, timeout_ms)
+async def done(work):
+    """Run a request's work as the dispatcher does: what it yields is awaited."""
     try:
         waiting = next(work)
         while True:
             waiting = work.send(await waiting)
     except StopIteration as end:
         return end.value
+
+
+async def created(member, *plans, timeout_ms=PATIENCE_S * 1000):
+    return await done(member.metadata.put_in_pieces(plans, timeout_ms))
+
+
+async def set_configs(member, kind, name, configs):
+    await done(member.metadata.change_configs(kind, name, configs))
 
 
 def test_a_topic_is_created_once_all_its_partitions_are_led():
@@ -98,13 +105,13 @@ def test_a_topic_grows_by_what_is_new_alone():
         await written(member, znodes.topic_path("t"))
         before = await member.obey("t")
         await asked
-        member.metadata.put_topics([member.metadata.plan_growth("t", 4, None)])
-        waiting = asyncio.ensure_future(member.metadata.published())
+        waiting = asyncio.ensure_future(
+            done(member.metadata.grow_in_pieces([member.metadata.plan_growth("t", 4, None)]))
+        )
         await written(member, znodes.topic_path("t"), 1)
         assert not waiting.done()
         after = await member.obey("t")
-        await waiting
-        assert member.metadata.published() is None
+        assert await waiting == {}
         assert {index: after.replicas[index] for index in before.replicas} == before.replicas
         assert len(after.replicas) == 4
         assert after.topic_id == before.topic_id
@@ -120,10 +127,8 @@ def test_a_topic_that_is_being_moved_does_not_grow():
         await asked
         moving = znodes.Assignment(known.replicas, known.topic_id, adding={0: (3,)})
         await member.tree.commit([SetData(znodes.topic_path("t"), moving.encode())])
-        member.metadata.put_topics([member.metadata.plan_growth("t", 2, None)])
-        with pytest.raises(ApiError) as refused:
-            await member.metadata.published()
-        assert refused.value.code == ErrorCode.REASSIGNMENT_IN_PROGRESS
+        refused = await done(member.metadata.grow_in_pieces([member.metadata.plan_growth("t", 2, None)]))
+        assert refused["t"].code == ErrorCode.REASSIGNMENT_IN_PROGRESS
 
     run(scenario)
 
@@ -136,15 +141,66 @@ def test_a_topic_is_deleted_once_this_broker_has_heard_of_it():
         await asked
         with pytest.raises(ApiError, match="collides"):
             member.metadata.check_new_name("t_a")
-        member.metadata.delete_topics(["t.a"])
-        waiting = asyncio.ensure_future(member.metadata.published())
+        waiting = asyncio.ensure_future(done(member.metadata.delete_in_pieces([known.topic_id])))
         await written(member, f"{znodes.DELETE_TOPICS}/t.a")
         assert not waiting.done()
         await gone(member.tree, "t.a")
         doomed = [partition(0, leader=LEADER_DURING_DELETE)]
         await member.tell(UpdateMetadataTopicState(topic_name="t.a", topic_id=known.topic_id, partition_states=doomed))
-        await waiting
+        assert await waiting == {}
         member.metadata.check_new_name("t_a")
+
+    run(scenario)
+
+
+def test_a_request_waits_for_its_own_changes_and_hears_of_their_errors_alone():
+    async def scenario(member):
+        known = {}
+        for name in ("a", "b"):
+            asked = asyncio.create_task(created(member, member.metadata.plan_topic(name, 1, 1)))
+            await written(member, znodes.topic_path(name))
+            known[name] = await member.obey(name)
+            await asked
+        slow = asyncio.ensure_future(done(member.metadata.delete_in_pieces([known["a"].topic_id])))
+        moving = znodes.Assignment(known["b"].replicas, known["b"].topic_id, adding={0: (3,)})
+        await member.tree.commit([SetData(znodes.topic_path("b"), moving.encode())])
+        refused = asyncio.ensure_future(
+            done(member.metadata.grow_in_pieces([member.metadata.plan_growth("b", 2, None)]))
+        )
+        await set_configs(member, "topics", "b", {"retention.ms": "9"})
+        assert not slow.done()
+        assert (await refused)["b"].code == ErrorCode.REASSIGNMENT_IN_PROGRESS
+        assert member.metadata.published() is None
+        assert not slow.done()
+        slow.cancel()
+
+    run(scenario)
+
+
+def test_deletion_and_growth_wait_as_long_as_their_request_says():
+    async def scenario(member):
+        asked = asyncio.create_task(created(member, member.metadata.plan_topic("t", 1, 1)))
+        await written(member, znodes.topic_path("t"))
+        known = await member.obey("t")
+        await asked
+        late = await done(member.metadata.grow_in_pieces([member.metadata.plan_growth("t", 2, None)], 1))
+        assert late["t"].code == ErrorCode.REQUEST_TIMED_OUT
+        node = await member.tree.get(znodes.topic_path("t"))
+        assert len(znodes.read("t", node.data, znodes.Assignment.decode).replicas) == 2, "it is asked for all the same"
+        for timeout_ms in (1, 0, -1):
+            late = await done(member.metadata.delete_in_pieces([known.topic_id, bytes(15) + b"x"], timeout_ms))
+            assert {each: error.code for each, error in late.items()} == {known.topic_id: ErrorCode.REQUEST_TIMED_OUT}
+        assert await member.tree.get(f"{znodes.DELETE_TOPICS}/t") is not None
+
+    run(scenario)
+
+
+def test_a_request_that_nobody_waits_for_any_more_is_done_all_the_same():
+    async def scenario(member):
+        asked = asyncio.create_task(created(member, member.metadata.plan_topic("t", 1, 1)))
+        await asyncio.sleep(0)
+        asked.cancel()
+        await written(member, znodes.topic_path("t"))
 
     run(scenario)
 
@@ -153,11 +209,13 @@ def test_a_coordinators_topic_is_created_once():
     async def scenario(member):
         member.metadata.auto_create("__consumer_offsets")
         member.metadata.auto_create("__consumer_offsets")
-        waiting = asyncio.ensure_future(member.metadata.published())
+        assert member.metadata.auto_created("__transaction_state") is None
+        waiting = asyncio.ensure_future(member.metadata.auto_created("__consumer_offsets"))
         await written(member, znodes.topic_path("__consumer_offsets"))
         known = await member.obey("__consumer_offsets")
         await waiting
         assert len(known.replicas) == 2
+        assert member.metadata.auto_created("__consumer_offsets") is None
 
     run(scenario)
 
@@ -166,7 +224,7 @@ def test_a_coordinators_topic_waits_for_enough_brokers():
     async def scenario(member):
         await member.tell(brokers=(1,))
         member.metadata.auto_create("__consumer_offsets")
-        assert member.metadata.published() is None
+        assert member.metadata.auto_created("__consumer_offsets") is None
 
     run(scenario)
 
@@ -176,8 +234,7 @@ def test_configs_reach_all_members():
         for name, configs in (("", {"log.retention.ms": "7"}), ("2", {"log.cleaner.threads": "2"}), ("", {})):
             heard = []
             other.metadata.subscribe(lambda _old, new, heard=heard: heard.append(new))
-            member.metadata.set_configs("brokers", name, configs)
-            await member.metadata.published()
+            await set_configs(member, "brokers", name, configs)
             assert member.metadata.state.broker_configs.get(name, {}) == configs
             await until(lambda name=name, configs=configs: other.metadata.state.broker_configs.get(name, {}) == configs)
             assert heard
@@ -192,8 +249,7 @@ def test_configs_of_topics():
         await member.obey("t")
         await other.obey("t")
         await asked
-        other.metadata.set_configs("topics", "t", {"retention.ms": "9"})
-        await other.metadata.published()
+        await set_configs(other, "topics", "t", {"retention.ms": "9"})
         await until(lambda: member.metadata.state.topics["t"].configs == {"retention.ms": "9"})
 
     run(scenario, 2)
@@ -202,7 +258,7 @@ def test_configs_of_topics():
 def test_configs_of_what_a_cluster_does_not_keep():
     async def scenario(member):
         with pytest.raises(ApiError):
-            member.metadata.set_configs("groups", "g", {})
+            await set_configs(member, "groups", "g", {})
 
     run(scenario)
 
@@ -210,9 +266,8 @@ def test_configs_of_what_a_cluster_does_not_keep():
 def test_a_change_while_zookeeper_is_away_is_told_as_such():
     async def scenario(member):
         member.tree.cut()
-        member.metadata.set_configs("brokers", "", {"log.retention.ms": "7"})
         with pytest.raises(ApiError) as refused:
-            await member.metadata.published()
+            await set_configs(member, "brokers", "", {"log.retention.ms": "7"})
         assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
 
     run(scenario)
@@ -221,8 +276,7 @@ def test_a_change_while_zookeeper_is_away_is_told_as_such():
 def test_what_changed_while_zookeeper_was_away_is_known_after_it():
     async def scenario(member, other):
         other.tree.cut()
-        member.metadata.set_configs("brokers", "", {"log.retention.ms": "7"})
-        await member.metadata.published()
+        await set_configs(member, "brokers", "", {"log.retention.ms": "7"})
         other.tree.heal()
         await until(lambda: other.metadata.state.broker_configs == {"": {"log.retention.ms": "7"}})
 
