@@ -31,7 +31,7 @@ def test_created_topics_have_leaders_and_replicas(cluster: Cluster, name: str) -
         client.close()
 
 
-def test_what_was_acknowledged_survives_the_leader(cluster: Cluster, name: str) -> None:
+def test_a_killed_leader_takes_nothing_acknowledged_along(cluster: Cluster, name: str) -> None:
     topic = create(cluster, name)
     client = producer(cluster, enable_idempotence=True)
     before, after = numbered("before", 200), numbered("after", 200)
@@ -145,7 +145,7 @@ def test_a_frozen_leader_is_replaced_and_comes_back(cluster: Cluster, name: str)
     assert read_all(cluster, topic) == before + after
 
 
-def test_another_controller_takes_over(cluster: Cluster, name: str) -> None:
+def test_a_killed_controller_is_replaced(cluster: Cluster, name: str) -> None:
     first = create(cluster, f"{name}-first", 3)
     controller = cluster.wait_for_controller()
     cluster.kill(controller)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat_tests.harness.clusters import DEADLINE_S, Cluster
+from compat_tests.harness.disks import Disk
+from compat_tests.harness.network import Network
 
 QUIET: Final[dict[str, Any]] = {
     "retry.backoff.ms": 50,
@@ -23,10 +26,34 @@ QUIET: Final[dict[str, Any]] = {
 }
 
 
-def create(cluster: Cluster, topic: str, partitions: int = 1, *, min_isr: int = 2) -> str:
-    """Create a topic with three replicas and wait until all brokers know its leaders."""
+@dataclass(frozen=True)
+class Frail:
+    """A cluster whose network can be cut, and whose disks can be full, where file systems may be mounted."""
+
+    cluster: Cluster
+    network: Network
+    disks: Mapping[int, Disk]
+
+
+def create(cluster: Cluster, topic: str, partitions: int = 1, *, min_isr: int = 2, **config: Any) -> str:
+    """Create a topic with three replicas and wait until all brokers know its leaders; config keys have "_" for "."."""
+    return _created(cluster, NewTopic(topic, partitions, 3, config=_configs(min_isr, config)))
+
+
+def create_led_by(cluster: Cluster, leader: int, topic: str, *, min_isr: int = 2, **config: Any) -> str:
+    """Create a topic with one partition that a broker leads, and wait until all brokers know that."""
+    replicas = [[leader, *cluster.others(leader)]]
+    return _created(cluster, NewTopic(topic, 1, replica_assignment=replicas, config=_configs(min_isr, config)))
+
+
+def _configs(min_isr: int, config: dict[str, Any]) -> dict[str, str]:
+    return {"min.insync.replicas": str(min_isr), **{key.replace("_", "."): str(each) for key, each in config.items()}}
+
+
+def _created(cluster: Cluster, new: NewTopic) -> str:
+    topic: str = new.topic
+    partitions: int = new.num_partitions
     client = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    new = NewTopic(topic, partitions, 3, config={"min.insync.replicas": str(min_isr)})
     client.create_topics([new], operation_timeout=DEADLINE_S)[topic].result(DEADLINE_S)
 
     def led_everywhere() -> bool:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Self
 
 from compat_tests.clients.common import wait_for
 from compat_tests.harness.brokers import COMMON
+from compat_tests.harness.network import Network
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from compat_tests.wire.client import WireClient
 from kbroker.launcher.plan import make_plan
@@ -238,6 +239,7 @@ class JavaCluster(Cluster):
         zookeeper: ZooKeeper,
         node_ids: Sequence[int] = THREE,
         settings: Mapping[str, str] | None = None,
+        network: Network | None = None,
     ) -> None:
         super().__init__()
         self._zookeeper = zookeeper
@@ -247,6 +249,9 @@ class JavaCluster(Cluster):
             each: Kafka39(libs, directory / f"broker-{each}", zookeeper, {**whole, "node.id": str(each)})
             for each in self.node_ids
         }
+        if network is not None:
+            for node_id, broker in self._brokers.items():
+                broker.own = network.settings(node_id, broker.port)
         self.bootstrap = ""
 
     def start_all(self) -> None:
@@ -296,13 +301,19 @@ class KBrokerCluster(Cluster):
         zookeeper: ZooKeeper,
         node_ids: Sequence[int] = THREE,
         settings: Mapping[str, str] | None = None,
+        network: Network | None = None,
     ) -> None:
         super().__init__()
         self.node_ids = tuple(node_ids)
         whole = {**SETTINGS, **(settings or {})}
         plan = make_plan(directory, len(self.node_ids), ("127.0.0.1", 0), zookeeper.bootstrap, whole)
         brokers = tuple(
-            replace(each, node_id=node_id, directory=directory / f"broker-{node_id}")
+            replace(
+                each,
+                node_id=node_id,
+                directory=directory / f"broker-{node_id}",
+                settings={} if network is None else network.settings(node_id, each.port),
+            )
             for each, node_id in zip(plan.brokers, self.node_ids, strict=True)
         )
         self._plans = {each.node_id: each for each in brokers}
@@ -343,12 +354,17 @@ class MixedCluster(Cluster):
     name = "mixed"
 
     def __init__(
-        self, libs: Path, directory: Path, zookeeper: ZooKeeper, settings: Mapping[str, str] | None = None
+        self,
+        libs: Path,
+        directory: Path,
+        zookeeper: ZooKeeper,
+        settings: Mapping[str, str] | None = None,
+        network: Network | None = None,
     ) -> None:
         super().__init__()
         self.node_ids = THREE
-        self._java = JavaCluster(libs, directory / "java", zookeeper, THREE[:2], settings)
-        self._kbroker = KBrokerCluster(directory / "kbroker", zookeeper, THREE[2:], settings)
+        self._java = JavaCluster(libs, directory / "java", zookeeper, THREE[:2], settings, network)
+        self._kbroker = KBrokerCluster(directory / "kbroker", zookeeper, THREE[2:], settings, network)
         self.bootstrap = ""
 
     def _side(self, node_id: int) -> Cluster:

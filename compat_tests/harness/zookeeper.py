@@ -85,21 +85,28 @@ class Kafka39(BrokerProcess):
     def __init__(
         self, libs: Path, directory: Path, zookeeper: ZooKeeper, settings: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(directory, settings)
+        super().__init__(directory, {"zookeeper.session.timeout.ms": "6000", **(settings or {})})
         self._libs = libs
         self._zookeeper = zookeeper
         self._port = 0
+        self.own: Mapping[str, str] = {}
+        """Settings that count before all others."""
+
+    @property
+    def port(self) -> int:
+        """Where clients reach it; a broker that is started again is where they look for it."""
+        self._port = self._port or free_port()
+        return self._port
 
     def _command(self) -> list[str]:
-        self._port = self._port or free_port()  # a broker that is started again is where clients look for it
         properties = self.directory / "server.properties"
         settings = {
             **{key: value for key, value in self.settings.items() if not key.startswith("share.")},
             "broker.id": self.settings["node.id"],
             "zookeeper.connect": self._zookeeper.bootstrap,
-            "zookeeper.session.timeout.ms": "6000",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "log.dirs": str(self.data_dir),
+            **self.own,
         }
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         return _java(self._libs, "512M", "kafka.Kafka", str(properties))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -38,12 +38,13 @@ _LAST_PORT: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlan:
-    """One broker: `host` and `port` are what it listens on."""
+    """One broker: `host` and `port` are what it listens on, `settings` what it alone is told, before all others."""
 
     node_id: int
     host: str
     port: int
     directory: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def data_dir(self) -> Path:
@@ -118,6 +119,7 @@ def broker_command(program: Sequence[str], plan: ClusterPlan, broker: BrokerPlan
         "zookeeper.connect": zookeeper,
         "broker.id": str(broker.node_id),
         "listeners": f"PLAINTEXT://{joined(broker.host, broker.port)}",
+        **broker.settings,
     }
     command = [*program, "start", "--data-dir", str(broker.data_dir)]
     for key, value in settings.items():

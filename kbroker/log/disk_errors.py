@@ -1,7 +1,7 @@
 """What an error of the disk means: for one log here, for its directory in directories/log_directory.py.
 
 Owns which errors pass of themselves (a full disk, no descriptors left) and which end the use of a directory, and why a
-log takes no more appends.
+log takes no more appends. In a cluster a full disk ends it as well, as in Kafka: others can lead what it held.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 _PASSING: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EINTR}
 )
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _COMPLAIN_EVERY_MS: Final = 10_000
 
 logger = logging.getLogger(__name__)
@@ -22,6 +23,11 @@ logger = logging.getLogger(__name__)
 def passes(error: OSError) -> bool:
     """Whether an error is of the machine or the process, and over once there is room again."""
     return error.errno in _PASSING
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that a disk has no room, or that nobody may use more of it."""
+    return error.errno in _FULL
 
 
 class DiskTrouble:

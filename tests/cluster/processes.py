@@ -1,10 +1,20 @@
-"""Three kbroker processes on a real ZooKeeper, killed, frozen, stopped and cut off, under clients that keep books.
+"""Three kbroker processes on a real ZooKeeper, which are broken in every way, under clients that keep books.
 
     python -m tests.cluster.processes --faults 100 --seed 7
 
-Owns the faults on processes: SIGKILL, SIGSTOP beyond the session's time-out and SIGCONT, an orderly stop, all brokers
-at once, and ZooKeeper stopped and started. What clients must find is in clients.py; at the end the replicas' files are
-equal byte for byte. Every wait has a deadline.
+Owns the faults, on processes, on what lies between them, and on their disks:
+
+    kill, all      SIGKILL of one broker, or of all at once
+    stop           an orderly stop of one
+    freeze         SIGSTOP of one beyond the session's time-out, then SIGCONT
+    ensemble       ZooKeeper is stopped and started
+    cut            nothing passes from one broker to another
+    deaf, mute     nothing passes from the other brokers to one, or from one to the others
+    away           nothing passes between a broker and ZooKeeper, in one direction or in both
+    full           the disk of one broker has no room left: it ends, and is started once there is some
+
+What could not pass for a while arrives late, or the connections are reset. What clients must find is in clients.py; at
+the end the replicas' logs are equal byte for byte. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -14,12 +24,16 @@ import random
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
-from compat_tests.harness.clusters import KBrokerCluster
+from compat_tests.harness.clusters import THREE, Cluster, KBrokerCluster
+from compat_tests.harness.disks import Disk, MayNotMount
+from compat_tests.harness.network import ZOOKEEPER, Network, Way
 from compat_tests.harness.parts import fetch
 from compat_tests.harness.zookeeper import ZooKeeper
-from tests.cluster.clients import Clients
+from tests.cluster.clients import PARTITIONS, Clients
 
 SESSION_S = 2.0
 SETTINGS = {
@@ -30,34 +44,60 @@ SETTINGS = {
     "controlled.shutdown.retry.backoff.ms": "100",
     "log.segment.bytes": str(1 << 20),
 }
-FAULTS = ("kill", "kill", "kill", "freeze", "freeze", "stop", "ensemble", "all")
+OFTEN = ("kill", "kill", "kill", "freeze", "freeze", "stop", "ensemble", "all", "cut", "cut", "deaf", "mute", "away")
+RARELY = ("full", "full")
+"""Where file systems may be mounted."""
+_TOLD = 12
+"""How many faults are named when something is wrong."""
+
+Say = Callable[[str], None]
 
 
 class Processes:
     """One run from one seed."""
 
-    def __init__(self, seed: int, faults: int, directory: Path) -> None:
+    def __init__(self, seed: int, faults: int, directory: Path, kinds: tuple[str, ...] = ()) -> None:
+        """`kinds` are the faults to choose from; without any, all that can be had."""
         self.random = random.Random(seed)
         self.faults = faults
+        self.kinds = kinds
         self.counts: Counter[str] = Counter()
+        self.history: list[str] = []
+        """What was done, and when: for whoever looks for the reason of a failure."""
         self.zookeeper = ZooKeeper(fetch("kafka39"), directory / "zookeeper")
         self.directory = directory
+        self.disks: dict[int, Disk] = {}
 
-    def run(self, say=lambda _text: None) -> str:
-        with self.zookeeper as zookeeper, KBrokerCluster(self.directory, zookeeper, settings=SETTINGS) as cluster:
+    def run(self, say: Say = lambda _text: None) -> str:
+        with ExitStack() as parts:
+            self._mount(parts, say)
+            judged = self._torture(say)
+            logs = self.judge_logs()
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))
+        return f"nothing lost: {counts}; {judged}, {logs} logs equal"
+
+    def _mount(self, parts: ExitStack, say: Say) -> None:
+        try:
+            for node_id in THREE:
+                self.disks[node_id] = parts.enter_context(Disk(self.directory / f"broker-{node_id}" / "data"))
+        except MayNotMount as error:
+            self.disks.clear()
+            say(f"no full disks: {error}")
+        self.kinds = self.kinds or OFTEN + (RARELY if self.disks else ())
+
+    def _torture(self, say: Say) -> str:
+        with (
+            self.zookeeper as zookeeper,
+            Network(zookeeper.bootstrap) as self.network,
+            KBrokerCluster(self.directory, zookeeper, settings=SETTINGS, network=self.network) as cluster,
+        ):
             cluster.wait_until_in_sync()
             clients = Clients(cluster.bootstrap)
             clients.begin()
             try:
-                for number in range(self.faults):
-                    what = self.random.choice(FAULTS)
-                    self.counts[what] += 1
-                    getattr(self, what)(cluster)
-                    if number % 10 == 9:
-                        cluster.mend()
-                        say(f"{number + 1} faults, {sum(map(len, clients.book.acked))} records")
-                cluster.mend()
+                self._break(cluster, clients, say)
             except BaseException:
+                say("\n".join(self.history[-_TOLD:]))
                 for node_id in cluster.node_ids:
                     say(f"--- broker {node_id}, process {cluster.pid(node_id)}:\n{cluster.log_tail(node_id)}")
                 raise
@@ -68,62 +108,132 @@ class Processes:
             judged = clients.judge()
             cluster.wait_until_in_sync()
             time.sleep(2 * SESSION_S)  # followers hear of the last high watermark, and have long had all
-        files = self.judge_files()
-        counts = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))
-        return f"nothing lost: {counts}; {judged}, {files} files equal"
+        return judged
+
+    def _break(self, cluster: Cluster, clients: Clients, say: Say) -> None:
+        for number in range(self.faults):
+            what = self.random.choice(self.kinds)
+            self.counts[what] += 1
+            self.note(what)
+            getattr(self, what)(cluster)
+            if number % 10 == 9:
+                cluster.mend()
+                say(f"{number + 1} faults, {sum(map(len, clients.book.acked))} records")
+        cluster.mend()
+
+    def note(self, what: str) -> None:
+        self.history.append(f"{time.strftime('%H:%M:%S')} {time.monotonic():.3f} {what}")
+
+    def one(self, cluster: Cluster) -> int:
+        broker = self.random.choice(cluster.node_ids)
+        self.note(f"  broker {broker}")
+        return broker
 
     def pause(self) -> None:
         time.sleep(self.random.choice((0, 0.1, 0.5, SESSION_S + 1)))
 
-    def kill(self, cluster) -> None:
-        broker = self.random.choice(cluster.node_ids)
+    # --- processes
+
+    def kill(self, cluster: Cluster) -> None:
+        broker = self.one(cluster)
         cluster.kill(broker)
         self.pause()
         cluster.start(broker)
 
-    def freeze(self, cluster) -> None:
-        broker = self.random.choice(cluster.node_ids)
+    def freeze(self, cluster: Cluster) -> None:
+        broker = self.one(cluster)
         cluster.pause(broker)
         time.sleep(SESSION_S + self.random.random() * 3)
         cluster.resume(broker)
 
-    def stop(self, cluster) -> None:
-        broker = self.random.choice(cluster.node_ids)
+    def stop(self, cluster: Cluster) -> None:
+        broker = self.one(cluster)
         cluster.stop(broker)
         self.pause()
         cluster.start(broker)
 
-    def all(self, cluster) -> None:
+    def all(self, cluster: Cluster) -> None:
         for broker in cluster.node_ids:
             cluster.kill(broker)
         for broker in self.random.sample(cluster.node_ids, len(cluster.node_ids)):
             cluster.start(broker)
 
-    def ensemble(self, _cluster) -> None:
+    def ensemble(self, _cluster: Cluster) -> None:
         self.zookeeper.stop()
         time.sleep(self.random.choice((0.1, SESSION_S + 1)))
         self.zookeeper.start()
 
-    def judge_files(self) -> int:
-        first, *others = sorted(self.directory.glob("broker-*/data"))
+    # --- the network
+
+    def cut(self, cluster: Cluster) -> None:
+        source, target = self.random.sample(cluster.node_ids, 2)
+        self._cut((source, target))
+
+    def deaf(self, cluster: Cluster) -> None:
+        broker = self.one(cluster)
+        self._cut(*((other, broker) for other in cluster.others(broker)))
+
+    def mute(self, cluster: Cluster) -> None:
+        broker = self.one(cluster)
+        self._cut(*((broker, other) for other in cluster.others(broker)))
+
+    def away(self, cluster: Cluster) -> None:
+        broker = self.one(cluster)
+        there, back = (broker, ZOOKEEPER), (ZOOKEEPER, broker)
+        self._cut(*self.random.choice(((there,), (back,), (there, back))))
+
+    def _cut(self, *ways: Way) -> None:
+        """Cut ways for a while; what was to pass meanwhile arrives late, or the connections are reset."""
+        seconds, reset = self.random.choice((0.3, 1, SESSION_S + 1, 3 * SESSION_S)), self.random.random() < 0.5
+        self.note(f"  {', '.join(f'{source} to {target}' for source, target in ways)} for {seconds:g} s")
+        self.network.cut(*ways)
+        time.sleep(seconds)
+        self.note("  reset" if reset else "  healed")
+        self.network.heal(*ways, reset=reset)
+
+    # --- the disk
+
+    def full(self, cluster: Cluster) -> None:
+        broker = self.one(cluster)
+        self.disks[broker].fill()
+        cluster.wait_for(f"the end of {broker}, whose disk is full", lambda: cluster.pid(broker) is None)
+        self.pause()
+        self.disks[broker].make_room()
+        cluster.start(broker)
+
+    # --- the end
+
+    def judge_logs(self) -> int:
+        """Compare the logs of the replicas, whose segments may begin at other offsets."""
         count = 0
-        for path in sorted(first.glob("p*-*/*.log")):
-            for other in others:
-                assert (other / path.relative_to(first)).read_bytes() == path.read_bytes(), f"{path} differs"
-            count += 1
-        assert count >= 6
+        for topic in ("plain", "paired"):
+            for index in range(PARTITIONS):
+                first, *others = [self._log(node_id, f"{topic}-{index}") for node_id in THREE]
+                assert first
+                for number, other in enumerate(others, 2):
+                    assert other == first, f"{topic}-{index} of broker {number} differs: {len(other)} of {len(first)}"
+                count += 1
         return count
+
+    def _log(self, node_id: int, partition: str) -> bytes:
+        directory = self.directory / f"broker-{node_id}" / "data" / partition
+        return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--kinds", default="", help="the faults to choose from, with commas")
+    parser.add_argument("--directory", type=Path, help="a new one, which is kept: the brokers' lines are there")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kbroker-cluster-") as directory:
-        run = Processes(options.seed, options.faults, Path(directory))
+    with ExitStack() as kept:
+        temporary = tempfile.TemporaryDirectory(prefix="kbroker-cluster-")
+        directory = options.directory or Path(kept.enter_context(temporary))
+        kinds = tuple(filter(None, options.kinds.split(",")))
+        run = Processes(options.seed, options.faults, directory, kinds)
         print(run.run(lambda text: print(text, flush=True)), f"in {time.monotonic() - began:.0f} s")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -402,4 +403,17 @@ def test_work_that_brings_more_work_does_not_keep_the_chores_from_their_turn(tmp
         for _ in islice(logs.due(NOW), 1000):
             pass
         assert begun == ticks
+    logs.close()
+
+
+@pytest.mark.parametrize("fails_when_full", [False, True])
+def test_a_full_disk_is_a_failure_where_others_can_take_over(tmp_path: Path, fails_when_full: bool) -> None:
+    logs = loaded(tmp_path / "data", fails_when_full=fails_when_full)
+    failed: list[LogDirectory] = []
+    logs.on_failure = failed.append
+    logs.report(OSError(errno.EMFILE, "too many open files"))
+    assert not logs.failure
+    logs.report(OSError(errno.ENOSPC, "no space left"))
+    assert bool(logs.failure) is fails_when_full
+    assert failed == [logs] * fails_when_full
     logs.close()
