@@ -339,6 +339,7 @@ class ClusterNode(Node):
 
     def _reconfigure(self, _state: ClusterState) -> None:
         self._set_rates()
+        self.replica_manager.set_fetchers(self.config.get_int("num.replica.fetchers"))
         self.replica_manager.reconfigure()
 
     def _set_rates(self) -> None:

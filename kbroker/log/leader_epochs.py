@@ -86,12 +86,16 @@ class LeaderEpochCache:
         index = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         return self._entries[index - 1][0] if index else -1
 
-    def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or beyond a log's new end."""
+    def truncate_from_end(self, end_offset: int, *, sync: bool = True) -> None:
+        """Forget epochs that begin at or beyond a log's new end.
+
+        Without `sync` a loss of power may bring back what stood there: the start behind it drops that again, or finds
+        other epochs where the log has grown since. (Apache Kafka: LeaderEpochFileCache.truncateFromEndAsyncFlush)
+        """
         kept = [entry for entry in self._entries if entry[1] < end_offset]
         if len(kept) != len(self._entries):
             self._replace(kept)
-            self._write()
+            self._write(sync=sync)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that ended before a log's new start; the one that covers it now begins there."""

@@ -547,12 +547,19 @@ class PartitionLog:
         self.finish_truncation()
 
     def truncate_in_pieces(self, offset: int, now_ms: int = 0) -> Divided[None]:
-        """Do as `truncate_to`: the cut at once, and in pieces what is to be read for it, which may be a whole segment.
+        """Do as `truncate_to`: some segments at a time, and in pieces what is to be read, which may be a whole segment.
 
         It can be read meanwhile. If this is not carried to its end, `finish_truncation` comes before the next leader's
         append; all else that needs it calls for it.
         """
+        while len(self.segments) > _AT_ONCE and self.segments.bases[-_AT_ONCE] > offset:
+            self._cut(self.segments.bases[-_AT_ONCE], now_ms)
+            yield
         self._cut(offset, now_ms)
+        yield from self._finishing()
+
+    def _finishing(self) -> Divided[None]:
+        """Do what is left of a truncation, in pieces."""
         work = self._rebuilding
         while work is not None and self._rebuilding is work:
             if next(work, self) is self:
@@ -567,7 +574,7 @@ class PartitionLog:
     def _cut(self, offset: int, now_ms: int) -> None:
         if offset >= self.log_end_offset:
             # A leader that wrote nothing has left its epoch here, of which its successor's log knows nothing.
-            self.leader_epochs.truncate_from_end(self.log_end_offset)
+            self.leader_epochs.truncate_from_end(self.log_end_offset, sync=False)
             return
         segments = self.segments
         if offset <= segments.bases[0]:
@@ -584,6 +591,20 @@ class PartitionLog:
         self._cut_fully(offset, now_ms)
         self.finish_truncation()
 
+    def truncate_fully_in_pieces(self, offset: int, now_ms: int = 0) -> Divided[None]:
+        """Do as `truncate_fully`, the oldest segments first and some at a time, as if they were deleted.
+
+        If this is not carried to its end, the log goes on with what is left of it.
+        """
+        yield from self._finishing()  # it may read what is about to go
+        while len(self.segments) > _AT_ONCE:
+            self.log_start_offset = self.segments.bases[_AT_ONCE]
+            self.set_high_watermark(self.high_watermark)
+            gone = self.segments.remove_first(_AT_ONCE, self.config, now_ms)
+            self.segments.doomed.add_garbage([self._snapshots.forget(segment.base_offset) for segment in gone])
+            yield
+        self.truncate_fully(offset, now_ms)
+
     def _cut_fully(self, offset: int, now_ms: int) -> None:
         self.truncations += 1
         for segment in list(self.segments):
@@ -599,7 +620,7 @@ class PartitionLog:
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
         self.high_watermark = min(max(self.high_watermark, self.log_start_offset), offset)
-        self.leader_epochs.truncate_from_end(offset)
+        self.leader_epochs.truncate_from_end(offset, sync=False)
         self._snapshots.remove_outside(-1, offset)
         self._rebuilding = self._rebuild(offset)
 

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Final
 
 from kbroker.clock import Clock
+from kbroker.divided import Divided
 from kbroker.log.append_info import AppendError
 from kbroker.peers.interface import Peer, PeerGone, Peers
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -330,11 +331,11 @@ class Fetcher:
             before = partition_log.log_end_offset, way.last_fetched_epoch
             if isinstance(step, Restart):
                 log.warning("%s: %s begins again at %d, where its leader's log does", self._name, followed, step.offset)
-                partition_log.truncate_fully(step.offset, self._clock.now_ms())
+                work = partition_log.truncate_fully_in_pieces(step.offset, self._clock.now_ms())
             else:
-                await self._truncate(followed, step.offset)
-                if not self._is_current(followed):
-                    return
+                work = self._truncation(followed, step.offset)
+            if not await self._is_carried_out(followed, work):
+                return
             way.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._session.renew()
             self._ask_for(followed)
@@ -347,17 +348,22 @@ class Fetcher:
             self._say(followed, code, "waiting for the controller")
             self._fail(followed)
 
-    async def _truncate(self, followed: Followed, offset: int) -> None:
+    def _truncation(self, followed: Followed, offset: int) -> Divided[None]:
         partition_log = followed.partition.log
         level = logging.WARNING if offset < partition_log.high_watermark else logging.INFO
         text = "%s: %s is cut at %d, where it parts from its leader's log; its end was %d, its high watermark %d"
         end, high_watermark = partition_log.log_end_offset, partition_log.high_watermark
         log.log(level, text, self._name, followed, offset, end, high_watermark)
-        for _ in partition_log.truncate_in_pieces(offset, self._clock.now_ms()):
+        return partition_log.truncate_in_pieces(offset, self._clock.now_ms())
+
+    async def _is_carried_out(self, followed: Followed, work: Divided[None]) -> bool:
+        """Do something to a partition's log, in slices; return whether it was, and is followed still."""
+        for _ in work:
             if perf_counter() >= self._slice_end:
                 await self._let_others()
                 if not self._is_current(followed):
-                    return
+                    return False
+        return True
 
     def _fail(self, followed: Followed) -> None:
         """Copy a partition no more until the controller says who leads it now."""

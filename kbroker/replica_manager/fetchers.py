@@ -13,6 +13,7 @@ from functools import partial
 from zlib import crc32
 
 from kbroker.clock import Clock
+from kbroker.divided import Divided
 from kbroker.log.partition_log import PartitionLog
 from kbroker.peers.interface import Peers
 from kbroker.replica_manager.config import ReplicationConfig
@@ -46,6 +47,7 @@ class Fetchers:
         self._quota = quota
         self._broker_epoch = broker_epoch
         self._endpoint_of = endpoint_of
+        self._count = config.num_fetchers
         self._met: dict[int, Endpoint] = {}
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._where: dict[Key, tuple[Fetcher, Followed]] = {}
@@ -119,8 +121,25 @@ class Fetchers:
             fetcher.close()
         self._fetchers.clear()
 
+    def resize(self, count: int) -> Divided[None]:
+        """Copy with so many fetchers for each leader (num.replica.fetchers).
+
+        What another one copies from now on begins at the end of its log, as when it was told whom to follow. (Apache
+        Kafka: AbstractFetcherManager.resizeThreadPool)
+        """
+        self._count = count
+        for key, place in list(self._where.items()):
+            fetcher, followed = place
+            if fetcher.number != self._number(key) and self._where.get(key) is place:
+                self.remove(key)
+                self.follow(followed.partition, followed.way.leader)
+            yield
+
+    def _number(self, key: Key) -> int:
+        return crc32(f"{key[0]}-{key[1]}".encode()) % self._count
+
     def _fetcher(self, leader: int, key: Key) -> Fetcher:
-        number = crc32(f"{key[0]}-{key[1]}".encode()) % self._config.num_fetchers
+        number = self._number(key)
         fetcher = self._fetchers.get((leader, number))
         if fetcher is None:
             fetcher = self._fetchers[leader, number] = Fetcher(

@@ -342,6 +342,10 @@ class ReplicaManager:
             self._fetchers.remove(key)
         self._replicas.lose(keys)
 
+    def set_fetchers(self, count: int) -> None:
+        """Copy with so many fetchers for each leader, in slices (num.replica.fetchers)."""
+        self._spawn(in_slices(self._fetchers.resize(count)))
+
     def set_rates(self, leader: float, follower: float) -> None:
         """Copy throttled replicas at no more bytes per second than these, from here and to here.
 

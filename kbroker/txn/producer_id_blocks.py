@@ -49,6 +49,8 @@ class ProducerIdBlocks:
         self._prefetch_at = -1  # the id with which the next block is asked for
         self._spare: range | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._asked = -1
+        """The controller that is asked, or was last."""
         self._not_before_ms = 0.0
 
     def next(self) -> int:
@@ -76,22 +78,27 @@ class ProducerIdBlocks:
             self._asking.cancel()
 
     def _ask_for_more(self) -> None:
+        controller = self._controller_id()
+        if self._asking is not None and controller >= 0 and controller != self._asked:
+            # The one before may be frozen. A block that it has given all the same is nobody's.
+            self._asking.cancel()
+            self._asking = None
         if self._asking is None and not self._spare and self._clock.monotonic_ms() >= self._not_before_ms:
-            self._asking = asyncio.get_running_loop().create_task(self._ask(), name="a block of producer ids")
+            self._asked = controller
+            self._asking = asyncio.get_running_loop().create_task(self._ask(controller), name="a block of producer ids")
 
-    async def _ask(self) -> None:
+    async def _ask(self, controller: int) -> None:
         request = AllocateProducerIdsRequest(self._node_id, self._broker_epoch())
         try:
-            answer = await self._ways.ask(
-                self._controller_id(), request, VERSION, AllocateProducerIdsResponse, self._timeout_ms
-            )
+            answer = await self._ways.ask(controller, request, VERSION, AllocateProducerIdsResponse, self._timeout_ms)
             self._spare = self._block(answer)
         except PeerGone as gone:
             log.warning("the controller gave no producer ids: %s", gone)
         finally:
-            self._asking = None
-            if self._spare is None:
-                self._not_before_ms = self._clock.monotonic_ms() + RETRY_MS
+            if self._asking is asyncio.current_task():  # else another one was asked meanwhile
+                self._asking = None
+                if self._spare is None:
+                    self._not_before_ms = self._clock.monotonic_ms() + RETRY_MS
 
     def _block(self, answer: AllocateProducerIdsResponse) -> range | None:
         """Return the block in an answer, None where there is none to be used."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from kbroker.log.checkpoints import LEADER_EPOCHS
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
@@ -83,3 +86,77 @@ def test_whoever_needs_the_producers_sooner_gets_them_at_once(tmp_path: Path) ->
     next(log.truncate_in_pieces(1000, NOW))
     log.close()
     assert known(open_log(tmp_path / "log", recovery_point=1000)) == {0: 333, 1: 332, 2: 332}
+
+
+def test_a_follower_that_is_cut_waits_for_no_disk_and_a_loss_of_power_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path / "log")
+    for epoch in (0, 0, 1, 1, 2):
+        log.append_as_leader(batch(), epoch, NOW)
+    before = (tmp_path / "log" / LEADER_EPOCHS).read_bytes()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    log.truncate_to(3, NOW)
+    log.leader_epochs.assign(2, 3, sync=False)
+    log.truncate_to(3, NOW)  # only of the epoch that has no batch
+    assert log.leader_epochs.entries == [(0, 0), (1, 2)]
+    assert synced == []
+    monkeypatch.undo()
+    log.append_as_leader(batch(), 5, NOW)
+    log.append_as_leader(batch(), 5, NOW)
+    log.close()
+    (tmp_path / "log" / LEADER_EPOCHS).write_bytes(before)
+    again = open_log(tmp_path / "log", clean=False, recovery_point=3)
+    assert again.proven_epochs().entries == [(0, 0), (1, 2), (5, 3)]
+
+
+MANY = LogConfig(segment_bytes=300)
+"""Some segments for a hundred records."""
+
+
+def test_a_log_of_many_segments_begins_again_in_pieces(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", config=MANY)
+    produced(log, 200)
+    log.set_high_watermark(50)
+    counts = [len(log.segments)]
+    assert counts[0] > 40
+    for _ in log.truncate_fully_in_pieces(5000, NOW):
+        counts.append(len(log.segments))
+        assert log.log_start_offset == log.segments.bases[0] <= log.high_watermark
+        assert log.read(log.log_start_offset, 1000, 200, min_one=True).size
+    assert max(before - after for before, after in pairwise(counts)) <= 8
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (5000, 5000, 5000)
+    assert (len(log.segments), known(log)) == (1, {})
+    produced(log, 3)
+    log.close()
+    again = open_log(tmp_path / "log", config=MANY)
+    assert (again.log_start_offset, again.log_end_offset) == (5000, 5003)
+
+
+def test_a_log_that_was_beginning_again_when_the_broker_died_goes_on_with_what_is_left(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", config=MANY)
+    produced(log, 200)
+    work = log.truncate_fully_in_pieces(5000, NOW)
+    next(work)
+    next(work)
+    start = log.log_start_offset
+    log.close()
+    again = open_log(tmp_path / "log", config=MANY, clean=False)
+    assert (again.log_start_offset, again.log_end_offset) == (start, 200)
+
+
+def test_many_segments_are_cut_off_in_pieces(tmp_path: Path) -> None:
+    log, plain = (open_log(tmp_path / name, config=MANY) for name in ("log", "plain"))
+    for each in (log, plain):
+        produced(each, 200)
+    counts = [len(log.segments)]
+    counts.extend(len(log.segments) for _ in log.truncate_in_pieces(31, NOW))
+    plain.truncate_to(31, NOW)
+    assert counts[-1] < 12 < counts[0]
+    assert max(before - after for before, after in pairwise(counts)) <= 8
+    assert (log.log_end_offset, known(log)) == (plain.log_end_offset, known(plain)) == (31, known(plain))
+    for each in (log, plain):
+        produced_again = batch(producer_id=7, producer_epoch=0, base_sequence=0)
+        each.append_as_leader(produced_again, 0, NOW)
+    assert [segment.base_offset for segment in log.segments] == [segment.base_offset for segment in plain.segments]

@@ -619,6 +619,23 @@ def test_what_fails_on_the_way_to_the_leaders_offsets_is_tried_again(
     play(test)
 
 
+def test_partitions_go_on_when_there_are_more_fetchers_and_fewer(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create(partitions=8)
+        fetchers = cluster.nodes[2].manager._fetchers
+        keys = [("t", index) for index in range(8)]
+        for number, count in enumerate((3, 2, 1)):
+            cluster.nodes[2].manager.set_fetchers(count)
+            for _, index in keys:
+                assert (await cluster.produce(b"%d" % number, index=index)).error_code == 0
+            await cluster.until(lambda: all(map(cluster.are_equal, keys)))
+            await cluster.until(lambda count=count: {each for _, each in fetchers._fetchers} == set(range(count)))
+            assert all(fetcher.number == fetchers._number(key) for key, (fetcher, _) in fetchers._where.items())
+        assert cluster.granted == [], "nobody was out of sync over it"
+
+    play(test)
+
+
 def test_a_follower_serves_consumers_that_may_read_from_it(play: Callable[..., None]) -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.create()

@@ -112,6 +112,29 @@ def test_a_refusal_is_asked_again_a_moment_later_and_at_who_is_controller_then(e
     asyncio.run(scenario())
 
 
+def test_a_controller_that_does_not_answer_is_waited_for_until_there_is_another() -> None:
+    async def scenario() -> None:
+        context = Context()
+        assert context.refused()
+        frozen = await context.net.next()
+        for context.controller in (3, -1):
+            assert context.refused()
+            await turns()
+            assert context.net.pending == []
+        context.controller = 4
+        assert context.refused()
+        asked = await context.net.next()
+        assert (frozen.endpoint, asked.endpoint) == (("three", 9), ("four", 9))
+        assert context.refused()
+        await turns()
+        assert context.net.pending == [], "it is asked once"
+        asked.answer(AllocateProducerIdsResponse(error_code=0, producer_id_start=5000, producer_id_len=1000))
+        await turns()
+        assert context.take(2) == [5000, 5001]
+
+    asyncio.run(scenario())
+
+
 def test_without_an_answer_or_a_controller_nothing_is_given() -> None:
     async def scenario() -> None:
         context = Context()
