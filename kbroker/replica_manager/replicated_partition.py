@@ -138,7 +138,7 @@ class ReplicatedPartition(Partition):
         """Who waits for the high watermark."""
         self.deletions = Waits()
         """Who waits for the low watermark."""
-        self.end_waiters: set[Waiter] = set()
+        self.end_waiters: dict[Waiter, None] = {}
         """Followers' fetches, which wait for the log's end."""
         self.is_throttled_leader = False
         self.is_throttled_follower = False
