@@ -178,9 +178,11 @@ class ReplicatedPartition(Partition):
         begins = self.leadership.lead(told, replicas, end, around.now_ms(), anew=anew)
         if begins:
             try:
-                self.log.leader_epochs.assign(told.leader_epoch, end, sync=False)
+                # Kept also where it cannot be written: a follower that led in an epoch before, and wrote nothing, would
+                # be out of range here until something is appended.
+                self.log.leader_epochs.assign(told.leader_epoch, end, sync=False, keep=True)
             except OSError as error:
-                self.log.report_failure(error)  # the first append notes it, or is refused
+                self.log.report_failure(error)
         self.leader_epoch = told.leader_epoch
         self.leading = True
         self._take_isr()

@@ -138,7 +138,11 @@ class Invariants:
                 batches.append((header.base_offset, header.last_offset, header.leader_epoch, checksum))
                 found = header.last_offset + 1
             if found == at:
-                raise Violation(f"S7: {name} on {broker}: nothing can be read at {at}, and its end is {end}")
+                heads = [(head.base_offset, head.last_offset) for _, head in iter_batches(view)]
+                raise Violation(
+                    f"S7: {name} on {broker}: nothing can be read at {at}, and its end is {end}: "
+                    f"{piece}, {heads}, segments {log.segments.bases}, {batches[-3:]}"
+                )
             at = found
 
     def _judge_leader(

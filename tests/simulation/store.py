@@ -218,7 +218,7 @@ class SimTree:
 
     def be_heard(self) -> None:
         """The process runs, and has a way, again."""
-        if self._silent and not self._no_way:
+        if self._silent and not self._no_way and not self._life.dying:
             self._silent = False
             self._unheard += 1
             if not self._is_live():
