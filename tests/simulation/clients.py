@@ -102,6 +102,13 @@ class Book:
     """Number -> what became of it, as its producer knows."""
 
 
+class Unverified(Exception):  # noqa: N818
+    """A leader did not find a partition in the transaction, or another epoch: it has to be aborted.
+
+    One that was replaced, has not heard of it, and was the coordinator as well, asks itself; Apache Kafka's does, too.
+    """
+
+
 class Client:
     """One client: its ways to the brokers, and who leads what as far as it knows."""
 
@@ -111,6 +118,7 @@ class Client:
         self._brokers = brokers
         self._peers: dict[int, TcpPeer] = {}
         self.leaders: dict[tuple[str, int], int] = {}
+        self._epochs: dict[tuple[str, int], int] = {}
         self.coordinator = -1
 
     def begin(self) -> asyncio.Task[None]:
@@ -137,7 +145,9 @@ class Client:
             await self.rest()
             return
         for each in found.topics[0].partitions:
-            self.leaders[topic, each.partition_index] = each.leader_id
+            key = topic, each.partition_index
+            if each.leader_epoch >= self._epochs.get(key, -1):  # as Java's clients: who is behind is not believed
+                self.leaders[key], self._epochs[key] = each.leader_id, each.leader_epoch
         await self.rest()
 
     async def of_leader(self, topic: str, index: int, request: Any, version: int, answer: Any) -> Any:
@@ -264,6 +274,9 @@ class Producer(Client):
                 return -1
             if not found.error_code:
                 return int(found.base_offset)
+            if found.error_code in (E.INVALID_TXN_STATE, E.INVALID_PRODUCER_EPOCH) and transactional_id is not None:
+                await self.refresh(topic)
+                raise Unverified
             self.expect_again(found.error_code, f"Produce of {sequence} to {topic}-{index}")
             await self.refresh(topic)
 
@@ -404,12 +417,18 @@ class Paired(Producer):
         number = 0
         while not self.book.over:
             self.book.transactions[number] = "unknown"
-            await self._add()
-            for index in range(PARTITIONS):
-                await self.append(PAIRED, index, sequences[index], [b"%d" % number], self.name)
-                sequences[index] += 1
-            committed = self.random.randrange(self.ABORTED_EVERY) > 0
-            await self._end(committed)
+            committed = False
+            try:
+                await self._add()
+                for index in range(PARTITIONS):
+                    await self.append(PAIRED, index, sequences[index], [b"%d" % number], self.name)
+                    sequences[index] += 1
+                committed = self.random.randrange(self.ABORTED_EVERY) > 0
+                await self._end(committed)
+            except Unverified:
+                self.book.counts["aborted as not verified"] += 1
+                await self.begin_producer(self.name)  # which aborts what is open
+                sequences = [0] * PARTITIONS
             self.book.transactions[number] = "committed" if committed else "aborted"
             self.book.counts["transactions"] += 1
             number += 1
