@@ -48,6 +48,7 @@ bench: .venv/.stamp
 
 torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.torture --kills 1000
+	$(BIN)/python -m tests.simulation --steps 1000000 --seed 1
 	$(BIN)/python -m tests.cluster.torture --faults 2000
 	$(BIN)/python -m tests.cluster.processes --faults 1000
 	$(BIN)/python -m tests.crash.transactions --kills 200

@@ -106,7 +106,8 @@ class Partition:
         self.alone = False
         self.min_isr = 1
         self.full_validation = False
-        self.waiters: set[Waiter] = set()
+        self.waiters: dict[Waiter, None] = {}
+        """In the order in which they came: of objects, sets have another in each run."""
 
     def append(
         self,

@@ -31,7 +31,7 @@ class DelayedFetch:
         self.future.add_done_callback(self._forget)
         self._scheduled = False
         for partition in fetch.partitions:
-            fetch.waiters_of(partition).add(self)
+            fetch.waiters_of(partition)[self] = None
         self._timer = self._loop.call_later(fetch.max_wait_ms / 1000, self._try, True)
 
     def poke(self) -> None:
@@ -55,7 +55,7 @@ class DelayedFetch:
     def _forget(self, _future: asyncio.Future[FetchResponse]) -> None:
         self._timer.cancel()
         for partition in self._fetch.partitions:
-            self._fetch.waiters_of(partition).discard(self)
+            self._fetch.waiters_of(partition).pop(self, None)
 
 
 @handles(FetchRequest, FetchResponse, "4-18", _on_error)

@@ -144,7 +144,7 @@ class Fetch:
         """Return whether there is anything to wait for: a request without a known partition is answered at once."""
         return any(partition is not None for _, _, partition in self.items)
 
-    def waiters_of(self, partition: Partition) -> set[Waiter]:
+    def waiters_of(self, partition: Partition) -> dict[Waiter, None]:
         """Return among whom to wait for more of a partition: consumers wait for what is committed, followers do not."""
         if self._replica != _CONSUMER and isinstance(partition, ReplicatedPartition):
             return partition.end_waiters

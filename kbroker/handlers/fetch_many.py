@@ -91,7 +91,7 @@ class _Many:
         partition = self._work.items[place][2]
         if partition is not None and self._work.hold:
             watch = _Watch(self, place)
-            self._work.waiters_of(partition).add(watch)
+            self._work.waiters_of(partition)[watch] = None
             self._watches.append((partition, watch))
 
     def look(self, place: int, *, is_new: bool = False) -> None:
@@ -163,7 +163,7 @@ class _Many:
         if self._timer is not None:
             self._timer.cancel()
         for partition, watch in self._watches:
-            self._work.waiters_of(partition).discard(watch)
+            self._work.waiters_of(partition).pop(watch, None)
         self._watches.clear()
 
     # -- the answer

@@ -44,10 +44,11 @@ class LeaderEpochCache:
     def move(self, directory: str) -> None:
         self._path = f"{directory}/{LEADER_EPOCHS}"
 
-    def assign(self, epoch: int, start_offset: int, *, sync: bool = True) -> None:
+    def assign(self, epoch: int, start_offset: int, *, sync: bool = True, keep: bool = False) -> None:
         """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped.
 
-        Without `sync` a loss of power may take the file along; then the batches tell (`prove`).
+        Without `sync` a loss of power may take the file along; then the batches tell (`prove`). An OSError leaves all
+        as it was, or with `keep` only the file: that is written whole by the next who notes an epoch.
         """
         if epoch < 0 or start_offset < 0:
             return
@@ -56,7 +57,8 @@ class LeaderEpochCache:
             try:
                 self._write(sync=sync)
             except OSError:
-                self._replace(before)
+                if not keep:
+                    self._replace(before)
                 raise
 
     def _insert(self, epoch: int, start: int) -> bool:

@@ -113,6 +113,7 @@ class PartitionLog:
         log_start_offset: int = 0,
         high_watermark: int = 0,
         compacted: bool = False,
+        uncompacted_from: int | None = None,
         progress: Callable[[int], None] | None = None,
         on_disk_error: Callable[[OSError], None] = lambda _error: None,
         files: OpenFiles | None = None,
@@ -120,10 +121,11 @@ class PartitionLog:
     ) -> None:
         """Open the directory, which must exist; the offsets are what the checkpoints say.
 
-        `compacted` tells that the log has been compacted at some time, and may have holes. `progress` hears of the
-        bytes that recovery has read, `on_disk_error` of every failure of the disk from then on: whoever keeps the
-        directory decides what it means for the others in it. `files` bounds how many segments have files open, of this
-        log and of others; without it the log has a bound of its own. A log that has just been opened holds no file.
+        `compacted` tells that the log has been compacted at some time, and may have holes; no segment has that begins
+        at `uncompacted_from` or later (None: nobody knows). `progress` hears of the bytes that recovery has read,
+        `on_disk_error` of every failure of the disk from then on: whoever keeps the directory decides what it means for
+        the others in it. `files` bounds how many segments have files open, of this log and of others; without it the
+        log has a bound of its own. A log that has just been opened holds no file.
         `later` is given work that an append must not wait for, to be done in pieces.
         """
         self.topic = topic
@@ -142,6 +144,7 @@ class PartitionLog:
             now_ms=now_ms,
             files=OpenFiles() if files is None else files,
             compacted=self.may_have_holes,
+            uncompacted_from=uncompacted_from,
             progress=progress,
         )
         self.segments = loaded.segments

@@ -66,16 +66,18 @@ def load_log(
     now_ms: int,
     files: OpenFiles,
     compacted: bool = False,
+    uncompacted_from: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> LoadedLog:
     """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch.
 
-    `compacted` says that there may be holes between offsets, whatever the topic's policy is now. `progress` is told of
-    the bytes that recovery has read. No file is open at the end; `files` says how many may be from then on. Until then
-    a bound of its own does, for several logs may be loaded at a time, each on its thread.
+    `compacted` says that there may be holes between offsets, whatever the topic's policy is now, and `uncompacted_from`
+    that no segment has been compacted that begins there or later (None: nobody knows). `progress` is told of the bytes
+    that recovery has read. No file is open at the end; `files` says how many may be from then on. Until then a bound of
+    its own does, for several logs may be loaded at a time, each on its thread.
     """
     remove_leftovers(directory)
-    loader = _Loader(directory, config, now_ms, OpenFiles(_OPEN_WHILE_LOADING), compacted=compacted)
+    loader = _Loader(directory, config, now_ms, OpenFiles(_OPEN_WHILE_LOADING), compacted, uncompacted_from)
     segments = loader.segments
     if not clean:
         loader.snapshots.doubt(recovery_point)
@@ -144,11 +146,23 @@ def _finish_swaps(directory: str) -> None:
 
 
 class _Loader:
-    __slots__ = ("_compacted", "_config", "_directory", "_now_ms", "epochs", "producers", "segments", "snapshots")
+    __slots__ = (
+        "_compacted", "_config", "_directory", "_now_ms", "_uncompacted_from", "epochs", "producers", "segments",
+        "snapshots",
+    )  # fmt: skip
 
-    def __init__(self, directory: str, config: LogConfig, now_ms: int, files: OpenFiles, *, compacted: bool) -> None:
+    def __init__(
+        self,
+        directory: str,
+        config: LogConfig,
+        now_ms: int,
+        files: OpenFiles,
+        compacted: bool,
+        uncompacted_from: int | None,
+    ) -> None:
         self._directory = directory
         self._compacted = compacted
+        self._uncompacted_from = uncompacted_from
         self._config = config
         self._now_ms = now_ms
         self.epochs = LeaderEpochCache(directory)
@@ -186,8 +200,10 @@ class _Loader:
             segment = self.segments[index]
             # What is appended is gapless, and only compaction leaves holes. It never touches the last segment, and what
             # is not flushed has hardly been compacted; without a recovery point nobody knows.
-            gapless = not self._compacted and (recovery_point > 0 or segment is self.segments.active)
-            if gapless and index > first and segment.base_offset > end:
+            is_known = recovery_point > 0 or segment is self.segments.active
+            gapless = not self._compacted and is_known
+            follows = gapless or (is_known and index > first and self._is_uncompacted(index - 1))
+            if follows and index > first and segment.base_offset > end:
                 logger.warning("%s does not follow on what is before it, and is removed", segment.path())
                 self._remove_behind(index - 1)
                 break
@@ -210,6 +226,14 @@ class _Loader:
         for segment in self.segments[first:-1]:
             segment.seal()
         return end
+
+    def _is_uncompacted(self, index: int) -> bool:
+        """Whether a segment's end is where it was when the next one was begun: else a loss of power took it.
+
+        Compaction whose checkpoint a crash cut off does not matter: ours leaves the last batch of what it replaces.
+        """
+        known = self._uncompacted_from
+        return known is not None and self.segments.bases[index] >= known
 
 
 def recover_segment(

@@ -83,7 +83,7 @@ class Server:
         self._last_descriptor = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_SPARED
         self._services = services
         self.limits = limits
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in the order in which they came
         self._per_ip: Counter[str] = Counter()
         self._hosts: dict[Connection, str] = {}
         self._listening: list[socket.socket] = []
@@ -199,7 +199,7 @@ class Server:
         if reason is not None:
             self._refusals.tell(connection.peer, reason)
             return None
-        self._connections.add(connection)
+        self._connections[connection] = None
         log.debug("%s connects to %s", connection.peer, connection.listener)
         self._per_ip[host] += 1
         self._hosts[connection] = host
@@ -223,7 +223,7 @@ class Server:
         """Give a connection's place back."""
         if connection not in self._connections:
             return
-        self._connections.discard(connection)
+        del self._connections[connection]
         log.debug("%s is gone", connection.peer)
         host = self._hosts.pop(connection)
         self._per_ip[host] -= 1

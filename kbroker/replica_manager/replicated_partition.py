@@ -156,7 +156,7 @@ class ReplicatedPartition(Partition):
         """Who waits until all in-sync replicas have something, even where those are too few for the high watermark."""
         self.deletions = Waits()
         """Who waits for the low watermark."""
-        self.end_waiters: set[Waiter] = set()
+        self.end_waiters: dict[Waiter, None] = {}
         """Followers' fetches, which wait for the log's end."""
         self.is_throttled_leader = False
         self.is_throttled_follower = False
@@ -196,9 +196,11 @@ class ReplicatedPartition(Partition):
         begins = self.leadership.lead(told, replicas, end, around.now_ms(), anew=anew)
         if begins:
             try:
-                self.log.leader_epochs.assign(told.leader_epoch, end, sync=False)
+                # Kept also where it cannot be written: a follower that led in an epoch before, and wrote nothing, would
+                # be out of range here until something is appended.
+                self.log.leader_epochs.assign(told.leader_epoch, end, sync=False, keep=True)
             except OSError as error:
-                self.log.report_failure(error)  # the first append notes it, or is refused
+                self.log.report_failure(error)
         self.leader_epoch = told.leader_epoch
         self.leading = True
         self._take_isr()

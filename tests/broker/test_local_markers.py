@@ -41,13 +41,13 @@ class Led(Partition):
 
     async def committed(self, offset: int) -> None:
         waiter = Waiter(asyncio.Event())
-        self.waiters.add(waiter)
+        self.waiters[waiter] = None
         try:
             while self.leading and self.log.high_watermark < offset:
                 await waiter.poked.wait()
                 waiter.poked.clear()
         finally:
-            self.waiters.discard(waiter)
+            del self.waiters[waiter]
         if not self.leading:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

@@ -90,6 +90,22 @@ def test_a_failed_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert (epochs.entries, epochs.latest) == ([(2, 10)], 2)
 
 
+def test_what_is_kept_stands_although_it_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs = cache(tmp_path, (2, 10))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kbroker.log.leader_epochs.write_epochs", fail)
+        with pytest.raises(OSError, match="full"):
+            epochs.assign(3, 20, keep=True)
+    assert epochs.end_offset_for(2, 25) == (2, 20)
+    assert epochs.end_offset_for(3, 25) == (3, 25)
+    epochs.assign(4, 25)
+    assert cache(tmp_path).entries == [(2, 10), (3, 20), (4, 25)]
+
+
 def test_a_broken_checkpoint_counts_as_absent(tmp_path: Path) -> None:
     (tmp_path / LEADER_EPOCHS).write_text("0\n1\nx y\n")
     assert LeaderEpochCache(str(tmp_path)).entries == []

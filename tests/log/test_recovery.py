@@ -157,6 +157,27 @@ def test_s4_a_hole_is_compactions_or_a_loss(tmp_path: Path, compacted: bool) -> 
         assert found == list(range(len(found))), "nothing behind the hole"
 
 
+@pytest.mark.parametrize("uncompacted_from", [None, 0, 20])
+def test_s4_a_segment_that_was_never_compacted_ends_where_the_next_begins(
+    tmp_path: Path, uncompacted_from: int | None
+) -> None:
+    """A loss of power took the end of a closed segment of a compacted topic, and left the next, which is empty."""
+    log = filled(tmp_path / "topic-0", 10)
+    log.roll(NOW)
+    first, end = log.segments[0].path(), log.log_end_offset
+    assert log.segments.bases == [0, end]
+    del log
+    content = Path(first).read_bytes()
+    places = [place for place, _ in iter_batches(content)]
+    Path(first).write_bytes(content[: places[3]])
+    left = parse_header(memoryview(content), places[3]).base_offset
+    config = LogConfig(cleanup_policy=("compact",))
+    log = open_log(
+        tmp_path / "topic-0", clean=False, config=config, recovery_point=1, uncompacted_from=uncompacted_from
+    )
+    assert log.log_end_offset == (left if uncompacted_from == 0 else end)
+
+
 def test_s4_without_a_recovery_point_holes_are_kept(tmp_path: Path) -> None:
     left = with_a_hole(tmp_path / "topic-0")
     assert offsets_of(read_all(open_log(tmp_path / "topic-0", clean=False, config=SMALL))) == left

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.log import leader_epochs
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ErrorCode
@@ -177,6 +178,32 @@ def test_a_leader_that_wrote_nothing_follows_a_later_one(play: Callable[..., Non
 
 
 # --- acks=all
+
+
+def test_a_leader_with_a_full_disk_has_followers_although_nothing_was_ever_written(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that led before has an epoch without records, which the leader has to know how to answer."""
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create()
+        await cluster.until(lambda: cluster.nodes[1].partition().leading)
+        write, full = leader_epochs.write_epochs, str(cluster.nodes[2].directory)
+
+        def fail(path: str, *args: Any, **options: Any) -> None:
+            if path.startswith(full):
+                raise OSError(28, "full")
+            write(path, *args, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(leader_epochs, "write_epochs", fail)
+            cluster.elect(("t", 0), 2)
+            await cluster.told()
+            await cluster.until(lambda: cluster.nodes[2].partition().leading)
+        await asyncio.sleep(10)
+        assert cluster.in_sync() == {1, 2, 3}
+
+    play(test, config=as_of(CONFIG, lag_max_ms=2000))
 
 
 def test_acks_all_times_out_and_what_it_wrote_stands(play: Callable[..., None]) -> None:

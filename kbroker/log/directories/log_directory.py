@@ -214,6 +214,7 @@ class LogDirectory:
                 log_start_offset=stored.log_starts.get(key, 0),
                 high_watermark=stored.high_watermarks.get(key, 0),
                 compacted=any_may_be or key in cleaned,
+                uncompacted_from=None if any_may_be else cleaned.get(key, 0),
                 progress=progress.add,
                 on_disk_error=self.report,
                 files=self.files,

@@ -1,0 +1,233 @@
+"""One world from one seed: brokers, clients and faults until so many steps are done; then all is mended and judged.
+
+Owns the order of things and the digest of what happened: two runs of a seed must have the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from kbroker import handlers
+from kbroker.controller.tree.memory import MemoryEnsemble
+from tests.simulation import brokers as processes
+from tests.simulation.brokers import SimBroker, SimClock
+from tests.simulation.clients import (
+    PAIRED,
+    PARTITIONS,
+    TOPIC,
+    Book,
+    Client,
+    Committer,
+    Creator,
+    Paired,
+    PairedReader,
+    Producer,
+    Reader,
+)
+from tests.simulation.faults import Faults
+from tests.simulation.invariants import Invariants, Violation
+from tests.simulation.loop import Life, SimLoop
+from tests.simulation.machine import START_S, machine
+from tests.simulation.network import Network, Pipe
+
+BROKERS = (1, 2, 3)
+PRODUCERS = 3
+_FAULT_EVERY_S = 1.2
+_PATIENCE_S = 240.0
+"""Virtual seconds within which everything must be well again once nothing is broken any more."""
+_NOTES_KEPT = 60
+
+
+@dataclass
+class Outcome:
+    """What came of a world."""
+
+    seed: int
+    steps: int = 0
+    seconds: float = 0.0
+    messages: int = 0
+    checks: int = 0
+    batches: int = 0
+    digest: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    violation: str = ""
+    notes: list[str] = field(default_factory=list)
+    """What happened before a violation."""
+
+
+class World:
+    """See the module's docstring."""
+
+    def __init__(
+        self, seed: int, steps: int, directory: Path, kinds: list[str] | None, trace: Callable[[str], None] | None
+    ) -> None:
+        self.seed, self.budget = seed, steps
+        self.loop = SimLoop()
+        machine.begin(self.loop, seed)
+        self.network = self.loop.network = Network(self.loop, Random(f"network {seed}"))
+        self.ensemble = MemoryEnsemble()
+        self.digest = 0
+        self.notes: list[str] = []
+        self._trace = self.loop.trace = trace
+        self._unhandled: list[str] = []
+        self.clock = SimClock(self.loop, START_S)
+        store = Random(f"store {seed}")
+        self.brokers = {
+            each: SimBroker(self.loop, self.ensemble, store, self.clock, each, directory) for each in BROKERS
+        }
+        self.invariants = Invariants(self.brokers, self.ensemble)
+        self.faults = Faults(
+            self.loop, self.network, self.brokers, Random(f"faults {seed}"), self.note, self._in_sync, kinds
+        )
+        self.random = Random(f"world {seed}")
+        self.book = Book(self.clock.now_ms)
+        self.clients: list[Client] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        processes.install(self.network)
+
+    def note(self, what: str) -> None:
+        self.notes.append(f"{self.loop.passed:.3f} {what}")
+        if self._trace is not None:
+            self._trace(what)
+
+    # --- what is looked at after each step
+
+    def _after(self, life: Life | None) -> None:
+        number = 0 if life is None else life.number
+        self.digest = zlib.crc32(b"%d %.6f" % (number, self.loop.passed), self.digest)
+        self.invariants.after(life)
+        if self._unhandled:
+            raise Violation(f"an exception that nobody handles: {self._unhandled[0]}")
+
+    def _delivered(self, pipe: Pipe, data: bytes) -> None:
+        self.digest = zlib.crc32(data, self.digest)
+        if self._trace is not None:
+            self._trace(f"{pipe.source} -> {pipe.target} {len(data)} {zlib.crc32(data):08x}")
+
+    def _exception(self, _loop: Any, context: dict[str, Any]) -> None:
+        life = self.loop.running
+        if life is not None and not life.dying:  # what is left of a killed one ends in the world's callbacks
+            self._unhandled.append(f"{life.host}: {context['message']}: {context.get('exception')!r}")
+
+    # --- its course
+
+    def run(self) -> Outcome:
+        outcome = Outcome(self.seed)
+        handlers.load_all(in_cluster=True)
+        loop = self.loop
+        loop.set_exception_handler(self._exception)
+        loop.after = self._after
+        self.network.on_delivered = self._delivered
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(loop.create_task(self._live(outcome), context=loop.world))
+        except AssertionError as error:
+            outcome.violation = f"at {self.loop.passed:.3f}: {error}"
+            outcome.notes = self.notes[-_NOTES_KEPT:]
+        outcome.steps, outcome.seconds = loop.steps, loop.passed
+        outcome.messages, outcome.checks = self.network.messages, self.invariants.checks
+        outcome.digest = self.digest
+        faults = self.faults.counts + Counter()
+        outcome.faults, outcome.counts = dict(faults), dict(self.book.counts)
+        return outcome
+
+    async def _live(self, outcome: Outcome) -> None:
+        for broker in self.brokers.values():
+            broker.start()
+        creator = self._client(Creator, "creator")
+        await asyncio.wait_for(self._done([creator.begin()]), _PATIENCE_S)
+        self._begin_clients()
+        while self.loop.steps < self.budget:
+            await asyncio.sleep(self.random.expovariate(1 / _FAULT_EVERY_S))
+            self._look_at_clients()
+            if self.faults.kinds != ["none"]:
+                self.faults.one()
+        self.note("mend")
+        await self._mend()
+        outcome.batches = self.invariants.judge_files()
+        self.book.counts["lives"] = sum(each.lives for each in self.brokers.values())
+        for broker in self.brokers.values():
+            await broker.kill()
+
+    def _client(self, kind: Any, name: str, **more: Any) -> Any:
+        random = Random(f"{name} {self.seed}")
+        client = kind(self.loop, random, self.book, name, list(BROKERS), **more)
+        self.clients.append(client)
+        return client
+
+    def _begin_clients(self) -> None:
+        self.producers = [self._client(Producer, f"producer{each}") for each in range(PRODUCERS)]
+        self.producers.append(self._client(Paired, "pairs"))
+        self.readers = [self._client(Reader, f"reader{each}", topic=TOPIC, index=each) for each in range(PARTITIONS)]
+        self.readers += [self._client(PairedReader, f"{PAIRED}{each}", index=each) for each in range(PARTITIONS)]
+        others = [*self.readers, self._client(Committer, "committer")]
+        self.producing = [each.begin() for each in self.producers]
+        self.tasks = [each.begin() for each in others]
+
+    def _look_at_clients(self) -> None:
+        for task in (*self.producing, *self.tasks):
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _done(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Wait for clients; what one of them found is raised at once."""
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task in done:
+                task.result()
+
+    async def _mend(self) -> None:
+        """End all faults, let the clients come to an end, and wait until all is whole."""
+        self.book.over = True
+        deadline = self.loop.passed + _PATIENCE_S
+        await self._until(self._all_serve, deadline, lambda: "brokers do not come back")
+        await self._until(
+            lambda: all(each.done() for each in self.producing), deadline, lambda: "a producer is not answered"
+        )
+        await self._until(lambda: not self._missing(), deadline, self._missing)
+        self.book.finished = True
+        await self._until(lambda: all(each.done() for each in self.tasks), deadline, lambda: "a reader hangs")
+        await self._until(lambda: not self.invariants.whole(), deadline, self.invariants.whole)
+
+    async def _until(self, holds: Callable[[], bool], deadline: float, why: Callable[[], str]) -> None:
+        while True:
+            self._look_at_clients()
+            if holds():
+                return
+            if self.loop.passed > deadline:
+                raise Violation(f"after {_PATIENCE_S:.0f} s without faults: {why()}")
+            self.faults.mend()
+            await asyncio.sleep(0.2)
+
+    def _in_sync(self) -> bool:
+        """Whether every partition has all its replicas in sync."""
+        return self._all_serve() and not self.invariants.out_of_sync()
+
+    def _all_serve(self) -> bool:
+        return all(each.serves for each in self.brokers.values())
+
+    def _missing(self) -> str:
+        return next(filter(None, (each.missing() for each in self.readers)), "")
+
+
+def run(seed: int, steps: int, kinds: list[str] | None = None, trace: Callable[[str], None] | None = None) -> Outcome:
+    """Run a world in a directory of its own, in memory where there is room for it."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a disk that costs nothing
+    directory = Path(tempfile.mkdtemp(prefix="kbroker-simulation-", dir=base))
+    gc.disable()
+    try:
+        return World(seed, steps, directory, kinds, trace).run()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
