@@ -106,6 +106,8 @@ class Processes:
             assert not clients.book.failed, clients.book.failed[:5]
             cluster.wait_until_in_sync()
             judged = clients.judge()
+            for reason in clients.ledger.reasons:
+                say(f"another transactional producer: {reason}, around {self.around(reason)}")
             cluster.wait_until_in_sync()
             time.sleep(2 * SESSION_S)  # followers hear of the last high watermark, and have long had all
         return judged
@@ -123,6 +125,11 @@ class Processes:
 
     def note(self, what: str) -> None:
         self.history.append(f"{time.strftime('%H:%M:%S')} {time.monotonic():.3f} {what}")
+
+    def around(self, reason: str) -> list[str]:
+        """Return the faults around a failure whose text begins with its time."""
+        when = float(reason.split(maxsplit=1)[0])
+        return [each for each in self.history if abs(float(each.split()[1]) - when) < 2 * SESSION_S]
 
     def one(self, cluster: Cluster) -> int:
         broker = self.random.choice(cluster.node_ids)
