@@ -87,7 +87,9 @@ class TcpPeer:
             # Others may wait for the same connection: who gives up must not take it from them.
             return await asyncio.shield(self._connecting)
         except asyncio.CancelledError:
-            if self._closed:
+            # `close` has ended the attempt; unless whoever waits was to end, which nothing may take from them.
+            task = asyncio.current_task()
+            if self._closed and (task is None or not task.cancelling()):
                 raise PeerGone("closed") from None
             raise
 

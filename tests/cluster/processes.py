@@ -13,8 +13,8 @@ Owns the faults, on processes, on what lies between them, and on their disks:
     away           nothing passes between a broker and ZooKeeper, in one direction or in both
     full           the disk of one broker has no room left: it ends, and is started once there is some
 
-What could not pass for a while arrives late, or the connections are reset. What clients must find is in clients.py; at
-the end the replicas' logs are equal byte for byte. Every wait has a deadline.
+What could not pass for a while arrives late, or the connections are reset; a broker may be killed meanwhile. What
+clients must find is in clients.py; at the end the replicas' logs are equal byte for byte. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ class Processes:
             assert not clients.book.failed, clients.book.failed[:5]
             cluster.wait_until_in_sync()
             judged = clients.judge()
+            for reason in clients.ledger.reasons:
+                say(f"another transactional producer: {reason}, around {self.around(reason)}")
             cluster.wait_until_in_sync()
             time.sleep(2 * SESSION_S)  # followers hear of the last high watermark, and have long had all
         return judged
@@ -123,6 +125,11 @@ class Processes:
 
     def note(self, what: str) -> None:
         self.history.append(f"{time.strftime('%H:%M:%S')} {time.monotonic():.3f} {what}")
+
+    def around(self, reason: str) -> list[str]:
+        """Return the faults around a failure whose text begins with its time."""
+        when = float(reason.split(maxsplit=1)[0])
+        return [each for each in self.history if abs(float(each.split()[1]) - when) < 2 * SESSION_S]
 
     def one(self, cluster: Cluster) -> int:
         broker = self.random.choice(cluster.node_ids)
@@ -167,29 +174,40 @@ class Processes:
 
     def cut(self, cluster: Cluster) -> None:
         source, target = self.random.sample(cluster.node_ids, 2)
-        self._cut((source, target))
+        self._cut(cluster, (source, target))
 
     def deaf(self, cluster: Cluster) -> None:
         broker = self.one(cluster)
-        self._cut(*((other, broker) for other in cluster.others(broker)))
+        self._cut(cluster, *((other, broker) for other in cluster.others(broker)))
 
     def mute(self, cluster: Cluster) -> None:
         broker = self.one(cluster)
-        self._cut(*((broker, other) for other in cluster.others(broker)))
+        self._cut(cluster, *((broker, other) for other in cluster.others(broker)))
 
     def away(self, cluster: Cluster) -> None:
         broker = self.one(cluster)
         there, back = (broker, ZOOKEEPER), (ZOOKEEPER, broker)
-        self._cut(*self.random.choice(((there,), (back,), (there, back))))
+        self._cut(cluster, *self.random.choice(((there,), (back,), (there, back))))
 
-    def _cut(self, *ways: Way) -> None:
-        """Cut ways for a while; what was to pass meanwhile arrives late, or the connections are reset."""
+    def _cut(self, cluster: Cluster, *ways: Way) -> None:
+        """Cut ways for a while; what was to pass meanwhile arrives late, or the connections are reset.
+
+        In some of these times a broker is killed.
+        """
         seconds, reset = self.random.choice((0.3, 1, SESSION_S + 1, 3 * SESSION_S)), self.random.random() < 0.5
+        killed = self.random.choice(cluster.node_ids) if self.random.random() < 0.3 else None
         self.note(f"  {', '.join(f'{source} to {target}' for source, target in ways)} for {seconds:g} s")
         self.network.cut(*ways)
-        time.sleep(seconds)
+        time.sleep(seconds / 2)
+        if killed is not None:
+            self.note(f"  {killed} is killed")
+            self.counts["killed meanwhile"] += 1
+            cluster.kill(killed)
+        time.sleep(seconds / 2)
         self.note("  reset" if reset else "  healed")
         self.network.heal(*ways, reset=reset)
+        if killed is not None:
+            cluster.start(killed)
 
     # --- the disk
 

@@ -141,3 +141,18 @@ def test_closing_tells_who_waits():
                 await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS)
 
     run(ask())
+
+
+def test_who_is_cancelled_while_the_connection_is_made_stays_so():
+    """Closing, too, ends the wait for the connection; a task that took that for an answer would go on."""
+
+    async def ask():
+        async with serving(lambda _reader, writer: writer.wait_closed()) as peer:
+            asking = asyncio.create_task(peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS))
+            await asyncio.sleep(0)
+            asking.cancel()
+            peer.close()
+            await asyncio.wait([asking], timeout=10)
+            return asking.cancelled()
+
+    assert run(ask())
