@@ -43,7 +43,7 @@ from tests.simulation.network import Network, Pipe
 
 BROKERS = (1, 2, 3)
 PRODUCERS = 3
-_FAULT_EVERY_S = 1.2
+_FAULT_EVERY_S = 0.7
 _PATIENCE_S = 240.0
 """Virtual seconds within which everything must be well again once nothing is broken any more."""
 _NOTES_KEPT = 60
