@@ -172,9 +172,9 @@ class World:
         self.producers.append(self._client(Paired, "pairs"))
         self.readers = [self._client(Reader, f"reader{each}", topic=TOPIC, index=each) for each in range(PARTITIONS)]
         self.readers += [self._client(PairedReader, f"{PAIRED}{each}", index=each) for each in range(PARTITIONS)]
-        others = [*self.readers, self._client(Committer, "committer")]
+        self.readers.append(self._client(Committer, "committer"))
         self.producing = [each.begin() for each in self.producers]
-        self.tasks = [each.begin() for each in others]
+        self.tasks = [each.begin() for each in self.readers]
 
     def _look_at_clients(self) -> None:
         for task in (*self.producing, *self.tasks):
