@@ -48,6 +48,7 @@ SETTINGS = {
     "controlled.shutdown.retry.backoff.ms": "200",
     "leader.imbalance.check.interval.seconds": "5",
     "log.roll.ms": "8000",
+    "log.flush.offset.checkpoint.interval.ms": "1000",
     "log.cleaner.enable": "false",
     "replica.high.watermark.checkpoint.interval.ms": "1000",
 }

@@ -55,6 +55,7 @@ PARTITIONS = 3
 GROUP = "readers"
 _ASK_MS = 4000
 _PRODUCE_MS = 3000
+_BEHIND_S = 20.0
 _TRANSACTION_MS = 900_000
 """No transaction is to be ended by its time: that is tried elsewhere."""
 E = ErrorCode
@@ -359,7 +360,17 @@ class Reader(Client):
 
 
 class Committer(Client):
-    """Commits what has been read for a group, and looks that it never goes back."""
+    """Commits what has been read for a group, and looks that it never goes back.
+
+    A coordinator that was replaced and has not heard of it tells what it knows, as Apache Kafka's does: what is behind
+    is asked for again, and must not stay so.
+    """
+
+    behind_since: float | None = None
+
+    def missing(self) -> str:
+        """Return that committed offsets are behind; empty when they are not."""
+        return "" if self.behind_since is None else f"committed offsets are behind since {self.behind_since:.3f}"
 
     async def work(self) -> None:
         acked: dict[int, int] = {}
@@ -396,14 +407,23 @@ class Committer(Client):
             self.coordinator = -1
             self.expect_again(answer.error_code, "OffsetFetch")
             return
+        behind = ""
         for each in answer.topics[0].partitions if answer.topics else ():
+            known = acked.get(each.partition_index, -1)
             if each.error_code:
                 self.expect_again(each.error_code, "OffsetFetch")
-            elif each.committed_offset < acked.get(each.partition_index, -1):
-                raise Violation(
-                    f"R12: {each.partition_index} was committed at {acked[each.partition_index]}, "
-                    f"and is at {each.committed_offset}"
-                )
+                return
+            if each.committed_offset < known:
+                behind = f"{each.partition_index} was committed at {known}, and is at {each.committed_offset}"
+        if not behind:
+            self.behind_since = None
+            return
+        self.coordinator = -1
+        self.book.counts["offsets behind"] += 1
+        now = self.loop.time()
+        self.behind_since = now if self.behind_since is None else self.behind_since
+        if now - self.behind_since > _BEHIND_S:
+            raise Violation(f"R12: {behind}")
 
 
 class Paired(Producer):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from kbroker.log.checkpoints import RECOVERY_POINTS, read_offsets
 from tests.simulation.brokers import SESSION_S, SimBroker
 from tests.simulation.loop import SimLoop
 from tests.simulation.machine import machine
@@ -121,6 +122,8 @@ class Faults:
             if self._ends or self._busy or not self._in_sync():
                 return False
             broker = self._random.choice(list(self._brokers.values()))
+            if not _has_recovery_points(broker):
+                return False
             self._note(f"power of {broker.host}")
             self.counts["power"] += 1
             self._busy.add(broker.node_id)
@@ -257,6 +260,13 @@ class Faults:
 
         self._for(self._long(), empty)
         return True
+
+
+def _has_recovery_points(broker: SimBroker) -> bool:
+    """Whether every log of several segments has one on disk: without it recovery keeps holes, which may be old."""
+    stored = read_offsets(f"{broker.directory}/{RECOVERY_POINTS}")
+    logs = {} if broker.node is None else broker.node.replicas._partitions
+    return all(len(each.log.segments.bases) == 1 or stored.get(key, 0) > 0 for key, each in logs.items())
 
 
 KINDS = {

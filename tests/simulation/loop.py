@@ -166,5 +166,5 @@ def _name(handle: asyncio.Handle) -> str:
     callback = handle._callback
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
-        return f"task {owner.get_coro().__qualname__}"  # type: ignore[union-attr]
+        return f"task {getattr(owner.get_coro(), '__qualname__', '')}"
     return getattr(callback, "__qualname__", type(callback).__name__)

@@ -43,7 +43,7 @@ from tests.simulation.network import Network, Pipe
 
 BROKERS = (1, 2, 3)
 PRODUCERS = 3
-_FAULT_EVERY_S = 1.2
+_FAULT_EVERY_S = 0.7
 _PATIENCE_S = 240.0
 """Virtual seconds within which everything must be well again once nothing is broken any more."""
 _NOTES_KEPT = 60
@@ -172,9 +172,9 @@ class World:
         self.producers.append(self._client(Paired, "pairs"))
         self.readers = [self._client(Reader, f"reader{each}", topic=TOPIC, index=each) for each in range(PARTITIONS)]
         self.readers += [self._client(PairedReader, f"{PAIRED}{each}", index=each) for each in range(PARTITIONS)]
-        others = [*self.readers, self._client(Committer, "committer")]
+        self.readers.append(self._client(Committer, "committer"))
         self.producing = [each.begin() for each in self.producers]
-        self.tasks = [each.begin() for each in others]
+        self.tasks = [each.begin() for each in self.readers]
 
     def _look_at_clients(self) -> None:
         for task in (*self.producing, *self.tasks):
