@@ -194,7 +194,7 @@ class _Loader:
         if recovery_point > self.segments.active.become_active():
             recovery_point = 0  # whatever wrote that did not know this log
         first = self.segments.index_at(recovery_point)
-        end = self.segments.bases[first]
+        end, was_whole = self.segments.bases[first], True
         rebuild_producers(self.producers, self.snapshots, self.segments[:first], end)
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
@@ -202,7 +202,7 @@ class _Loader:
             # is not flushed has hardly been compacted; without a recovery point nobody knows.
             is_known = recovery_point > 0 or segment is self.segments.active
             gapless = not self._compacted and is_known
-            follows = gapless or (is_known and index > first and self._is_uncompacted(index - 1))
+            follows = gapless or (is_known and index > first and was_whole and self._is_uncompacted(index - 1))
             if follows and index > first and segment.base_offset > end:
                 logger.warning("%s does not follow on what is before it, and is removed", segment.path())
                 self._remove_behind(index - 1)
@@ -215,7 +215,9 @@ class _Loader:
             size = segment.size
             after = self.segments[index + 1] if segment is not self.segments.active else None
             before_cut = partial(self._remove_behind, index)
-            found = recover_segment(segment, self.producers, self.epochs, before_cut, gapless=gapless, after=after)
+            found, was_whole = recover_segment(
+                segment, self.producers, self.epochs, before_cut, gapless=gapless, after=after
+            )
             end = max(end, found)
             passed("recovery.checked")
             if progress is not None:
@@ -230,7 +232,8 @@ class _Loader:
     def _is_uncompacted(self, index: int) -> bool:
         """Whether a segment's end is where it was when the next one was begun: else a loss of power took it.
 
-        Compaction whose checkpoint a crash cut off does not matter: ours leaves the last batch of what it replaces.
+        Compaction whose checkpoint a crash cut off does not matter: ours leaves the last batch of what it replaces, and
+        what Kafka's has been through is seldom whole.
         """
         known = self._uncompacted_from
         return known is not None and self.segments.bases[index] >= known
@@ -244,9 +247,10 @@ def recover_segment(
     *,
     gapless: bool,
     after: Segment | None = None,
-) -> int:
-    """Read every batch of a segment, rebuild all its indexes, and cut it off at the first bad batch; return its end.
+) -> tuple[int, bool]:
+    """Read every batch of a segment, rebuild all its indexes, and cut it off at the first bad batch.
 
+    Returns the segment's end, and whether it has a record at every offset up to there, as what was never compacted.
     `before_cut` is called before anything is cut off: a crash between the two must leave the reason for both. `after`
     is the segment behind this one.
     """
@@ -257,7 +261,7 @@ def recover_segment(
 
     segment.begin_recovery()
     file = segment.handle
-    end, next_offset = 0, segment.base_offset
+    end, next_offset, is_whole = 0, segment.base_offset, True
     for position, header, batch in scan_batches(file, 0, segment.size):
         if not _is_sound(header, batch, next_offset, segment.base_offset):
             break
@@ -276,12 +280,14 @@ def recover_segment(
         segment.indexes.note(position, header.last_offset, header.max_timestamp if header.record_count else -1)
         if header.leader_epoch > epochs.latest and not _is_denied(header, position, segment, after):
             epochs.assign(header.leader_epoch, header.base_offset)
+        is_whole = is_whole and header.base_offset + header.record_count == header.last_offset + 1
+        is_whole = is_whole and header.base_offset == next_offset
         end = position + header.size
         next_offset = header.last_offset + 1
     if end < segment.size:
         before_cut()
     segment.end_recovery(end)
-    return next_offset
+    return next_offset, is_whole
 
 
 def _is_denied(header: BatchHeader, position: int, segment: Segment, after: Segment | None) -> bool:

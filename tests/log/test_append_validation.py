@@ -63,6 +63,7 @@ def with_body(header: BatchHeader, body: bytes, changes: list[tuple[int, int]]) 
     numbers[1] = HEADER_SIZE - LOG_OVERHEAD + len(body)
     for place, change in changes:
         numbers[place] += change
+    numbers[12] = numbers[12] or 1  # a batch without records is refused before its records are looked at
     try:
         return HEADER.pack(*numbers) + body
     except Exception:  # noqa: BLE001 - a number that does not fit in its field

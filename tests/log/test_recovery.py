@@ -178,6 +178,20 @@ def test_s4_a_segment_that_was_never_compacted_ends_where_the_next_begins(
     assert log.log_end_offset == (left if uncompacted_from == 0 else end)
 
 
+def test_s4_a_segment_with_holes_may_end_before_the_next_begins(tmp_path: Path) -> None:
+    """Another broker's compaction, cut off before its checkpoint was written."""
+    log = filled(tmp_path / "topic-0", 10)
+    log.roll(NOW)
+    first, end = log.segments[0].path(), log.log_end_offset
+    del log
+    content = Path(first).read_bytes()
+    places = [place for place, _ in iter_batches(content)]
+    Path(first).write_bytes(content[: places[1]] + content[places[2] : places[3]])
+    config = LogConfig(cleanup_policy=("compact",))
+    log = open_log(tmp_path / "topic-0", clean=False, config=config, recovery_point=1, uncompacted_from=0)
+    assert log.log_end_offset == end
+
+
 def test_s4_without_a_recovery_point_holes_are_kept(tmp_path: Path) -> None:
     left = with_a_hole(tmp_path / "topic-0")
     assert offsets_of(read_all(open_log(tmp_path / "topic-0", clean=False, config=SMALL))) == left
