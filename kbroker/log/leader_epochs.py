@@ -24,17 +24,20 @@ logger = logging.getLogger(__name__)
 class LeaderEpochCache:
     """The leader epochs of one partition; a change is on disk before the call returns, unless it need not be."""
 
-    __slots__ = ("_entries", "_path", "latest", "proven")
+    __slots__ = ("_entries", "_path", "latest", "proven", "written")
 
     def __init__(self, directory: str) -> None:
         self._path = f"{directory}/{LEADER_EPOCHS}"
         self._entries: list[tuple[int, int]] = []
         self.latest = -1
         """The newest epoch, -1 without one."""
+        self.written = -1
+        """The newest epoch that the file has; whoever appends under another one notes it first."""
         self.proven = False
         """Whether the epochs have been held against the batches."""
         for epoch, start in read_epochs(self._path):
             self._insert(epoch, start)
+        self.written = self.latest
 
     @property
     def entries(self) -> list[tuple[int, int]]:
@@ -53,7 +56,7 @@ class LeaderEpochCache:
         if epoch < 0 or start_offset < 0:
             return
         before = list(self._entries)
-        if self._insert(epoch, start_offset):
+        if self._insert(epoch, start_offset) or self.written != self.latest:
             try:
                 self._write(sync=sync)
             except OSError:
@@ -109,7 +112,6 @@ class LeaderEpochCache:
 
     def prove(self, segments: Segments, extent: LogExtent) -> None:
         """Hold the epochs against the log's batches, and take what these tell where they disagree; raises OSError."""
-        self.proven = True
         written = [(epoch, start) for epoch, start in self._entries if start < extent.end_offset]
         if not _agrees(segments, extent, written) and (found := _read_epochs(segments, extent)):
             logger.warning("%s: leader epochs are %s, not %s", self._path, found, written)
@@ -117,6 +119,7 @@ class LeaderEpochCache:
             newest = [(self.latest, extent.end_offset)] if self.latest > found[-1][0] else []
             self._replace([*found, *newest])
             self._write()
+        self.proven = True
 
     def clear(self) -> None:
         self._replace([])
@@ -130,6 +133,7 @@ class LeaderEpochCache:
         # The first epoch of an empty log says nothing that is not known anyway, and thousands of logs may be created at
         # once.
         write_epochs(self._path, self._entries, sync=sync and self._entries[-1:] not in ([], [(self.latest, 0)]))
+        self.written = self.latest
 
 
 def _agrees(segments: Segments, extent: LogExtent, entries: list[tuple[int, int]]) -> bool:

@@ -287,7 +287,7 @@ class PartitionLog:
         config = self.config
         segment = self.segments.active
         try:
-            if leader_epoch != self.leader_epochs.latest:
+            if leader_epoch != self.leader_epochs.written:
                 self.leader_epochs.assign(leader_epoch, offset)
             if segment.should_roll(size, last_offset, header[8], now_ms, config.segment_bytes, self._rules.segment_ms):
                 segment = self._roll(now_ms)
@@ -347,7 +347,7 @@ class PartitionLog:
                 completed = producers.preview_marker(header, marker, offset)
         config, segment, last_offset = self.config, self.segments.active, header.last_offset
         try:
-            if header.leader_epoch != self.leader_epochs.latest:
+            if header.leader_epoch != self.leader_epochs.written:
                 self.leader_epochs.assign(header.leader_epoch, offset, sync=False)
             age_ms = self._rules.segment_ms
             if segment.should_roll(

@@ -316,7 +316,8 @@ class ReplicatedPartition(Partition):
     def _copied(self) -> int:
         around = self._around
         end = self.log.log_end_offset
-        return self.leadership.copied(end, around.now_ms(), around.max_lag_ms, around.live_brokers())
+        copied = self.leadership.copied(end, around.now_ms(), around.max_lag_ms, around.live_brokers())
+        return max(copied, self.log.high_watermark)  # of what the followers have a new leader knows nothing yet
 
     def _verdict(self, required_offset: int) -> ErrorCode:
         verdict = self.leadership.verdict(required_offset, self.log.high_watermark, self.min_isr)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log.append_info import AppendError
 from kbroker.log.checkpoints import LEADER_EPOCHS
 from kbroker.log.leader_epochs import LeaderEpochCache
+from tests.log.builders import NOW, batch, open_log
 
 
 def cache(directory: Path, *entries: tuple[int, int]) -> LeaderEpochCache:
@@ -104,6 +106,43 @@ def test_what_is_kept_stands_although_it_could_not_be_written(tmp_path: Path, mo
     assert epochs.end_offset_for(3, 25) == (3, 25)
     epochs.assign(4, 25)
     assert cache(tmp_path).entries == [(2, 10), (3, 20), (4, 25)]
+
+
+def test_the_first_who_appends_writes_an_epoch_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else batches would be of an epoch that no start finds in the file, and a start might go by the file."""
+    log = open_log(tmp_path / "topic-0")
+    log.append_as_leader(batch(2), 0, NOW)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(24, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kbroker.log.leader_epochs.write_epochs", fail)
+        with pytest.raises(OSError, match="too many"):
+            log.leader_epochs.assign(7, log.log_end_offset, keep=True)
+        with pytest.raises(AppendError):
+            log.append_as_leader(batch(2), 7, NOW)
+    log.append_as_leader(batch(2), 7, NOW)
+    assert LeaderEpochCache(log.directory).entries[-1] == (7, 2)
+
+
+def test_a_proof_that_could_not_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path / "topic-0")
+    log.append_as_leader(batch(2), 0, NOW)
+    log.leader_epochs.proven = False
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(24, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kbroker.log.leader_epochs._agrees", fail)
+        with pytest.raises(OSError, match="too many"):
+            log.proven_epochs()
+    assert not log.leader_epochs.proven
+    log.proven_epochs()
+    assert log.leader_epochs.proven
 
 
 def test_a_broken_checkpoint_counts_as_absent(tmp_path: Path) -> None:

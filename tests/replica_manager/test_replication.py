@@ -25,6 +25,7 @@ from kbroker.protocol.messages.produce import (
 )
 from kbroker.protocol.records import iter_batches, read_records
 from kbroker.replica_manager.fetcher import Fetcher
+from kbroker.replication.leadership import Follower
 from tests.replica_manager.cluster import CONFIG, CONTROLLER, Cluster, as_of, batch
 from tests.replica_manager.virtual_time import run
 
@@ -287,6 +288,21 @@ def test_what_the_only_one_in_sync_has_is_copied_though_it_is_not_committed(play
         assert leader.copied(3) is None
         assert leader.copied(4) is not None
         assert len(leader.copies) <= 1
+
+    play(test, min_isr=2)
+
+
+def test_a_new_leader_waits_for_nobody_where_all_is_committed(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create(replicas=(1, 2, 3))
+        assert (await cluster.produce(b"one")).error_code == 0
+        await cluster.until(lambda: cluster.nodes[1].partition().log.high_watermark == 1)
+        cluster.network.cut.update({("broker2", "broker1"), ("broker3", "broker1")})
+        cluster.network.change()
+        leader = cluster.nodes[1].partition()
+        leader.leadership._followers = {2: Follower(), 3: Follower()}
+        assert leader.copied(1) is None
+        assert leader.copied(0) is None
 
     play(test, min_isr=2)
 
