@@ -1,4 +1,4 @@
-"""The short form of the simulation: one new seed, and that a seed gives the same run again."""
+"""The short form of the simulation, and that a seed gives the same run again. Only the long form takes new seeds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.figures import figure
 from tests.tries import FORM, tries
 
 _STEPS = {"short": 10_000, "usual": 30_000, "long": 1_000_000}[FORM]
+_SEED = random.randrange(1 << 30) if FORM == "long" else 20261122
 _DEADLINE_S = {"short": 120, "usual": 240, "long": 7200}[FORM]
 
 
@@ -29,14 +30,12 @@ def simulate(*arguments: str, hash_seed: str = "random") -> str:
 
 
 def test_a_cluster_under_faults_keeps_what_replication_promises() -> None:
-    seed = random.randrange(1 << 30)
-    said = simulate("--seed", str(seed), "--steps", str(_STEPS), "--each", str(min(_STEPS, 25_000)))
+    said = simulate("--seed", str(_SEED), "--steps", str(_STEPS), "--each", str(min(_STEPS, 25_000)))
     figure("simulation", said.splitlines()[-1])
     assert " 0 violations" in said
 
 
 def test_a_seed_gives_the_same_run_again() -> None:
-    seed = random.randrange(1 << 30)
     steps = str(tries(5000))
-    arguments = "--seed", str(seed), "--each", steps
-    assert simulate(*arguments, hash_seed="1") == simulate(*arguments, hash_seed="2"), f"seed {seed}"
+    arguments = "--seed", str(_SEED), "--each", steps
+    assert simulate(*arguments, hash_seed="1") == simulate(*arguments, hash_seed="2"), f"seed {_SEED}"
