@@ -77,6 +77,7 @@ class PartitionLog:
 
     __slots__ = (
         "_later",
+        "_on_holes",
         "_rebuilding",
         "_rules",
         "_snapshots",
@@ -118,6 +119,7 @@ class PartitionLog:
         on_disk_error: Callable[[OSError], None] = lambda _error: None,
         files: OpenFiles | None = None,
         later: Callable[[Divided[None]], None] = whole,
+        on_holes: Callable[[], None] = lambda: None,
     ) -> None:
         """Open the directory, which must exist; the offsets are what the checkpoints say.
 
@@ -126,7 +128,8 @@ class PartitionLog:
         `on_disk_error` of every failure of the disk from then on: whoever keeps the directory decides what it means for
         the others in it. `files` bounds how many segments have files open, of this log and of others; without it the
         log has a bound of its own. A log that has just been opened holds no file.
-        `later` is given work that an append must not wait for, to be done in pieces.
+        `later` is given work that an append must not wait for, to be done in pieces. `on_holes` hears of the first hole
+        that a leader's log leaves in one that was not thought to have any, before it is there: a start must know.
         """
         self.topic = topic
         self.partition = partition
@@ -152,6 +155,7 @@ class PartitionLog:
         self.producers = loaded.producers
         self._snapshots = loaded.snapshots
         self._later = later
+        self._on_holes = on_holes
         self._rebuilding: Divided[None] | None = None  # the producers, as they are after a truncation
         self._times = TimestampSearch(self.segments)
         self._trouble = DiskTrouble(self._rules.name, on_disk_error)
@@ -346,6 +350,9 @@ class PartitionLog:
             if marker is not None:
                 completed = producers.preview_marker(header, marker, offset)
         config, segment, last_offset = self.config, self.segments.active, header.last_offset
+        if offset > self.log_end_offset and not self.may_have_holes:
+            self.may_have_holes = True
+            self._on_holes()
         try:
             if header.leader_epoch != self.leader_epochs.written:
                 self.leader_epochs.assign(header.leader_epoch, offset, sync=False)
@@ -359,8 +366,6 @@ class PartitionLog:
             segment.append((batch,), header.size, last_offset, header.max_timestamp)
         except OSError as error:
             raise self._append_failed(error, completed, now_ms) from error
-        if offset > self.log_end_offset:
-            self.may_have_holes = True
         self.log_end_offset = last_offset + 1
         if marker is not None:
             producers.apply_marker(header, marker, offset)
@@ -583,11 +588,21 @@ class PartitionLog:
         if offset <= segments.bases[0]:
             self._cut_fully(offset, now_ms)
             return
+        segments[segments.index_at(offset - 1)].prepare_cut(offset)
         self.truncations += 1
-        while segments.bases[-1] >= offset:
-            self._remove(segments[-1], now_ms)
-        segments.active.truncate_to(offset)
-        self._set_end(segments.active.become_active())
+        try:
+            while segments.bases[-1] >= offset:
+                self._remove(segments[-1], now_ms)
+            segments.active.truncate_to(offset)
+            end = segments.active.become_active()
+        except OSError as error:
+            self._cut_half_way(error)
+            raise
+        self._set_end(end)
+
+    def _cut_half_way(self, error: OSError) -> None:
+        # What is still there is not known to this process; to append behind what is gone would leave a hole.
+        self.refuse_appends(f"a truncation did not come to its end: {error}")
 
     def truncate_fully(self, offset: int, now_ms: int = 0) -> None:
         """Remove everything and go on at `offset`."""
@@ -610,9 +625,13 @@ class PartitionLog:
 
     def _cut_fully(self, offset: int, now_ms: int) -> None:
         self.truncations += 1
-        for segment in list(self.segments):
-            self._remove(segment, now_ms)
-        self.segments.add(offset, self.config, now_ms)
+        try:
+            for segment in list(self.segments):
+                self._remove(segment, now_ms)
+            self.segments.add(offset, self.config, now_ms)
+        except OSError as error:
+            self._cut_half_way(error)
+            raise
         self.log_start_offset = offset
         self.leader_epochs.clear()
         self._set_end(offset)

@@ -148,11 +148,12 @@ class Outbox:
         """Send until all is sent (True), or the socket is full or others are to be served (False)."""
         budget = _AT_ONCE
         while pieces and budget > 0:
-            piece = pieces[0]
-            size, offset = len(piece), self._offset
+            piece, offset = pieces[0], self._offset
+            size = wanted = len(piece) - offset
             try:
                 if is_range(piece):
-                    sent = os.sendfile(self._fd, piece.fd, piece.position + offset, min(size - offset, budget))
+                    wanted = min(size, budget)
+                    sent = os.sendfile(self._fd, piece.fd, piece.position + offset, wanted)
                     if sent == 0:
                         raise OSError("a segment is shorter than the range of it")
                 else:
@@ -160,9 +161,11 @@ class Outbox:
             except BlockingIOError:
                 return False
             budget -= max(sent, _LEAST_COST)
-            if offset + sent == size:
+            if sent == size:
                 pieces.popleft()
                 self._offset = 0
             else:
                 self._offset = offset + sent
+                if sent < wanted:
+                    return False  # full: asking once more only told so, four times for each MB of a Fetch
         return not pieces

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kbroker.log.append_info import AppendError
 from kbroker.log.checkpoints import LEADER_EPOCHS
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
-from tests.log.builders import NOW, batch, open_log
+from tests.descriptors import no_descriptors
+from tests.log.builders import NOW, batch, offsets_of, open_log, read_all
 from tests.tries import tries
 
 
@@ -160,3 +165,54 @@ def test_many_segments_are_cut_off_in_pieces(tmp_path: Path) -> None:
         produced_again = batch(producer_id=7, producer_epoch=0, base_sequence=0)
         each.append_as_leader(produced_again, 0, NOW)
     assert [segment.base_offset for segment in log.segments] == [segment.base_offset for segment in plain.segments]
+
+
+def at_its_offset(offset: int) -> memoryview:
+    leaders = bytearray(batch())
+    leaders[:8] = offset.to_bytes(8, "big")
+    leaders[12:16] = bytes(4)  # leader epoch 0
+    return memoryview(leaders)
+
+
+@pytest.mark.parametrize("call", ["rename", "ftruncate"])
+@pytest.mark.parametrize("fully", [False, True])
+def test_nothing_is_appended_behind_what_a_cut_that_failed_half_way_has_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, fully: bool
+) -> None:
+    if fully and call == "ftruncate":
+        call = "open"  # of the segment with which it goes on
+    log = open_log(tmp_path / "log", config=LogConfig(segment_bytes=500))
+    produced(log, 50)
+    end, passing = log.log_end_offset, 10 if call == "rename" else 0
+    system_call = getattr(os, call)
+
+    def failing(*args: Any, **kw: Any) -> Any:
+        nonlocal passing
+        passing -= 1
+        if passing < 0 and (call != "open" or args[1] & os.O_CREAT):
+            raise OSError(errno.EIO, "no more")
+        return system_call(*args, **kw)
+
+    monkeypatch.setattr(os, call, failing)
+    cut = partial(log.truncate_fully, 1000, NOW) if fully else partial(log.truncate_to, 11, NOW)
+    with pytest.raises(OSError, match="no more"):
+        cut()
+    monkeypatch.undo()
+    with pytest.raises(AppendError, match="truncation"):
+        log.append_as_follower(at_its_offset(end), NOW)
+    log.close(clean=False)
+    again = open_log(tmp_path / "log", clean=False)
+    offsets = offsets_of(read_all(again))
+    assert offsets == list(range(again.log_start_offset, again.log_end_offset))
+
+
+def test_a_cut_for_which_no_descriptor_is_left_changes_nothing_and_is_made_later(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", config=LogConfig(segment_bytes=500))
+    produced(log, 50)
+    log.release_idle(force=True)
+    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        log.truncate_to(11, NOW)
+    assert log.log_end_offset == 50
+    log.truncate_to(11, NOW)
+    assert offsets_of(read_all(log)) == list(range(11))
+    log.append_as_follower(at_its_offset(11), NOW)

@@ -140,9 +140,11 @@ def test_a_file_that_was_cut_off_ends_the_connection(tmp_path):
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         fd = os.open(tmp_path / "f", os.O_RDONLY)
-        outbox = outbox_of(ours, lambda _: None)
         with pytest.raises(OSError, match="shorter"):
-            outbox.send_pieces([b"head", Range(fd, 0, 5000)])
+            outbox_of(ours, lambda _: None).send_pieces([b"head", Range(fd, 10, 5000)])
+        ended = asyncio.get_running_loop().create_future()
+        outbox_of(ours, ended.set_result).send_pieces([b"head", Range(fd, 0, 5000)])
+        assert "shorter" in str(await asyncio.wait_for(ended, 10))
         os.close(fd)
         ours.close()
         theirs.close()

@@ -219,6 +219,7 @@ class LogDirectory:
                 on_disk_error=self.report,
                 files=self.files,
                 later=self.do_later,
+                on_holes=partial(self.cleaner.note, key, 0),
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             return log
@@ -345,6 +346,7 @@ class LogDirectory:
                 on_disk_error=self.report,
                 files=self.files,
                 later=self.do_later,
+                on_holes=partial(self.cleaner.note, (topic, partition), 0),
             )
             self.logs[topic, partition] = log
         elif log.topic_id is None and topic_id is not None:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
+from functools import partial
 from typing import NamedTuple
 
 from kbroker.log import checkpoints
@@ -148,6 +149,7 @@ class Move:
             on_disk_error=self.target.report,
             files=self.target.files,
             later=self.target.do_later,
+            on_holes=partial(self.target.cleaner.note, (log.topic, log.partition), 0),
         )
         if (moved.log_start_offset, moved.log_end_offset) != (log.log_start_offset, log.log_end_offset):
             raise OSError(f"the copy ends at {moved.log_end_offset}, the log at {log.log_end_offset}")

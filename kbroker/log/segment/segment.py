@@ -352,12 +352,19 @@ class Segment:
 
     # -- lifecycle --------------------------------------------------------------------------------------------
 
+    def prepare_cut(self, offset: int) -> tuple[int, int] | None:
+        """Open and look through what `truncate_to` needs: that can fail, and nothing has changed then."""
+        found = self.find(offset)
+        if found is not None:
+            self._checked_indexes()  # with what they say of the rest, which holds on
+            _ = self.handle
+        return found
+
     def truncate_to(self, offset: int) -> None:
         """Remove all batches that reach to `offset` or beyond."""
-        found = self.find(offset)
+        found = self.prepare_cut(offset)
         if found is None:
             return
-        self._checked_indexes()  # with what they say of the rest, which holds on
         os.ftruncate(self.handle.fd, found[0])
         self.size = found[0]
         self.found.cut(self.size)

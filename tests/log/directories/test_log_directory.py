@@ -417,3 +417,21 @@ def test_a_full_disk_is_a_failure_where_others_can_take_over(tmp_path: Path, fai
     assert bool(logs.failure) is fails_when_full
     assert failed == [logs] * fails_when_full
     logs.close()
+
+
+def test_holes_that_a_leaders_log_has_are_no_damage_at_the_next_start(tmp_path: Path) -> None:
+    """The leader's was compacted at some time; this broker only copies, under a policy that deletes."""
+    logs = loaded(tmp_path / "data")
+    log = logs.get_or_create("t", 0, TOPIC_ID, CONFIG)
+    for offset in (0, 2, 4):
+        copied = bytearray(batch())
+        copied[:8] = offset.to_bytes(8, "big")
+        log.append_as_follower(memoryview(copied), NOW)
+    crash(logs)
+    again = loaded(tmp_path / "data")
+    assert not again.was_clean
+    log = again.logs["t", 0]
+    assert offsets_of(read_all(log)) == [0, 2, 4]
+    assert log.may_have_holes
+    crash(again)
+    assert loaded(tmp_path / "data").logs["t", 0].log_end_offset == 5
