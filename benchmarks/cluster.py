@@ -8,10 +8,11 @@ A topic with three replicas, min.insync.replicas=2, acks=all, through confluent-
     shutdown       the longest pause of a producer while a leader stops in good order
     catch-up       until a follower that was away for `--gigabytes` is in sync again
     memory         resident, of all three, after that
+    partitions     2,000 of them: partitions.py
 
 Prints a table with ratios and saves it under benchmarks/results/; asserts no times.
 
-    python -m benchmarks.cluster [--rounds 3] [--gigabytes 1]
+    python -m benchmarks.cluster [--rounds 3] [--gigabytes 1] [--partitions-only]
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.partitions import many_partitions
 from benchmarks.raw import percentile
 from compat_tests.harness.clusters import Cluster, JavaCluster, KBrokerCluster
 from compat_tests.harness.parts import fetch
@@ -174,10 +176,15 @@ def measure(cluster: Cluster, gigabytes: float) -> Figures:
     figures |= catch_up(cluster, gigabytes)
     sizes = [psutil.Process(cluster.pid(each)).memory_info().rss for each in cluster.node_ids]
     figures["memory MB"] = sum(sizes) / 1e6
-    return figures
+    return figures | many_partitions(cluster)
 
 
-def run(name: str, gigabytes: float) -> Figures:
+def measure_partitions(cluster: Cluster, _gigabytes: float) -> Figures:
+    cluster.wait_until_in_sync()
+    return many_partitions(cluster)
+
+
+def run(name: str, gigabytes: float, work: Callable[[Cluster, float], Figures]) -> Figures:
     libs = fetch("kafka39")
     with tempfile.TemporaryDirectory(prefix="bench-") as text, ZooKeeper(libs, Path(text) / "zookeeper") as zookeeper:
         directory = Path(text)
@@ -187,7 +194,7 @@ def run(name: str, gigabytes: float) -> Figures:
             else JavaCluster(libs, directory, zookeeper, settings=SETTINGS)
         )
         with made as cluster:
-            return measure(cluster, gigabytes)
+            return work(cluster, gigabytes)
 
 
 def table(rounds: dict[str, list[Figures]]) -> list[str]:
@@ -203,11 +210,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--only", choices=("kbroker", "kafka"))
+    parser.add_argument("--partitions-only", action="store_true")
     args = parser.parse_args()
+    work = measure_partitions if args.partitions_only else measure
     rounds: dict[str, list[Figures]] = {name: [] for name in ("kbroker", "kafka") if args.only in (None, name)}
     for _ in range(args.rounds):
         for name, found in rounds.items():
-            found.append(run(name, args.gigabytes))
+            found.append(run(name, args.gigabytes, work))
             print(f"{name:8}" + ", ".join(f"{k} {v:,.2f}" for k, v in found[-1].items()), flush=True)
     if args.only:
         return
@@ -215,7 +224,8 @@ def main() -> None:
     lines = [
         f"# Three brokers, {stamp} UTC",
         "",
-        f"- command: `python -m benchmarks.cluster --rounds {args.rounds} --gigabytes {args.gigabytes:g}` (medians)",
+        f"- command: `python -m benchmarks.cluster --rounds {args.rounds} --gigabytes {args.gigabytes:g}"
+        f"{' --partitions-only' if args.partitions_only else ''}` (medians)",
         f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, ZooKeeper and clients "
         f"on it too; Python {platform.python_version()}",
         "",

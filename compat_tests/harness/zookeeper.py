@@ -20,20 +20,32 @@ from compat_tests.harness.brokers import HERE, BrokerProcess, free_port
 _READ_TIMEOUT_S: Final = 5.0
 
 
-def _java(libs: Path, memory: str, *arguments: str) -> list[str]:
+def _java(libs: Path, memory: str, properties: Mapping[str, str], *arguments: str) -> list[str]:
     options = [f"-Xmx{memory}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    options += [f"-D{name}={value}" for name, value in properties.items()]
     return ["java", *options, f"-Dlog4j.configuration=file:{HERE / 'log4j.properties'}", "-cp", f"{libs}/*", *arguments]
 
 
 class ZooKeeper(BrokerProcess):
-    """One ZooKeeper server; `bootstrap` is what zookeeper.connect takes."""
+    """One ZooKeeper server; `bootstrap` is what zookeeper.connect takes.
+
+    `own` are lines of its zoo.cfg beside the usual ones, `properties` those of its Java virtual machine.
+    """
 
     name = "zookeeper"
 
-    def __init__(self, libs: Path, directory: Path) -> None:
+    def __init__(
+        self,
+        libs: Path,
+        directory: Path,
+        own: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(directory)
         self._libs = libs
         self._port = 0
+        self._own = own or {}
+        self._properties = properties or {}
 
     def _command(self) -> list[str]:
         self._port = self._port or free_port()
@@ -44,9 +56,12 @@ class ZooKeeper(BrokerProcess):
             "clientPort": str(self._port),
             "clientPortAddress": "127.0.0.1",
             "admin.enableServer": "false",
+            **self._own,
         }
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return _java(self._libs, "256M", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config))
+        return _java(
+            self._libs, "256M", self._properties, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)
+        )
 
     def _ready(self) -> bool:
         """Ask as its own tool does; `srvr` is the one question that is allowed by default."""
@@ -91,6 +106,8 @@ class Kafka39(BrokerProcess):
         self._port = 0
         self.own: Mapping[str, str] = {}
         """Settings that count before all others."""
+        self.properties: Mapping[str, str] = {}
+        """Properties of its Java virtual machine."""
 
     @property
     def port(self) -> int:
@@ -109,7 +126,7 @@ class Kafka39(BrokerProcess):
             **self.own,
         }
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return _java(self._libs, "512M", "kafka.Kafka", str(properties))
+        return _java(self._libs, "512M", self.properties, "kafka.Kafka", str(properties))
 
     def _ready(self) -> bool:
         self.bootstrap = f"127.0.0.1:{self._port}"

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
+from kbroker.broker.zookeeper_security import zookeeper_security
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller import znodes
@@ -41,10 +42,13 @@ async def connect(config: BrokerConfig) -> ZooKeeperTree:
     """Reach ZooKeeper. Raises ConfigError where it does not answer in time, or does not let this broker in."""
     timeout = config.get_int("zookeeper.session.timeout.ms")
     patience = config.get_optional_int("zookeeper.connection.timeout.ms") or timeout
+    security = zookeeper_security(config)
     try:
-        return await ZooKeeperTree.connect(config.get_str("zookeeper.connect"), timeout, patience)
+        return await ZooKeeperTree.connect(config.get_str("zookeeper.connect"), timeout, patience, security)
     except Unreachable as error:
         raise ConfigError(f"{error} within {patience} ms") from None
+    except Denied as denied:
+        raise ConfigError(str(denied)) from None
 
 
 async def prepare(tree: MetadataTree) -> str:

@@ -45,6 +45,7 @@ _NOT_TOLD: Final = DYNAMIC_ONLY | {"node.id"}
 _OF_AUTHORIZERS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 _GONE_PREFIXES: Final = ("zookeeper.", "password.encoder.")
+_LOGIN: Final = "java.security.auth.login.config"
 
 
 class BrokerConfig:
@@ -262,6 +263,8 @@ class BrokerConfig:
                 complaints.append(f"{name} can only be set dynamically and is ignored here")
             elif name in _GONE or name.startswith(_GONE_PREFIXES):
                 self.warnings.append(f"{name} has no effect: Apache Kafka 4 no longer has it either")
+            elif name == _LOGIN:
+                self.warnings.append(f"{name} has no effect: only a node of a cluster logs in, to ZooKeeper")
             else:
                 complaints.append(f"unknown config {name}{_hint(name)}")
         if complaints and strict:
@@ -277,6 +280,12 @@ class BrokerConfig:
             promises = key.refused if key else base in _OF_AUTHORIZERS or base.startswith(_SECURITY_PREFIXES)
             if promises and text.strip() and (key is None or parse_text(name, key.type, text) != key.default):
                 promised.append(name)
+        revocation = [name for name in promised if name.startswith("zookeeper.")]
+        if revocation:
+            raise ConfigError(
+                f"{', '.join(revocation)}: this version does not look whether ZooKeeper's certificate was revoked; to "
+                "connect all the same, leave this out"
+            )
         if promised:
             raise ConfigError(
                 f"{', '.join(promised)}: this version has no TLS, SASL or authorization, so every client may do "

@@ -1,12 +1,13 @@
 """Where a broker's settings are written: properties files and environment variables.
 
-Owns the syntax of Java properties files and the naming of the apache/kafka image's variables. Never knows which keys
-exist.
+Owns the syntax of Java properties files and the naming of the apache/kafka image's variables, and which properties of a
+Java broker's virtual machine are settings here. Never knows which keys exist.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -41,6 +42,10 @@ _NOT_SETTINGS: Final = frozenset(
     ]
 )
 _NOT_SETTINGS_PREFIXES: Final = ("KAFKA_LOG4J_", "KAFKA_JMX_")
+# Properties of the virtual machine by which a Java broker logs in to ZooKeeper.
+_OF_THE_MACHINE: Final = frozenset(
+    {"java.security.auth.login.config", "zookeeper.sasl.client", "zookeeper.sasl.clientconfig"}
+)
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -112,12 +117,27 @@ def _unescape(text: str) -> str:
 def settings_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that KAFKA_* variables name as the apache/kafka image names them.
 
-    After the prefix, "_" stands for ".", "__" for "_" and "___" for "-".
+    After the prefix, "_" stands for ".", "__" for "_" and "___" for "-". Of KAFKA_OPTS, which configures a Java
+    broker's virtual machine, only the properties count by which it logs in to ZooKeeper.
     """
-    found = {}
+    found = _machine_properties(environment.get("KAFKA_OPTS", ""))
     for name, value in environment.items():
         if not name.startswith("KAFKA_") or name in _NOT_SETTINGS or name.startswith(_NOT_SETTINGS_PREFIXES):
             continue
         key = name.removeprefix("KAFKA_").lower().replace("_", ".").replace("...", "-").replace("..", "_")
         found[key] = value
+    return found
+
+
+def _machine_properties(options: str) -> dict[str, str]:
+    """Return the properties among a Java virtual machine's options that are settings here, from -Dname=value."""
+    try:
+        words = shlex.split(options)
+    except ValueError:
+        words = options.split()
+    found = {}
+    for word in words:
+        name, equals, value = word.removeprefix("-D").partition("=")
+        if word.startswith("-D") and equals and name in _OF_THE_MACHINE:
+            found[name] = value
     return found

@@ -5,7 +5,8 @@ the caller's runs on kazoo's threads. Never interprets a znode.
 
 kazoo keeps a watch only as long as its connection, and sets off all when it is lost; then it begins a new session by
 itself where the old one has expired. What is asked meanwhile it would keep, and hold the loop once a few hundred wait:
-so it is answered by an error here.
+so it is answered by an error here. Where its thread ends, as it does once credentials are refused, another client takes
+its place: ZooKeeper drops whoever is about to log in when it stops, which looks the same.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
-from kazoo.security import OPEN_ACL_UNSAFE
 
+from kbroker.controller.tree.security import Discreet, Security
+from kbroker.controller.tree.threads import Threads
 from kbroker.controller.tree.znode import (
     Change,
     Changed,
@@ -41,8 +43,12 @@ from kbroker.controller.tree.znode import (
 )
 
 log = logging.getLogger(__name__)
+_kazoo_log = log.getChild("kazoo")
+_kazoo_log.addFilter(Discreet())
 
 _RETRY_DELAY_S, _LONGEST_RETRY_DELAY_S = 0.05, 1.0
+_REVIVAL_DELAY_S = 1.0
+_ENDED = (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 _STATES = {
     KazooState.CONNECTED: Session.LIVE,
     KazooState.SUSPENDED: Session.UNREACHABLE,
@@ -55,44 +61,108 @@ _REASONS = {
     exceptions.NotEmptyError: Reason.NOT_EMPTY,
     exceptions.NoChildrenForEphemeralsError: Reason.NO_CHILDREN_FOR_EPHEMERALS,
 }
+_DENIALS = (exceptions.NoAuthError, exceptions.AuthFailedError, exceptions.SessionClosedRequireSaslError)
 _NOT_AT_FAULT = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 """What a refused batch says of the changes before the one at fault, and of those behind it."""
+
+_Acl = Callable[[str], list[Any]]
 
 
 class ZooKeeperTree:
     """A MetadataTree on an ensemble."""
 
-    def __init__(self, client: KazooClient, loop: asyncio.AbstractEventLoop, what: str) -> None:
-        self._client = client
+    def __init__(
+        self, make: Callable[[Callable[[], None]], KazooClient], loop: asyncio.AbstractEventLoop, what: str, acl: _Acl
+    ) -> None:
+        """`make(ended)` makes a client that is not started yet; `ended` is for one of its threads that ends."""
+        self._make = make
         self._loop = loop
         self._what = what
+        self._acl = acl
         self._listeners: list[Callable[[Session], None]] = []
         self._session_id = 0
+        self._chroot = ""
+        self._is_refused = False
+        self._is_kept = False
+        """Whether a client that has ended is to be replaced: not before the first is let in, nor after `close`."""
+        self._reviving: asyncio.Task[None] | None = None
+        self._client = self._new_client()
 
     @classmethod
-    async def connect(cls, hosts: str, session_timeout_ms: int, connection_timeout_ms: int) -> ZooKeeperTree:
+    async def connect(
+        cls, hosts: str, session_timeout_ms: int, connection_timeout_ms: int, security: Security | None = None
+    ) -> ZooKeeperTree:
         """Begin a session; `hosts` is Kafka's zookeeper.connect: HOST:PORT[,HOST:PORT...][/chroot].
 
-        Raises Unreachable if there is none within `connection_timeout_ms`. The chroot is made where it is missing.
+        Raises Unreachable if there is none within `connection_timeout_ms`, Denied if ZooKeeper does not take the
+        credentials. The chroot is made where it is missing.
         """
         loop = asyncio.get_running_loop()
         addresses, slash, chroot = hosts.partition("/")
-        retry = KazooRetry(max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_LONGEST_RETRY_DELAY_S)
-        client = KazooClient(addresses, session_timeout_ms / 1000, connection_retry=retry, logger=log)
-        tree = cls(client, loop, addresses)
-        client.add_listener(tree._state_changed)
+        security = security or Security()
+        handlers: list[Threads] = []
+
+        def make(ended: Callable[[], None]) -> KazooClient:
+            handlers[:] = [Threads(security.tls, ended)]
+            retry = KazooRetry(max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_LONGEST_RETRY_DELAY_S)
+            return KazooClient(
+                addresses,
+                session_timeout_ms / 1000,
+                handler=handlers[0],
+                connection_retry=retry,
+                logger=_kazoo_log,
+                **security.client_options(),
+            )
+
+        tree = cls(make, loop, addresses, security.acl)
         try:
-            await loop.run_in_executor(None, client.start, connection_timeout_ms / 1000)
-            if slash and chroot:
-                await loop.run_in_executor(None, client.ensure_path, f"/{chroot}")
-                client.chroot = f"/{chroot.rstrip('/')}"
+            await loop.run_in_executor(None, tree._begin, connection_timeout_ms / 1000)
+            if slash and chroot.strip("/"):
+                await loop.run_in_executor(None, tree._enter, f"/{chroot.rstrip('/')}")
         except BaseException as error:
-            await loop.run_in_executor(None, _end, client)
-            if isinstance(error, (KazooTimeoutError, exceptions.KazooException)):
-                raise Unreachable(f"ZooKeeper at {addresses} does not answer") from None
+            await tree.close()
+            if isinstance(error, (Denied, Unreachable)):
+                raise
+            if isinstance(error, exceptions.KazooException):
+                raise _meaning(error, "its chroot", 0) from None
+            if isinstance(error, KazooTimeoutError):
+                if tree._is_refused:
+                    raise tree._refusal() from None
+                why = handlers[0].trouble
+                raise Unreachable(f"ZooKeeper at {addresses} does not answer{why and f' ({why})'}") from None
             raise
-        tree._session_id = client.client_id[0]
+        tree._is_kept = True
+        tree._look_after_client()
         return tree
+
+    def _begin(self, patience_s: float) -> None:
+        """Run by a thread: start the client, and see whether it is let in, which it is told only when it asks."""
+        client = self._client
+        client.start(patience_s)
+        self._session_id = client.client_id[0] if client.client_id else 0
+        try:
+            client.exists("/")
+        except (exceptions.AuthFailedError, exceptions.SessionClosedRequireSaslError):
+            raise self._refusal() from None
+        except exceptions.NoAuthError:
+            pass  # of the root, which need not be the cluster's
+        except exceptions.KazooException:
+            if self._is_refused:
+                raise self._refusal() from None
+
+    def _refusal(self) -> Denied:
+        return Denied(f"ZooKeeper at {self._what} does not take the credentials of this broker")
+
+    def _enter(self, chroot: str) -> None:
+        """Run by a thread: go on below a path."""
+        self._client.ensure_path(chroot, self._acl(chroot))
+        self._chroot = self._client.chroot = chroot
+
+    def _new_client(self) -> KazooClient:
+        client = self._make(self._thread_ended)
+        client.chroot = self._chroot
+        client.add_listener(lambda state: self._state_changed(client, state))
+        return client
 
     @property
     def session_id(self) -> int:
@@ -119,7 +189,7 @@ class ZooKeeperTree:
     async def commit(self, changes: Sequence[Change]) -> list[Done]:
         transaction = self._connected().transaction()
         for change in changes:
-            _add(transaction, change)
+            self._add(transaction, change)
         results = await self._done(changes[0].path, transaction.commit_async())
         for index, (change, result) in enumerate(zip(changes, results, strict=True)):
             if isinstance(result, Exception) and not isinstance(result, _NOT_AT_FAULT):
@@ -130,6 +200,9 @@ class ZooKeeperTree:
         self._listeners.append(listener)
 
     async def close(self) -> None:
+        self._is_kept = False
+        if self._reviving is not None:
+            self._reviving.cancel()
         await self._loop.run_in_executor(None, _end, self._client)
 
     def _connected(self) -> KazooClient:
@@ -150,6 +223,17 @@ class ZooKeeperTree:
         except (exceptions.KazooException, KazooTimeoutError) as error:
             raise _meaning(error, path, 0) from None
 
+    def _add(self, transaction: Any, change: Change) -> None:
+        if isinstance(change, Create):
+            acl = self._acl(change.path)
+            transaction.create(change.path, change.data, acl, change.ephemeral, change.sequential)
+        elif isinstance(change, SetData):
+            transaction.set_data(change.path, change.data, change.version)
+        elif isinstance(change, Delete):
+            transaction.delete(change.path, change.version)
+        elif isinstance(change, Check):
+            transaction.check(change.path, change.version)
+
     def _watch(self, changed: Changed | None) -> Callable[[Any], None] | None:
         if changed is None:
             return None
@@ -159,16 +243,43 @@ class ZooKeeperTree:
 
         return watch
 
-    def _state_changed(self, state: str) -> None:
+    def _state_changed(self, client: KazooClient, state: str) -> None:
         """Run by kazoo's thread."""
-        session = self._client.client_id
-        self._on_loop(self._hear, _STATES[state], session[0] if session else 0)
+        self._is_refused = client.client_state == KeeperState.AUTH_FAILED
+        session = client.client_id
+        self._on_loop(self._hear, client, _STATES[state], session[0] if session else 0)
 
-    def _hear(self, what: Session, session_id: int) -> None:
+    def _hear(self, client: KazooClient, what: Session, session_id: int) -> None:
+        if client is not self._client:
+            return
         if what is Session.LIVE:
             self._session_id = session_id
         for listener in self._listeners:
             listener(what)
+
+    def _thread_ended(self) -> None:
+        """Run by a thread of kazoo's at its end."""
+        self._on_loop(self._look_after_client)
+
+    def _look_after_client(self) -> None:
+        if not self._is_kept or self._reviving is not None or self._client.client_state not in _ENDED:
+            return
+        if self._is_refused:
+            log.error("%s; it tries again", self._refusal())
+        else:
+            log.error("the client of ZooKeeper at %s has ended; another one takes its place", self._what)
+        self._reviving = self._loop.create_task(self._revive())
+
+    async def _revive(self) -> None:
+        """Put another client in place of one that has ended, after a while (ZooKeeperClient.scheduleReinitialize)."""
+        try:
+            await asyncio.sleep(_REVIVAL_DELAY_S)
+            ended, self._client = self._client, self._new_client()
+            await self._loop.run_in_executor(None, _end, ended)
+            await self._loop.run_in_executor(None, self._client.start_async)
+        finally:
+            self._reviving = None
+        self._look_after_client()
 
     def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         """Called on kazoo's threads; the loop may be gone by then."""
@@ -193,17 +304,6 @@ def _end(client: KazooClient) -> None:
     client.close()
 
 
-def _add(transaction: Any, change: Change) -> None:
-    if isinstance(change, Create):
-        transaction.create(change.path, change.data, OPEN_ACL_UNSAFE, change.ephemeral, change.sequential)
-    elif isinstance(change, SetData):
-        transaction.set_data(change.path, change.data, change.version)
-    elif isinstance(change, Delete):
-        transaction.delete(change.path, change.version)
-    elif isinstance(change, Check):
-        transaction.check(change.path, change.version)
-
-
 def _made(change: Change, result: Any) -> Done:
     if isinstance(change, Create):
         return Done(result)
@@ -219,8 +319,10 @@ def _meaning(error: BaseException, path: str, index: int) -> Exception:
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return Refused(index, path, reason)
-    if isinstance(error, (exceptions.NoAuthError, exceptions.AuthFailedError)):
+    if isinstance(error, _DENIALS):
         return Denied(f"ZooKeeper does not let this broker use {path}")
+    if isinstance(error, exceptions.InvalidACLError):
+        return Denied(f"ZooKeeper knows this broker by no name, so {path} can't be its own (zookeeper.set.acl)")
     if isinstance(error, (exceptions.SessionExpiredError, exceptions.SessionMovedError)):
         return SessionExpired("the session on ZooKeeper is gone")
     return Unreachable(f"ZooKeeper: {type(error).__name__} {error}".rstrip())

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
+from kbroker.controller.tree.security import Security
 from kbroker.controller.tree.znode import (
     ANY_VERSION,
     Change,
@@ -271,7 +272,7 @@ def test_a_tree_without_a_connection_says_so_and_does_not_hold_the_loop() -> Non
             client = KazooClient(f"127.0.0.1:{taken.getsockname()[1]}", 6, connection_retry=retry)
             client.start_async()
             await until(lambda: client.client_state == KeeperState.CONNECTING)
-            tree = ZooKeeperTree(client, asyncio.get_running_loop(), "nowhere")
+            tree = ZooKeeperTree(lambda _ended: client, asyncio.get_running_loop(), "nowhere", Security().acl)
             try:
                 for ask in (tree.get("/a"), tree.children("/a"), tree.commit([Create("/a")])):
                     with pytest.raises(Unreachable):

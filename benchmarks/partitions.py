@@ -1,0 +1,98 @@
+"""2,000 partitions on three brokers: how long until they are there, and until another controller has taken them over.
+
+Part of benchmarks/cluster.py, for both sides:
+
+    creation     from CreateTopics (20 topics of 100 partitions, three replicas each) until every broker tells of all
+                 partitions that they are led and all replicas in sync
+    first        until each partition has then acknowledged a record with acks=all, all of them written at once
+    fail-over    from kill -9 of the controller until both others agree on another one, no longer tell of the dead
+                 broker, and tell of every partition that one of them leads it (zookeeper.session.timeout.ms = 6000)
+    memory       resident, of all three, before the fail-over
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+import psutil
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from compat_tests.harness.clusters import Cluster
+
+TOPICS, PARTITIONS = 20, 100
+PATIENCE_S = 300
+_LOOK_S = 0.05
+
+
+def many_partitions(cluster: Cluster) -> dict[str, float]:
+    """Return what was measured; the topics stay."""
+    names = [f"many-{number:02}" for number in range(TOPICS)]
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    began = time.perf_counter()
+    futures = admin.create_topics(
+        [NewTopic(name, PARTITIONS, 3) for name in names], operation_timeout=PATIENCE_S, request_timeout=PATIENCE_S
+    )
+    for future in futures.values():
+        future.result(PATIENCE_S)
+    _wait_for_all(cluster, names, cluster.node_ids, in_sync=True)
+    figures = {"2,000 partitions: creation s": time.perf_counter() - began}
+    figures["2,000 partitions: first records s"] = _write_one_each(cluster, names)
+    sizes = [psutil.Process(cluster.pid(each)).memory_info().rss for each in cluster.node_ids]
+    figures["2,000 partitions: memory MB"] = sum(sizes) / 1e6
+    controller = cluster.wait_for_controller()
+    survivors = cluster.others(controller)
+    began = time.perf_counter()
+    cluster.kill(controller)
+    _wait_for_all(cluster, names, survivors, in_sync=False)
+    figures["2,000 partitions: controller fail-over s"] = time.perf_counter() - began
+    cluster.mend()
+    return figures
+
+
+def _wait_for_all(cluster: Cluster, names: Collection[str], live: Collection[int], *, in_sync: bool) -> None:
+    """Wait until each of these brokers tells of them alone, and that they lead all partitions.
+
+    What costs a broker much is asked of it only once the rest holds: it has other things to do meanwhile.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    for node_id in live:
+        while not (_knows(cluster, node_id, live) and _has_all(cluster, node_id, names, live, in_sync=in_sync)):
+            assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
+            time.sleep(_LOOK_S)
+
+
+def _knows(cluster: Cluster, node_id: int, live: Collection[int]) -> bool:
+    answer = cluster.metadata(node_id)
+    return (
+        answer is not None and {each.node_id for each in answer.brokers} == set(live) and answer.controller_id in live
+    )
+
+
+def _has_all(cluster: Cluster, node_id: int, names: Collection[str], live: Collection[int], *, in_sync: bool) -> bool:
+    answer = cluster.metadata(node_id, names)
+    partitions = [] if answer is None else [each for topic in answer.topics for each in topic.partitions]
+    return len(partitions) == TOPICS * PARTITIONS and all(_is_led(each, live, in_sync=in_sync) for each in partitions)
+
+
+def _is_led(partition: Any, live: Collection[int], *, in_sync: bool) -> bool:
+    led = partition.leader_id in live
+    return led and (not in_sync or set(partition.isr_nodes) == set(partition.replica_nodes) == set(live))
+
+
+def _write_one_each(cluster: Cluster, names: Collection[str]) -> float:
+    """Return the seconds until a record of each partition was acknowledged."""
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0})
+    began = time.perf_counter()
+    for name in names:
+        for index in range(PARTITIONS):
+            producer.produce(
+                name, b"x", partition=index, on_delivery=lambda error, _message: error and failed.append(error)
+            )
+        producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+    assert not failed, failed[0]
+    return time.perf_counter() - began

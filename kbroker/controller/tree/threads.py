@@ -1,0 +1,73 @@
+"""kazoo's threads and connections, as they are wanted here.
+
+Owns how a connection to ZooKeeper is opened, with TLS or without, and says when a thread has ended, of which kazoo
+tells nobody. Never reads or writes on a connection.
+
+kazoo's own TLS knows neither versions nor ciphers, and always trusts the system's certificates beside those named.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+
+
+class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no types
+    """The handler of one client. `trouble` says why the last connection over TLS was not opened, "" if it was."""
+
+    def __init__(self, tls: ssl.SSLContext | None, ended: Callable[[], None]) -> None:
+        super().__init__()
+        self._tls = tls
+        self._ended = ended
+        self.trouble = ""
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        """Run in a thread, and say when that is over."""
+
+        def run() -> None:
+            try:
+                func(*args, **kwargs)
+            finally:
+                self._ended()
+
+        thread: threading.Thread = super().spawn(run)
+        return thread
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_options: Any
+    ) -> socket.socket:
+        """Open a connection; `hostname` is what the certificate must be for. Raises OSError."""
+        connection = socket.create_connection(address, timeout)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None:
+                return connection
+            secured = self._tls.wrap_socket(connection, server_hostname=hostname)
+        except OSError as error:
+            connection.close()
+            self.trouble = _trouble(error)
+            raise
+        self.trouble = ""
+        return secured
+
+    def select(
+        self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Wait as select does, but not for what has been decrypted already."""
+        decrypted = [each for each in rlist if isinstance(each, ssl.SSLSocket) and each.pending()]
+        found: tuple[list[Any], ...] = super().select(rlist, wlist, xlist, 0 if decrypted else timeout)
+        ready, writable, wrong = found
+        return [*ready, *(each for each in decrypted if each not in ready)], writable, wrong
+
+
+def _trouble(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}"
+    return ""
