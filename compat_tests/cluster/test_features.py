@@ -16,9 +16,11 @@ from compat_tests.harness.brokers import BrokerFailed
 from compat_tests.harness.clusters import JavaCluster, KBrokerCluster
 from compat_tests.harness.zookeeper import ZooKeeper
 from compat_tests.wire.client import WireClient
-from kbroker.cluster_state import OFFSETS_TOPIC
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.launcher.child import LauncherError
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.describe_transactions import DescribeTransactionsRequest, TransactionState
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
@@ -50,6 +52,7 @@ def test_features_of_kbroker_alone_go_before_a_java_broker_comes(kafka39_libs: P
             row = [line for line in described if line.startswith(f"Feature: {name} ")]
             assert [f"FinalizedVersionLevel: {level}" in line for line in row] == [True], described
         group_of_the_new_protocol(cluster)
+        assert epochs_of_javas_producer(cluster) > 2, "each end of a transaction begins one"
         java = JavaCluster(kafka39_libs, tmp_path / "java", zookeeper, (JAVA,))
         with pytest.raises(BrokerFailed, match="ended with 1"):
             java.start_all()
@@ -71,6 +74,42 @@ def test_features_of_kbroker_alone_go_before_a_java_broker_comes(kafka39_libs: P
             assert raised[0] == "exit 1", raised
             assert any("Broker 4 does not support this feature" in line for line in raised), raised
             assert java.pid(JAVA) is not None
+            assert epochs_of_javas_producer(cluster) == 1, "only the new producer's own"
+
+
+def epochs_of_javas_producer(cluster: KBrokerCluster) -> int:
+    """Let Java's producer make some transactions; return by how much its epoch has grown from before it began."""
+    if cluster.partition("transactional", 0) is None:
+        create(cluster, "transactional", 3)
+    before = epoch(cluster)
+    lasting = ["--num-records", "500", "--throughput", "1000", "--transaction-duration-ms", "50"]
+    props = ["--record-size", "10", "--producer-props", f"bootstrap.servers={cluster.bootstrap}"]
+    done = run("producer-perf", "--topic", "transactional", "--transactional-id", "perf", *lasting, *props)
+    assert done[0] == "exit 0", done
+    cluster.wait_for("the last markers", lambda: state(cluster).transaction_state.startswith("Complete"))
+    return epoch(cluster) - before
+
+
+def epoch(cluster: KBrokerCluster) -> int:
+    found = state(cluster)
+    return -1 if found.error_code else int(found.producer_epoch)
+
+
+def state(cluster: KBrokerCluster) -> Any:
+    """Return what its coordinator says of the transactional id."""
+    found: list[Any] = []
+
+    def told() -> bool:
+        for node_id in cluster.node_ids:
+            with WireClient(cluster.address(node_id)) as client:
+                (answer,) = client.ask(DescribeTransactionsRequest(transactional_ids=["perf"]), 0).transaction_states
+            if answer.error_code in (0, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
+                found.append(answer)
+                return True
+        return cluster.partition(TRANSACTIONS_TOPIC, 0) is None
+
+    cluster.wait_for("the coordinator", told)
+    return found[0] if found else TransactionState(error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
 
 
 def brokers(cluster: KBrokerCluster, node_id: int) -> set[int]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from kbroker.clock import Clock
 from kbroker.controller import znodes
 from kbroker.controller.tree.znode import (
+    Change,
     Check,
     Create,
     Delete,
@@ -174,24 +175,25 @@ class EntityConfigs:
         Raises what it raises, ApiError where there is no end to that, Refused where the controller has changed.
         """
         path = f"{CONFIG}/{kind}/{name or DEFAULT_ENTITY}"
-        check = Check(znodes.CONTROLLER, controller_version)
         for _ in range(TRIES):
             node = await self._tree.get(path)
             old = znodes.read(path, node.data, znodes.decode_configs) if node is not None and node.data else {}
             configs = revise(old)
-            if configs == old:
-                break
-            data = znodes.encode_configs(configs)
+            if configs == old == self.of(kind, name):
+                return
+            # Of what is there already nobody may have heard. With the change goes the word of it, or neither.
+            writes: list[Change] = [Create(CONFIG_CHANGE, _notification(kind, name), sequential=True)]
+            if configs != old:
+                data = znodes.encode_configs(configs)
+                write = Create(path, data) if node is None else SetData(path, data, node.stat.version)
+                writes = [Check(znodes.CONTROLLER, controller_version), write, *writes]
             try:
-                await self._tree.commit(
-                    [check, Create(path, data) if node is None else SetData(path, data, node.stat.version)]
-                )
+                await self._tree.commit(writes)
             except Refused as refused:
                 if refused.path != path:
                     raise
-                continue
-            await self._tree.commit([Create(CONFIG_CHANGE, _notification(kind, name), sequential=True)])
-            break
+            else:
+                break
         else:
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Others change the configs of {kind} {name} all the time.")
         await self._read(kind, name or DEFAULT_ENTITY)

@@ -280,12 +280,15 @@ def test_a_change_is_made_of_what_stands_and_not_of_what_this_member_has_heard()
         await set_configs(other, "brokers", "", {"a": "1"})
         await done(member.metadata.change_configs("brokers", "", lambda old: {**old, "b": "2"}))
         assert member.metadata.state.broker_configs[""] == {"a": "1", "b": "2"}
-        # What changes nothing is not written, but known here.
-        await set_configs(other, "brokers", "", {"a": "1"})
-        await done(member.metadata.change_configs("brokers", "", dict))
-        assert member.metadata.state.broker_configs[""] == {"a": "1"}
-        node = await member.tree.get("/config/brokers/<default>")
-        assert node.stat.version == 2
+        # What changes nothing is not written, but all are told that had not heard of it.
+        path, known = "/config/brokers/<default>", {"a": "3"}
+        await member.tree.commit([SetData(path, znodes.encode_configs(known))])
+        for count in (3, 3):
+            await done(member.metadata.change_configs("brokers", "", dict))
+            assert member.metadata.state.broker_configs[""] == known
+            assert (await member.tree.get(path)).stat.version == 2
+            assert len(await member.tree.children(znodes.CONFIG_CHANGES)) == count
+        await until(lambda: other.metadata.state.broker_configs[""] == known)
 
     run(scenario, 2)
 
