@@ -31,10 +31,18 @@ from compat_tests.harness.clusters import DEADLINE_S, SETTINGS, Cluster
 from compat_tests.harness.parts import fetch
 from compat_tests.wire.client import WireClient
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.config.operations import Op
 from kbroker.coordination.partitioning import partition_for
+from kbroker.handlers.describe_configs import TOPIC
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
@@ -177,6 +185,34 @@ def assert_refused(cluster: Cluster, controller: int) -> None:
     assert answer.error_code or [each.error_code for each in answer.results] == [ErrorCode.INVALID_REQUEST]
     if controller == KBROKER:
         assert "Broker 1 does not support this feature." in answer.error_message
+
+
+def set_config(cluster: Cluster, node_id: int, topic: str, key: str, value: str) -> None:
+    resource = AlterConfigsResource(TOPIC, topic, [AlterableConfig(key, Op.SET, value)])
+    with WireClient(cluster.address(node_id)) as client:
+        (answer,) = client.ask(IncrementalAlterConfigsRequest([resource]), 1).responses
+    assert answer.error_code == 0, answer.error_message
+
+
+def configs(cluster: Cluster, node_id: int, topic: str, keys: list[str]) -> list[str | None]:
+    resource = DescribeConfigsResource(TOPIC, topic, keys)
+    with WireClient(cluster.address(node_id)) as client:
+        (answer,) = client.ask(DescribeConfigsRequest([resource]), 4).results
+    found = {each.name: each.value for each in answer.configs}
+    return [found[key] for key in keys]
+
+
+def test_configs_changed_through_either_kind_reach_both(cluster: Cluster, name: str) -> None:
+    topic = create(cluster, name)
+    keys = ["retention.ms", "segment.ms"]
+    for turn in range(3):
+        for node_id, key in zip((KBROKER, JAVA), keys, strict=True):
+            wanted = str(200_000 + turn)
+            set_config(cluster, node_id, topic, key, wanted)
+            for each in cluster.node_ids:
+                told = partial(configs, cluster, each, topic, [key])
+                cluster.wait_for(f"{key} at {each}", lambda told=told, wanted=wanted: told() == [wanted])
+    assert all(configs(cluster, each, topic, keys) == ["200002", "200002"] for each in cluster.node_ids)
 
 
 def is_gone(directory: Path, topic: str) -> bool:
