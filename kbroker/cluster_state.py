@@ -87,6 +87,12 @@ class ClusterState:
         state = self.topics.get(topic)
         return state.partitions[index] if state is not None and 0 <= index < len(state.partitions) else None
 
+    def configs(self, kind: str, name: str) -> Mapping[str, str]:
+        """Return the configs of a topic that exists, of a broker or of a group; `kind` is as in `with_configs`."""
+        if kind == "topics":
+            return self.topics[name].configs
+        return (self.broker_configs if kind == "brokers" else self.group_configs).get(name, {})
+
     def reached_by(self, listener: str) -> list[BrokerEndpoint]:
         """Return the brokers that have a listener, each at the address to tell a client that came by it."""
         return [reached for broker in self.brokers.values() if (reached := broker.by(listener)) is not None]

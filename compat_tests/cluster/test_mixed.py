@@ -29,8 +29,21 @@ from compat_tests.cluster.tools import (
 )
 from compat_tests.harness.clusters import DEADLINE_S, SETTINGS, Cluster
 from compat_tests.harness.parts import fetch
+from compat_tests.wire.client import WireClient
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.config.operations import Op
 from kbroker.coordination.partitioning import partition_for
+from kbroker.handlers.describe_configs import TOPIC
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
@@ -153,6 +166,55 @@ def test_coordinators_move_between_the_kinds(cluster: Cluster, name: str) -> Non
     assert_equal_logs(cluster, source, 1)
 
 
+def assert_no_features(cluster: Cluster) -> None:
+    """Nothing is finalized that Apache Kafka 3.9 does not know, and clients are told so by every broker."""
+    asked = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    for node_id in cluster.node_ids:
+        with WireClient(cluster.address(node_id)) as client:
+            assert client.ask(asked, 3).finalized_features == []
+    with WireClient(cluster.address(KBROKER)) as client:
+        member = ConsumerGroupHeartbeatRequest("g", "m", 0, rebalance_timeout_ms=1, subscribed_topic_names=["t"])
+        assert client.ask(member, 0).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def assert_refused(cluster: Cluster, controller: int) -> None:
+    """Nor can it be: Java's controller knows of no feature, and that of kbroker of brokers that know of none."""
+    update = FeatureUpdateKey("transaction.version", 2, upgrade_type=1)
+    with WireClient(cluster.address(controller)) as client:
+        answer = client.ask(UpdateFeaturesRequest(feature_updates=[update]), 1)
+    assert answer.error_code or [each.error_code for each in answer.results] == [ErrorCode.INVALID_REQUEST]
+    if controller == KBROKER:
+        assert "Broker 1 does not support this feature." in answer.error_message
+
+
+def set_config(cluster: Cluster, node_id: int, topic: str, key: str, value: str) -> None:
+    resource = AlterConfigsResource(TOPIC, topic, [AlterableConfig(key, Op.SET, value)])
+    with WireClient(cluster.address(node_id)) as client:
+        (answer,) = client.ask(IncrementalAlterConfigsRequest([resource]), 1).responses
+    assert answer.error_code == 0, answer.error_message
+
+
+def configs(cluster: Cluster, node_id: int, topic: str, keys: list[str]) -> list[str | None]:
+    resource = DescribeConfigsResource(TOPIC, topic, keys)
+    with WireClient(cluster.address(node_id)) as client:
+        (answer,) = client.ask(DescribeConfigsRequest([resource]), 4).results
+    found = {each.name: each.value for each in answer.configs}
+    return [found[key] for key in keys]
+
+
+def test_configs_changed_through_either_kind_reach_both(cluster: Cluster, name: str) -> None:
+    topic = create(cluster, name)
+    keys = ["retention.ms", "segment.ms"]
+    for turn in range(3):
+        for node_id, key in zip((KBROKER, JAVA), keys, strict=True):
+            wanted = str(200_000 + turn)
+            set_config(cluster, node_id, topic, key, wanted)
+            for each in cluster.node_ids:
+                told = partial(configs, cluster, each, topic, [key])
+                cluster.wait_for(f"{key} at {each}", lambda told=told, wanted=wanted: told() == [wanted])
+    assert all(configs(cluster, each, topic, keys) == ["200002", "200002"] for each in cluster.node_ids)
+
+
 def is_gone(directory: Path, topic: str) -> bool:
     return not list(directory.glob(f"{topic}-*"))
 
@@ -170,6 +232,8 @@ def test_a_controller_of_each_kind(cluster: Cluster, name: str, kind: str) -> No
         cluster.wait_until_in_sync()
     else:
         pytest.fail(f"no controller of kind {kind} after ten elections")
+    assert_refused(cluster, controller)
+    assert_no_features(cluster)
     topic = create(cluster, name, 3)
     client = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     client.create_partitions([NewPartitions(topic, 6)])[topic].result(DEADLINE_S)
@@ -186,6 +250,7 @@ def test_a_controller_of_each_kind(cluster: Cluster, name: str, kind: str) -> No
             cluster.start(node_id)
             cluster.wait_until_in_sync()
     assert cluster.wait_for_controller() == controller
+    assert_no_features(cluster)
     assert_equal_logs(cluster, topic, 6)
     client.delete_topics([topic])[topic].result(DEADLINE_S)
     cluster.wait_for("the end of the topic", lambda: cluster.partition(topic, 0) is None)

@@ -29,7 +29,9 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster.cluster_controller import ClusterController
 from kbroker.controller.cluster.config import ControllerConfig
+from kbroker.controller.features import REGISTERED
 from kbroker.controller.member.entity_configs import EntityConfigs
+from kbroker.controller.member.finalized_features import FinalizedFeatures
 from kbroker.controller.member.metadata import MemberMetadata
 from kbroker.controller.member.registration import BrokerRegistration
 from kbroker.controller.member.topic_changes import partition_counts
@@ -72,8 +74,9 @@ class ClusterNode(Node):
         cleaner_pool: WorkerPool,
         tree: MetadataTree,
         configs: EntityConfigs,
+        features: FinalizedFeatures,
     ) -> None:
-        """Put the parts together over logs and configs that are loaded. None of them does anything yet."""
+        """Put the parts together over logs, configs and features that are loaded. None of them does anything yet."""
         peers = TcpPeers()
         self.peers = peers
         self._killed = False
@@ -81,12 +84,18 @@ class ClusterNode(Node):
         self._saying: asyncio.Task[None] | None = None
         self.tree = tree
         self._configs = configs
+        self._features = features
         self.registration = BrokerRegistration(
             tree, config.node_id, max(2 * config.get_int("zookeeper.session.timeout.ms"), _LEAST_PATIENCE_MS)
         )
         self.controller = ClusterController(config.node_id, tree, peers, clock, controller_config(config))
         metadata = MemberMetadata(
-            tree, configs, logs.cluster_id, topic_defaults(config), lambda: self.controller.is_active
+            tree,
+            configs,
+            logs.cluster_id,
+            topic_defaults(config),
+            lambda: self.controller.is_active,
+            lambda updates, validate_only: self.controller.update_features(updates, validate_only=validate_only),
         )
         self.member = metadata
         call_soon = asyncio.get_running_loop().call_soon
@@ -164,9 +173,13 @@ class ClusterNode(Node):
         known = await steadily(partial(prepare, tree))
         if cluster_id not in (None, known):
             raise ConfigError(f"{config['zookeeper.connect']} belongs to cluster {known}, not to cluster {cluster_id}")
+        features = FinalizedFeatures(tree)
+        # First: a broker that cannot be in this cluster leaves nothing on the disk.
+        await steadily(features.load)
         configs = EntityConfigs(tree, clock)
         await steadily(configs.load)
         parts.callback(configs.close)
+        parts.callback(features.close)
         config.set_dynamic(configs.of("brokers", ""), configs.of("brokers", str(config.node_id)))
         cleaner_pool = WorkerPool(cleaner_settings(config))
         parts.callback(cleaner_pool.close)
@@ -175,7 +188,7 @@ class ClusterNode(Node):
         parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
         configure_dirs(logs, config)
         await _load(logs, configs, config, clock)
-        node = cls(config, clock, logs, cleaner_pool, tree, configs)
+        node = cls(config, clock, logs, cleaner_pool, tree, configs, features)
         cluster = in_cluster(node.services)
         parts.push_async_callback(node.controller.close)
         parts.callback(node._membership.close)
@@ -213,6 +226,7 @@ class ClusterNode(Node):
         self.member.subscribe(self._coordinators.follow_deletions)
         self.member.subscribe(self._follow)
         self._configs.follow(self.member.configs_changed)
+        self._features.follow(self.member.features_changed, self._fail)
         endpoint = await self._listen(bound, serve=False)
         self.member.expect(await steadily(partial(partition_counts, self.tree)))
         await self._membership.begin(self._registered_as(endpoint))
@@ -223,6 +237,9 @@ class ClusterNode(Node):
         await self.controller.start()
         # A client that comes now finds the cluster.
         await self.heard_of([self.node_id], _FIRST_NEWS_SECONDS)
+        # The first controller of a cluster finalizes features before it tells anybody anything.
+        self._features.look()
+        await self._features.settled()
         self.periodic_work.begin(self.bootstrap_servers)
 
     def _registered_as(self, endpoint: BrokerEndpoint) -> Registration:
@@ -232,6 +249,7 @@ class ClusterNode(Node):
             protocols,
             endpoint.rack,
             self.clock.now_ms(),
+            REGISTERED,
         )
 
     async def heard_of(self, brokers: Collection[int], seconds: float) -> bool:

@@ -15,6 +15,7 @@ from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError
 
 Listener = Callable[[ClusterState, ClusterState], None]
+Revise = Callable[[Mapping[str, str]], dict[str, str]]
 
 
 class ClusterMetadata(TopicPlans, ABC):
@@ -64,9 +65,14 @@ class ClusterMetadata(TopicPlans, ABC):
         """Delete topics with their configs; return why some were not, or took too long. What is gone is no matter."""
 
     @abstractmethod
-    def change_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> Divided[None]:
-        """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default) or group. Raises ApiError."""
+    def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
+        """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default) or group. Raises ApiError.
+
+        `revise` returns the new ones for those that stand, or raises ApiError; it may be asked several times.
+        """
 
     @abstractmethod
-    def update_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
+    def update_features(
+        self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = ...
+    ) -> Divided[None]:
         """Change finalized feature levels: all or none. Raises ApiError."""

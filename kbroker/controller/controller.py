@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
-from kbroker.controller.cluster_metadata import ClusterMetadata
+from kbroker.controller.cluster_metadata import ClusterMetadata, Revise
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
 from kbroker.controller.published_state import PublishedState
 from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
@@ -228,9 +228,12 @@ class Controller(PublishedState, ClusterMetadata):
 
     # --- configs
 
-    def change_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> Divided[None]:
+    def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
         """Replace the dynamic configs of something, in one step."""
-        self.set_configs(kind, name, configs)
+        old = self.decided.configs(kind, name)
+        configs = revise(old)
+        if configs != old:
+            self.set_configs(kind, name, configs)
         yield from ()
 
     def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
@@ -246,7 +249,14 @@ class Controller(PublishedState, ClusterMetadata):
 
     # --- features
 
-    def update_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
+    def update_features(
+        self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = 0
+    ) -> Divided[None]:
+        """Change finalized feature levels, in one step."""
+        self.set_features(updates, _node_id, validate_only=validate_only)
+        yield from ()
+
+    def set_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
         """Change finalized feature levels: all or none. Raises ApiError."""
         levels = updated(self.decided.features, updates, node_id)
         if validate_only:

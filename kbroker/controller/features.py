@@ -1,6 +1,7 @@
 """Feature levels of the cluster (KIP-584): which there are, and what may be changed to what.
 
-Owns the table of features that this broker has, and the rules of UpdateFeatures. Never stores: the controller does.
+Owns the tables of features that this broker has, alone and in a cluster, and the rules of UpdateFeatures. Never stores:
+the controllers do.
 
 transaction.version: 0 and 1 let every producer speak the first generation of the protocol, 1 with newer records in
 `__transaction_state`; 2 lets producers that can (Java since 4.0) speak the second, in which each end of a transaction
@@ -9,12 +10,13 @@ begins a new epoch (KIP-890).
 group.version: 1 has the consumer groups of KIP-848, 0 has not.
 
 metadata.version and kraft.version are what Kafka's tools look for. They say what its own metadata log holds, which
-kbroker does not have, so neither changes anything: metadata.version stays at that of Apache Kafka 4.3 (30).
+kbroker does not have, so neither changes anything: metadata.version stays at that of Apache Kafka 4.3 (30). A node of a
+cluster has neither: on ZooKeeper there is no such log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -38,6 +40,19 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
 BOOTSTRAP: Final[Mapping[str, int]] = {GROUP_VERSION: 1, METADATA_VERSION: 30, TRANSACTION_VERSION: 2}
 """The levels of a new cluster, as Apache Kafka 4.3 sets them."""
 
+SUPPORTED_IN_CLUSTER: Final[Mapping[str, tuple[int, int]]] = {
+    name: SUPPORTED[name] for name in (GROUP_VERSION, TRANSACTION_VERSION)
+}
+"""The same of a node of a cluster."""
+
+NEW_CLUSTER: Final[Mapping[str, int]] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+"""The levels of a new cluster whose brokers all support them; what is at level 0 is never named in a cluster."""
+
+REGISTERED: Final[Mapping[str, Mapping[str, int]]] = {
+    name: {"min_version": max(low, 1), "max_version": high} for name, (low, high) in SUPPORTED_IN_CLUSTER.items()
+}
+"""What a node of a cluster registers. In ZooKeeper a level of 0 is the absence of a feature, and has no number."""
+
 UPGRADE: Final = 1
 _DOWNGRADES: Final = frozenset({2, 3})
 _NO_DOWNGRADE: Final = {
@@ -54,11 +69,36 @@ class FeatureUpdate(NamedTuple):
     upgrade_type: int
 
 
-def updated(levels: Mapping[str, int], updates: Sequence[FeatureUpdate], node_id: int) -> dict[str, int]:
-    """Return the levels after all updates; raises ApiError for the first that may not be, and then none is made."""
+Supported = Mapping[str, tuple[int, int]]
+
+
+class Others(NamedTuple):
+    """The other brokers of a cluster, as far as they have a say in its features."""
+
+    supported: Mapping[int, Supported]
+    """What those support that are registered, by id."""
+    missing: Collection[int] = ()
+    """Those of which nobody knows what they support: they have replicas, and are not registered, or cannot be read."""
+
+
+NOBODY: Final = Others({})
+
+
+def updated(
+    levels: Mapping[str, int],
+    updates: Sequence[FeatureUpdate],
+    node_id: int,
+    supported: Supported = SUPPORTED,
+    others: Others = NOBODY,
+) -> dict[str, int]:
+    """Return the levels after all updates; raises ApiError for the first that may not be, and then none is made.
+
+    `supported` is what the controller `node_id` supports.
+    """
     result = dict(levels)
     for update in updates:
-        fault = _fault(result.get(update.feature, 0), update, node_id)
+        current = result.get(update.feature, 0)
+        fault = _fault(current, update, node_id, supported) or _fault_of_others(current, update, others)
         if fault is not None:
             raise _failed(f"Invalid update version {update.level} for feature {update.feature}. {fault}")
         if update.feature == METADATA_VERSION and update.level < result[METADATA_VERSION]:
@@ -77,13 +117,13 @@ def _failed(text: str) -> ApiError:
     )
 
 
-def _fault(current: int, update: FeatureUpdate, node_id: int) -> str | None:
+def _fault(current: int, update: FeatureUpdate, node_id: int, supported: Supported) -> str | None:
     """Return why a feature may not have this level, in Kafka's words (FeatureControlManager)."""
     if update.upgrade_type != UPGRADE and update.upgrade_type not in _DOWNGRADES:
         return "The controller does not support the given upgrade type."
     if update.level < 0:
         return "A feature version cannot be less than 0."
-    known = SUPPORTED.get(update.feature)
+    known = supported.get(update.feature)
     if known is None:
         if update.level == 0:
             return f"Feature {update.feature} not found."
@@ -98,3 +138,26 @@ def _fault(current: int, update: FeatureUpdate, node_id: int) -> str | None:
     if update.level > current and update.upgrade_type != UPGRADE:
         return "Can't downgrade to a newer version."
     return None
+
+
+def _fault_of_others(current: int, update: FeatureUpdate, others: Others) -> str | None:
+    """Return which other broker a feature may not have this level for."""
+    for number, supported in sorted(others.supported.items()):
+        if unsupported({update.feature: update.level}, supported):
+            known = supported.get(update.feature)
+            if known is None:
+                return f"Broker {number} does not support this feature."
+            return f"Broker {number} only supports versions {known[0]}-{known[1]}"
+    if update.level > current and others.missing:
+        return f"What broker {min(others.missing)} supports is not known: it has replicas, and does not run."
+    return None
+
+
+def unsupported(levels: Mapping[str, int], supported: Supported) -> str | None:
+    """Return which finalized levels are not supported, None if all are (BrokerFeatures.incompatibleFeatures)."""
+    found = [
+        f"{name} {level}"
+        for name, level in sorted(levels.items())
+        if level > 0 and not (name in supported and supported[name][0] <= level <= supported[name][1])
+    ]
+    return ", ".join(found) or None

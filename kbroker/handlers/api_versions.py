@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from kbroker.controller.features import SUPPORTED
+from kbroker.controller.features import SUPPORTED, SUPPORTED_IN_CLUSTER
 from kbroker.handlers.registry import APIS, RequestContext, handles, served
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import (
@@ -42,11 +42,12 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> Api
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         ctx.client_software = (name, version)
     state = ctx.services.controller.state
+    in_cluster = ctx.services.cluster is not None
     return ApiVersionsResponse(
-        api_keys=[_advertised(key) for key in sorted(served(in_cluster=ctx.services.cluster is not None))],
+        api_keys=[_advertised(key) for key in sorted(served(in_cluster=in_cluster))],
         supported_features=[
             SupportedFeatureKey(name, low, high)
-            for name, (low, high) in SUPPORTED.items()
+            for name, (low, high) in (SUPPORTED_IN_CLUSTER if in_cluster else SUPPORTED).items()
             if low > 0 or ctx.version >= _LEVEL_0_SINCE
         ],
         finalized_features_epoch=state.features_epoch,

@@ -73,23 +73,19 @@ def check_request(
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
 
 
-def current_configs(ctx: RequestContext, resource_type: int, name: str) -> Mapping[str, str]:
-    """Return what is set on a resource; raises ApiError when there is no such resource."""
-    state = ctx.services.controller.decided
+def check_resource(ctx: RequestContext, resource_type: int, name: str) -> None:
+    """Raise ApiError when there is no such resource."""
     if resource_type == TOPIC:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-        if name not in state.topics:
+        if name not in ctx.services.controller.decided.topics:
             check_topic_name(name)
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        return state.topics[name].configs
-    if resource_type == GROUP:
+    elif resource_type == GROUP:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
-        return state.group_configs.get(name, {})
-    if name:
+    elif name:
         _check_node(ctx, name)
-    return state.broker_configs.get(name, {})
 
 
 def _check_node(ctx: RequestContext, name: str) -> None:
@@ -112,13 +108,20 @@ def change(
 ) -> Divided[None]:
     """Compute a resource's new configs from its old ones, check them, and store them unless `validate_only`."""
     config = ctx.services.config
-    current = current_configs(ctx, resource_type, name)
-    configs = compute(current)
-    if resource_type == TOPIC:
-        validate_topic(config, configs)
-    elif resource_type == GROUP:
-        validate_group(config, configs)
+
+    def revise(current: Mapping[str, str]) -> dict[str, str]:
+        configs = compute(current)
+        if resource_type == TOPIC:
+            validate_topic(config, configs)
+        elif resource_type == GROUP:
+            validate_group(config, configs)
+        else:
+            validate_broker(config, configs, per_broker=bool(name))
+        return configs
+
+    check_resource(ctx, resource_type, name)
+    controller, kind = ctx.services.controller, KINDS[resource_type]
+    if validate_only:
+        revise(controller.decided.configs(kind, name))
     else:
-        validate_broker(config, configs, per_broker=bool(name))
-    if not validate_only and configs != dict(current):
-        yield from ctx.services.controller.change_configs(KINDS[resource_type], name, configs)
+        yield from controller.change_configs(kind, name, revise)

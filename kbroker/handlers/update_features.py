@@ -1,6 +1,7 @@
 """UpdateFeatures (key 57), versions 0-2: finalized feature levels are changed (KIP-584, `kafka-features.sh`).
 
-Behaviour: all updates or none; the rules stand in controller/features.py. So does the table of features.
+Behaviour: all updates or none; the rules stand in controller/features.py. So does the table of features. In a cluster
+the controller asks what the other brokers support, and answers once its own broker knows of the change.
 Version notes: v0-1 answer for each feature as well; v0 knows no upgrade type and only upgrades, as in Kafka's
 controller.
 """
@@ -34,7 +35,12 @@ def update_features(
         yield
     services = ctx.services
     # Without one fault there are no more of them than features, and the first fault ends it.
-    services.controller.update_features(list(by_name.values()), services.node_id, validate_only=request.validate_only)
+    yield from services.controller.update_features(
+        list(by_name.values()),
+        services.node_id,
+        validate_only=request.validate_only,
+        _timeout_ms=request.timeout_ms,
+    )
     results: list[UpdatableFeatureResult] = []
     if ctx.version <= _LAST_WITH_RESULTS:
         results = [UpdatableFeatureResult(name, 0, "NONE") for name in by_name]

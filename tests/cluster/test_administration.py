@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -9,7 +10,9 @@ from typing import Any, TypeVar
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kbroker.config.operations import Op
 from kbroker.embed_cluster import Cluster
+from kbroker.handlers.describe_configs import TOPIC
 from kbroker.peers.connection import TcpPeers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -22,6 +25,12 @@ from kbroker.protocol.messages.alter_partition_reassignments import (
 )
 from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 from kbroker.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from kbroker.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from kbroker.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -172,3 +181,41 @@ def test_requests_of_earlier_registrations_are_refused(cluster: Cluster) -> None
     assert block.error_code == ErrorCode.STALE_BROKER_EPOCH
     given = ask(cluster, active, AllocateProducerIdsRequest(2, epoch), 0, AllocateProducerIdsResponse)
     assert (given.error_code, given.producer_id_len) == (0, 1000)
+
+
+def test_changes_of_one_topic_through_two_brokers_at_a_time_all_hold(cluster: Cluster) -> None:
+    """Both append to one list and subtract from it, and each sets a key of its own."""
+    create(cluster, "changed", [[1, 2, 3]])
+    shared = "leader.replication.throttled.replicas"
+    own = {1: "retention.ms", 2: "segment.ms"}
+    rounds = range(20)
+
+    async def change(broker: int) -> None:
+        host, _, port = cluster.brokers[broker].bootstrap_servers.rpartition(":")
+        peer = TcpPeers().peer(host, int(port), "test")
+        try:
+            for turn in rounds:
+                item = f"{broker}:{turn}"
+                for ops in (
+                    [AlterableConfig(shared, Op.APPEND, item)],
+                    [AlterableConfig(own[broker], Op.SET, str(100_000 + turn))],
+                    [AlterableConfig(shared, Op.SUBTRACT, item)] if turn % 2 else [],
+                ):
+                    request = IncrementalAlterConfigsRequest([AlterConfigsResource(TOPIC, "changed", ops)])
+                    answer = await peer.ask(request, 1, IncrementalAlterConfigsResponse, PATIENCE_S * 1000)
+                    assert [each.error_code for each in answer.responses] == [0], answer.responses[0].error_message
+        finally:
+            peer.close()
+
+    async def both() -> None:
+        await asyncio.gather(*(change(broker) for broker in own))
+
+    cluster.run(both())
+    left = {f"{broker}:{turn}" for broker in own for turn in rounds if not turn % 2}
+
+    def is_known(number: int) -> bool:
+        configs = cluster.brokers[number].node.member.state.topics["changed"].configs
+        mine = {configs.get(key) for key in own.values()}
+        return set(configs.get(shared, "").split(",")) == left and mine == {str(100_000 + rounds[-1])}
+
+    until(lambda: all(map(is_known, cluster.brokers)))

@@ -64,11 +64,11 @@ def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
     seen: list[ClusterState] = []
     controller.subscribe(lambda _old, new: seen.append(new))
     lower = FeatureUpdate(TRANSACTION_VERSION, 1, SAFE)
-    controller.update_features([lower], 1, validate_only=True)
+    controller.set_features([lower], 1, validate_only=True)
     with pytest.raises(ApiError):
-        controller.update_features([lower, FeatureUpdate("no.such", 1, UP)], 1, validate_only=False)
+        controller.set_features([lower, FeatureUpdate("no.such", 1, UP)], 1, validate_only=False)
     assert seen == []
-    controller.update_features([lower], 1, validate_only=False)
+    controller.set_features([lower], 1, validate_only=False)
     assert [(state.features, state.features_epoch) for state in seen] == [(lowered, 1)]
     again = controller_in(directory)
     assert (again.state.features, again.state.features_epoch) == (lowered, 1)

@@ -11,9 +11,11 @@ from collections.abc import Collection
 
 from kbroker.controller.cluster import deletion, reassignment
 from kbroker.controller.cluster.context import LiveBroker, Partition
+from kbroker.controller.cluster.features import supported_by
 from kbroker.controller.cluster.pacing import all_of, paced
 from kbroker.controller.cluster.partitions import bring_online, mark_leaderless, take_out
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.features import unsupported
 from kbroker.controller.znodes import BROKER_IDS, Registration, Unreadable, read
 
 log = logging.getLogger(__name__)
@@ -37,10 +39,15 @@ async def _read(term: Term, number: int) -> LiveBroker | None:
     if found is None:
         return None
     try:
-        return LiveBroker(found.stat.created, read(path, found.data, Registration.decode))
+        broker = LiveBroker(found.stat.created, read(path, found.data, Registration.decode))
     except Unreadable as error:
         log.error("%s: the broker is taken for dead", error)
         return None
+    lacking = unsupported(term.context.features, supported_by(broker.registration))
+    if lacking is not None:
+        log.error("Broker %d does not support %s, and is taken for dead", number, lacking)
+        return None
+    return broker
 
 
 async def look(term: Term) -> None:

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 from kbroker.clock import Clock
 from kbroker.controller.cluster import (
+    brokers,
     deletion,
+    features,
     in_sync,
     leader_elections,
     log_dirs,
@@ -33,6 +35,7 @@ from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree, 
 from kbroker.controller.cluster.outgoing import Leaderships, Outgoing, Stops
 from kbroker.controller.cluster.takeover import take_over
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.features import FeatureUpdate
 from kbroker.controller.tree.znode import Check, Delete, Denied, MetadataTree, Refused, Session, Unreachable
 from kbroker.controller.znodes import CONTROLLER, CONTROLLER_EPOCH, Unreadable
 from kbroker.peers.interface import Peers
@@ -158,6 +161,17 @@ class ClusterController:
     async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
         """Give a broker a block of producer ids. Raises ApiError."""
         return await self._ask(lambda term: producer_ids.allocate_producer_ids(term, request))
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> int:
+        """Change finalized feature levels: all or none. Return the version of /feature by then. Raises ApiError."""
+
+        async def work(term: Term) -> int:
+            version = await features.update(term, updates, validate_only=validate_only)
+            if not validate_only:
+                term.put("brokers", lambda: brokers.look(term))  # some may support what there is now
+            return version
+
+        return await self._ask(work)
 
     async def elect_leaders(
         self, kind: int, wanted: Collection[Partition]

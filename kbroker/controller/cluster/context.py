@@ -6,7 +6,7 @@ Never asks and never writes: it answers questions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kbroker.cluster_state import NO_LEADER
@@ -62,6 +62,8 @@ class Context:
     """The memory of one controller."""
 
     def __init__(self) -> None:
+        self.features: Mapping[str, int] = {}
+        """What is finalized: whoever does not support it is not taken for live."""
         self.brokers: dict[int, LiveBroker] = {}
         self.leaving: set[int] = set()
         """Brokers that have asked for their shutdown: registered still, but nobody's choice."""
@@ -98,6 +100,10 @@ class Context:
     def on_broker(self, broker: int) -> Collection[Partition]:
         """Return the partitions of which a broker has a replica."""
         return self._hosted.get(broker, {})
+
+    def hosts(self) -> set[int]:
+        """Return the brokers that have replicas, live or not."""
+        return set(self._hosted)
 
     def add_topic(self, name: str, topic_id: bytes) -> Topic:
         """Begin to know a topic."""

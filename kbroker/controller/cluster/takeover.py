@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 
-from kbroker.controller.cluster import deletion, leader_elections, log_dirs, reassignment, topics
+from kbroker.controller.cluster import deletion, features, leader_elections, log_dirs, reassignment, topics
 from kbroker.controller.cluster.brokers import open_channel, read_brokers
 from kbroker.controller.cluster.context import Partition
 from kbroker.controller.cluster.pacing import all_of, paced
 from kbroker.controller.cluster.partitions import bring_online, mark_leaderless, read_state, take_out
 from kbroker.controller.cluster.term import Term
-from kbroker.controller.znodes import DELETE_TOPICS, FEATURE, Features, read
+from kbroker.controller.znodes import DELETE_TOPICS
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +23,10 @@ log = logging.getLogger(__name__)
 async def take_over(term: Term) -> None:
     """Begin a term. Whatever it raises, somebody else has to try."""
     context = term.context
-    await _enable_features(term)
+    await features.learn(term)
     await log_dirs.clear(term)
     context.brokers.update(await read_brokers(term))
+    await features.begin(term)
     partitions = await topics.read_topics(term)
     states = await all_of(partitions, lambda partition: read_state(term.tree, partition))
     async for partition, state in paced(zip(partitions, states, strict=True)):
@@ -42,16 +43,6 @@ async def take_over(term: Term) -> None:
     await deletion.begin(term)
     await leader_elections.look(term)
     await log_dirs.look(term)
-
-
-async def _enable_features(term: Term) -> None:
-    """Finalized features are valid from now on; none are, in a new cluster."""
-    found = await term.tree.get(FEATURE)
-    if found is None:
-        await term.tree.create(FEATURE, Features({}).encode())
-        return
-    if not read(FEATURE, found.data, Features.decode).enabled:
-        await term.tree.set(FEATURE, Features({}).encode(), found.stat.version)
 
 
 async def _elect_and_tell(term: Term, partitions: list[Partition]) -> None:

@@ -17,17 +17,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from kbroker.clock import Clock
 from kbroker.controller import znodes
 from kbroker.controller.tree.znode import (
+    Change,
     Check,
     Create,
     Delete,
     MetadataTree,
-    Reason,
     Refused,
     Session,
     SetData,
     Unreachable,
 )
 from kbroker.controller.znodes import CONFIG, CONFIG_CHANGE, CONFIG_CHANGES, DEFAULT_ENTITY, Unreadable
+from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,11 @@ AT_ONCE = 50
 EXPIRED_MS = 15 * 60 * 1000
 """A notification that old has been heard by all who are alive, and is removed."""
 _FOLLOWED = ("topics", "brokers")
+TRIES = 100
+"""Of a change that others are always faster than: each of them has made a change by then."""
 Configs = Mapping[str, str]
+Revise = Callable[[Configs], dict[str, str]]
+"""Returns the new configs for the old ones; raises ApiError."""
 Listener = Callable[[str, str, Configs], None]
 
 
@@ -88,6 +93,8 @@ class EntityConfigs:
 
     def look(self) -> None:
         """Read what has changed, now or once that is done which is under way."""
+        if self._closed:
+            return
         if self._following is not None:
             self._again = True
             return
@@ -161,18 +168,34 @@ class EntityConfigs:
         else:
             self._known[kind].pop(_name(segment), None)
 
-    async def write(self, kind: str, name: str, configs: Configs, controller_version: int) -> None:
-        """Store an entity's configs, tell all, and know it here. Raises Refused where the controller has changed."""
+    async def change(self, kind: str, name: str, revise: Revise, controller_version: int) -> None:
+        """Store what `revise` makes of an entity's configs, tell all, and know it here.
+
+        What stands is read first, and written only if nobody has written meanwhile; else `revise` is asked again.
+        Raises what it raises, ApiError where there is no end to that, Refused where the controller has changed.
+        """
         path = f"{CONFIG}/{kind}/{name or DEFAULT_ENTITY}"
-        data = znodes.encode_configs(configs)
-        check = Check(znodes.CONTROLLER, controller_version)
-        try:
-            await self._tree.commit([check, SetData(path, data)])
-        except Refused as refused:
-            if refused.path != path or refused.reason is not Reason.NO_NODE:
-                raise
-            await self._tree.commit([check, Create(path, data)])
-        await self._tree.commit([Create(CONFIG_CHANGE, _notification(kind, name), sequential=True)])
+        for _ in range(TRIES):
+            node = await self._tree.get(path)
+            old = znodes.read(path, node.data, znodes.decode_configs) if node is not None and node.data else {}
+            configs = revise(old)
+            if configs == old == self.of(kind, name):
+                return
+            # Of what is there already nobody may have heard. With the change goes the word of it, or neither.
+            writes: list[Change] = [Create(CONFIG_CHANGE, _notification(kind, name), sequential=True)]
+            if configs != old:
+                data = znodes.encode_configs(configs)
+                write = Create(path, data) if node is None else SetData(path, data, node.stat.version)
+                writes = [Check(znodes.CONTROLLER, controller_version), write, *writes]
+            try:
+                await self._tree.commit(writes)
+            except Refused as refused:
+                if refused.path != path:
+                    raise
+            else:
+                break
+        else:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Others change the configs of {kind} {name} all the time.")
         await self._read(kind, name or DEFAULT_ENTITY)
         self._listener(kind, name, self.of(kind, name))
 

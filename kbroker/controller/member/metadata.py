@@ -11,12 +11,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
-from kbroker.controller.cluster_metadata import ClusterMetadata, Listener
+from kbroker.controller.cluster_metadata import ClusterMetadata, Listener, Revise
 from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate
 from kbroker.controller.member.entity_configs import EntityConfigs
+from kbroker.controller.member.finalized_features import NO_EPOCH
 from kbroker.controller.member.metadata_cache import told
 from kbroker.controller.member.topic_changes import create_topic, delete_topic, grow_topic
 from kbroker.controller.placement import alternated, place_replicas
@@ -38,12 +40,16 @@ _BEGUN_AT_ONCE = 100
 _FOLLOWED = ("topics", "brokers")
 _NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
 Holds = Callable[[TopicState | None], bool]
+ChangeFeatures = Callable[[Sequence[FeatureUpdate], bool], Awaitable[int]]
 _T = TypeVar("_T")
 _K = TypeVar("_K", str, bytes)
 
 
 class MemberMetadata(ClusterMetadata):
-    """A member's ClusterMetadata. `is_controller` tells whether this broker is the controller by now."""
+    """A member's ClusterMetadata. `is_controller` tells whether this broker is the controller by now.
+
+    `change_features` has its controller change feature levels, and returns the version of /feature that has them.
+    """
 
     def __init__(
         self,
@@ -52,13 +58,16 @@ class MemberMetadata(ClusterMetadata):
         cluster_id: str,
         defaults: TopicDefaults,
         is_controller: Callable[[], bool],
+        change_features: ChangeFeatures | None = None,
     ) -> None:
         super().__init__(defaults, ())
         self._tree = tree
         self._configs = configs
         self._is_controller = is_controller
-        brokers = dict(configs.all("brokers"))
-        self.state = self.decided = ClusterState(cluster_id, broker_configs=brokers, features=_NO_FEATURES)
+        self._change_features = change_features
+        self.state = self.decided = ClusterState(
+            cluster_id, broker_configs=dict(configs.all("brokers")), features=_NO_FEATURES, features_epoch=NO_EPOCH
+        )
         self._listeners: list[Listener] = []
         self._asked: set[asyncio.Task[Any]] = set()
         self._creating: dict[str, asyncio.Task[None]] = {}
@@ -175,6 +184,12 @@ class MemberMetadata(ClusterMetadata):
         """Hear that an entity's configs were read again."""
         if kind != "topics" or name in self.state.topics:
             self._publish(self.state.with_configs(kind, name, configs))
+
+    def features_changed(self, levels: Mapping[str, int], epoch: int) -> None:
+        """Hear what is finalized by now."""
+        state = self.state
+        features = {**_NO_FEATURES, **levels}
+        self._publish(replace(state, version=state.version + 1, features=features, features_epoch=epoch))
 
     def _publish(self, state: ClusterState) -> None:
         old, self.state, self.decided = self.state, state, state
@@ -328,30 +343,54 @@ class MemberMetadata(ClusterMetadata):
             await delete_topic(self._tree, name)
         return await self._until(name, lambda topic: topic is None or topic.topic_id != topic_id, timeout_ms)
 
-    def change_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> Divided[None]:
+    def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
         if kind not in _FOLLOWED:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"This cluster keeps no configs of {kind}.")
-        error = yield from self._asking(_outcome(self._set_configs(kind, name, dict(configs))))
+        error = yield from self._asking(_outcome(self._set_configs(kind, name, revise)))
         if error is not None:
             raise error
 
-    async def _set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
+    async def _set_configs(self, kind: str, name: str, revise: Revise) -> None:
         controller = await self._tree.get(CONTROLLER)
         if controller is None:
             text = f"Cannot set entity configs for {kind} {name} when there is no controller."
             raise ApiError(ErrorCode.STALE_CONTROLLER_EPOCH, text)
-        await self._configs.write(kind, name, configs, controller.stat.version)
+        await self._configs.change(kind, name, revise, controller.stat.version)
 
     def update_features(
-        self,
-        updates: Sequence[FeatureUpdate],  # noqa: ARG002 - whatever they are: brokers of 3.9 know no feature
-        node_id: int,  # noqa: ARG002
-        *,
-        validate_only: bool,  # noqa: ARG002
-    ) -> None:
+        self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = PATIENCE_MS
+    ) -> Divided[None]:
         self.check_is_controller()
-        text = "Could not apply finalized feature update because the provided feature is not supported."
-        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        error = yield from self._asking(_outcome(self._update_features(updates, validate_only, _timeout_ms)))
+        if error is not None:
+            raise error
+
+    async def _update_features(
+        self, updates: Sequence[FeatureUpdate], validate_only: bool, timeout_ms: int
+    ) -> ApiError | None:
+        """Have the controller change levels, and wait until this broker knows of them."""
+        if self._change_features is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        epoch = await self._change_features(updates, validate_only)
+        if validate_only:
+            return None
+        known = asyncio.Event()
+
+        def look(_old: ClusterState, new: ClusterState) -> None:
+            if new.features_epoch >= epoch:
+                known.set()
+
+        look(self.state, self.state)
+        self.subscribe(look)
+        try:
+            async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+                await known.wait()
+        except TimeoutError:
+            return ApiError(ErrorCode.FEATURE_UPDATE_FAILED)
+        finally:
+            if look in self._listeners:
+                self.unsubscribe(look)
+        return None
 
     def close(self) -> None:
         """Ask for nothing more, and tell nobody."""

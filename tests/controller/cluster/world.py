@@ -323,7 +323,7 @@ class Node:
 
     def registration(self) -> Registration:
         endpoint = Endpoint("PLAINTEXT", "localhost", self.port)
-        return Registration((endpoint,), {"PLAINTEXT": "PLAINTEXT"})
+        return Registration((endpoint,), {"PLAINTEXT": "PLAINTEXT"}, features=self.world.features.get(self.number, {}))
 
     def _session_changed(self, what: Session) -> None:
         if self.is_dead:
@@ -365,6 +365,8 @@ class World:
         self.client_ids: set[str] = set()
         self.dying: list[asyncio.Future[None]] = []
         self.tool = self.ensemble.connect()
+        self.features: dict[int, Mapping[str, Mapping[str, int]]] = {}
+        """What brokers support, by number; none are of Apache Kafka 3.9, as it were."""
 
     async def __aenter__(self) -> Self:
         made = set()

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kbroker.controller import znodes
+from kbroker.controller.member.entity_configs import TRIES
 from kbroker.controller.member.metadata_cache import LEADER_DURING_DELETE
 from kbroker.controller.tree.znode import SetData
 from kbroker.divided import in_slices
@@ -39,7 +40,7 @@ async def created(member, *plans, timeout_ms=PATIENCE_S * 1000):
 
 
 async def set_configs(member, kind, name, configs):
-    await done(member.metadata.change_configs(kind, name, configs))
+    await done(member.metadata.change_configs(kind, name, lambda _old: dict(configs)))
 
 
 def test_a_topic_is_created_once_all_its_partitions_are_led():
@@ -253,6 +254,68 @@ def test_configs_of_topics():
         await until(lambda: member.metadata.state.topics["t"].configs == {"retention.ms": "9"})
 
     run(scenario, 2)
+
+
+def test_changes_by_two_members_at_a_time_both_hold():
+    async def scenario(*both):
+        def add(key):
+            return lambda old: {**old, key: "1"}
+
+        changes = [
+            done(member.metadata.change_configs("brokers", "", add(f"{number}-{turn}")))
+            for turn in range(10)
+            for number, member in enumerate(both)
+        ]
+        await asyncio.gather(*changes)
+        keys = {f"{number}-{turn}" for turn in range(10) for number in range(2)}
+        for member in both:
+            await until(lambda member=member: member.metadata.state.broker_configs.get("", {}).keys() == keys)
+
+    run(scenario, 2)
+
+
+def test_a_change_is_made_of_what_stands_and_not_of_what_this_member_has_heard():
+    async def scenario(member, other):
+        member.configs.close()  # it hears of nothing
+        await set_configs(other, "brokers", "", {"a": "1"})
+        await done(member.metadata.change_configs("brokers", "", lambda old: {**old, "b": "2"}))
+        assert member.metadata.state.broker_configs[""] == {"a": "1", "b": "2"}
+        # What changes nothing is not written, but all are told that had not heard of it.
+        path, known = "/config/brokers/<default>", {"a": "3"}
+        await member.tree.commit([SetData(path, znodes.encode_configs(known))])
+        for count in (3, 3):
+            await done(member.metadata.change_configs("brokers", "", dict))
+            assert member.metadata.state.broker_configs[""] == known
+            assert (await member.tree.get(path)).stat.version == 2
+            assert len(await member.tree.children(znodes.CONFIG_CHANGES)) == count
+        await until(lambda: other.metadata.state.broker_configs[""] == known)
+
+    run(scenario, 2)
+
+
+def test_a_change_that_is_refused_changes_nothing_and_one_that_never_comes_through_ends():
+    async def scenario(member):
+        def refuse(_old):
+            raise ApiError(ErrorCode.INVALID_CONFIG, "no")
+
+        with pytest.raises(ApiError, match="no"):
+            await done(member.metadata.change_configs("brokers", "", refuse))
+        assert await member.tree.get("/config/brokers/<default>") is None
+        await set_configs(member, "brokers", "", {"a": "0"})
+        commit, asked = member.tree.commit, []
+
+        async def others_first(changes):
+            if any(isinstance(each, SetData) for each in changes):
+                asked.append(changes)
+                await commit([SetData("/config/brokers/<default>", znodes.encode_configs({"a": str(len(asked))}))])
+            return await commit(changes)
+
+        member.tree.commit = others_first
+        with pytest.raises(ApiError, match="all the time"):
+            await done(member.metadata.change_configs("brokers", "", lambda old: {**old, "b": "2"}))
+        assert len(asked) == TRIES
+
+    run(scenario)
 
 
 def test_configs_of_what_a_cluster_does_not_keep():
