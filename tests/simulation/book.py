@@ -90,6 +90,8 @@ class Client:
         self.leaders: dict[tuple[str, int], int] = {}
         self._epochs: dict[tuple[str, int], int] = {}
         self.coordinator = -1
+        self.trouble = ""
+        """Why it was not served the last time."""
 
     def begin(self) -> asyncio.Task[None]:
         return self.loop.create_task(self.work(), context=self.life.context)
@@ -101,7 +103,11 @@ class Client:
         peer = self._peers.get(broker)
         if peer is None:
             peer = self._peers[broker] = TcpPeers().peer(f"broker{broker}", PORT, self.name)
-        return await peer.ask(request, version, answer, timeout_ms)
+        try:
+            return await peer.ask(request, version, answer, timeout_ms)
+        except PeerGone as gone:
+            self.trouble = f"{self.loop.time():.3f} {type(request).__name__} to {broker}: {gone}"
+            raise
 
     async def rest(self, seconds: float = 0.1) -> None:
         await asyncio.sleep(self.random.uniform(0.2, 1) * seconds)
@@ -154,4 +160,5 @@ class Client:
         """Raise Violation for an error that a healthy client is never to see."""
         if code not in AGAIN:
             raise Violation(f"{self.name}: {what} was answered {ErrorCode(code).name}")
+        self.trouble = f"{self.loop.time():.3f} {what}: {ErrorCode(code).name}"
         self.book.counts[f"told {ErrorCode(code).name}"] += 1

@@ -193,6 +193,7 @@ class SimBroker:
     def _bury(self, life: Life) -> None:
         life.dead = True
         self._loop.network.vanish(self.host)
+        self._loop.network.reuse_fds(self.host)
         self._loop.forget(life)
         self.life = self.tree = self.logs = self._starting = None
         SimBroker.deaths += 1

@@ -205,11 +205,17 @@ class World:
         deadline = self.loop.passed + _PATIENCE_S
         await self._until(self._all_serve, deadline, lambda: "brokers do not come back")
         await self._until(
-            lambda: all(each.done() for each in self.producing), deadline, lambda: "a producer is not answered"
+            lambda: all(each.done() for each in self.producing),
+            deadline,
+            lambda: f"not answered: {self._unfinished(self.producers, self.producing)}",
         )
         await self._until(lambda: not self._missing(), deadline, self._missing)
         self.book.finished = True
-        await self._until(lambda: all(each.done() for each in self.tasks), deadline, lambda: "a reader hangs")
+        await self._until(
+            lambda: all(each.done() for each in self.tasks),
+            deadline,
+            lambda: f"hanging: {self._unfinished(self.readers, self.tasks)}",
+        )
         await self._until(lambda: not self.invariants.whole(), deadline, self.invariants.whole)
 
     async def _until(self, holds: Callable[[], bool], deadline: float, why: Callable[[], str]) -> None:
@@ -221,6 +227,12 @@ class World:
                 raise Violation(f"after {_PATIENCE_S:.0f} s without faults: {why()}")
             self.faults.mend()
             await asyncio.sleep(0.2)
+
+    def _unfinished(self, clients: list[Any], tasks: list[asyncio.Task[None]]) -> str:
+        """Return which clients have not come to their end, and what they were told last."""
+        return ", ".join(
+            f"{client.name} ({client.trouble})" for client, task in zip(clients, tasks, strict=True) if not task.done()
+        )
 
     def _in_sync(self) -> bool:
         """Whether every partition has all its replicas in sync."""
