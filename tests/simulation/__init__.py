@@ -14,5 +14,6 @@ threads, whose work is done in steps of the loop, fsync, which does nothing, and
 processes, which are killed or frozen by not running what was scheduled in them (brokers.py).
 
 A step is one callback of the loop. After each, what a broker has become is compared with what replication promises
-(invariants.py); what clients were told is judged as they hear it, and once more at the end (clients.py).
+(invariants.py), and with each write what the controllers make of the partitions (states.py); what clients were told is
+judged as they hear it, and once more at the end (readers.py, groups.py).
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -68,7 +69,10 @@ class SimNode(ClusterNode):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        LIFE.get().broker.node = self
+        broker: SimBroker = LIFE.get().broker
+        broker.node = self
+        # Whoever runs a broker ends it then: `kbroker start`.
+        self.failed.add_done_callback(lambda failed: broker.on_failed(broker, failed.result()))
 
 
 class SimClock:
@@ -110,6 +114,8 @@ class SimBroker:
         self.logs: Any = None
         self.refused: list[str] = []
         """Why starts were refused."""
+        self.on_failed: Callable[[SimBroker, str], None] = lambda _broker, _why: None
+        """Hears that a broker cannot go on, and why."""
         self._starting: asyncio.Task[None] | None = None
 
     @property
@@ -165,6 +171,11 @@ class SimBroker:
         await asyncio.wait([ending], timeout=_DYING_S)
         self._bury(life)
 
+    async def started(self) -> None:
+        """Wait until the process serves."""
+        assert self._starting is not None
+        await asyncio.wait([self._starting])
+
     async def stop(self) -> None:
         """Stop in order, as by SIGTERM."""
         life, node = self.life, self.node
@@ -182,6 +193,7 @@ class SimBroker:
     def _bury(self, life: Life) -> None:
         life.dead = True
         self._loop.network.vanish(self.host)
+        self._loop.network.reuse_fds(self.host)
         self._loop.forget(life)
         self.life = self.tree = self.logs = self._starting = None
         SimBroker.deaths += 1

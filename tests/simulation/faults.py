@@ -18,8 +18,6 @@ from tests.simulation.loop import SimLoop
 from tests.simulation.machine import machine
 from tests.simulation.network import Network
 
-CLIENTS = "clients"
-
 
 class Faults:
     """Begins faults at random, and ends them."""
@@ -43,8 +41,14 @@ class Faults:
         self.counts: Counter[str] = Counter()
         self._ends: dict[int, Callable[[], None]] = {}
         self._number = 0
+        self.clients: list[str] = []
+        """Hosts of clients."""
+        self.tasks: list[asyncio.Task[None]] = []
+        """What goes on in the background."""
         self._busy: set[int] = set()
         """Brokers that are being killed, stopped or started by a fault."""
+        for each in brokers.values():
+            each.on_failed = self._has_failed
 
     def one(self) -> None:
         """Begin a fault."""
@@ -84,8 +88,8 @@ class Faults:
         return self._random.choice(found) if found else None
 
     def _in_background(self, work: Any) -> None:
-        self._tasks = [each for each in getattr(self, "_tasks", []) if not each.done()]
-        self._tasks.append(self._loop.create_task(work, context=self._loop.world))
+        self.tasks = [each for each in self.tasks if not each.done() or each.exception() is not None]
+        self.tasks.append(self._loop.create_task(work, context=self._loop.world))
 
     # --- kinds
 
@@ -147,6 +151,20 @@ class Faults:
         await broker.stop()
         self._for(self._long(), lambda: self._return(broker))
 
+    def _has_failed(self, broker: SimBroker, why: str) -> None:
+        """A broker cannot go on, and ends itself; who looks after it starts it again."""
+        if broker.node_id in self._busy:
+            return
+        self._note(f"{broker.host} ends: {why}")
+        self.counts["ends by itself"] += 1
+        self._busy.add(broker.node_id)
+
+        async def ended() -> None:
+            await broker.started()
+            await self._stopped(broker)
+
+        self._in_background(ended())
+
     def _freeze(self) -> bool:
         broker = self._broker(lambda each: each.is_up and not (each.life and each.life.frozen))
         if broker is None:
@@ -173,6 +191,21 @@ class Faults:
         def heal() -> None:
             self._note(f"heal {source} -> {target}")
             self._network.heal(source, target)
+
+        self._for(self._long(), heal)
+        return True
+
+    def _client_cut(self) -> bool:
+        """No way between a client and a broker, in one direction."""
+        broker = self._random.choice(list(self._brokers.values()))
+        way = [broker.host, self._random.choice(self.clients)]
+        self._random.shuffle(way)
+        self._note(f"cut {way[0]} -> {way[1]}")
+        self._network.cut(way[0], way[1])
+
+        def heal() -> None:
+            self._note(f"heal {way[0]} -> {way[1]}")
+            self._network.heal(way[0], way[1])
 
         self._for(self._long(), heal)
         return True
@@ -274,6 +307,7 @@ KINDS = {
     "stop": 1,
     "freeze": 3,
     "cut": 3,
+    "client_cut": 3,
     "isolate": 1,
     "break": 6,
     "slow": 2,

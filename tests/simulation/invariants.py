@@ -1,29 +1,29 @@
-"""What must hold after every step, on the brokers' own objects (docs/replication.md: R1-R16; S7).
+"""What must hold after every step, on the brokers' own objects (docs/replication.md: R1 to R5, R8 to R16; S7).
 
 Owns what was seen of each replica and of each partition. After a step only the broker that ran is looked at, and of it
-only the replicas that have changed. Batches are compared by what stands in the files.
+only the replicas that have changed. Batches are compared by what stands in the files. What is written about partitions
+is judged in states.py.
 """
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from kbroker.controller.tree.memory import MemoryEnsemble
-from kbroker.controller.znodes import state_path
+from kbroker.cluster_state import OFFSETS_TOPIC
+from kbroker.coordination.partitioning import partition_for
 from kbroker.protocol.records import iter_batches
 from tests.simulation.brokers import SimBroker
 from tests.simulation.loop import Life
+from tests.simulation.states import Key, States
+from tests.simulation.violation import Violation
 
-Key = tuple[str, int]
 _READ_BYTES = 1 << 20
-
-
-class Violation(AssertionError):  # noqa: N818 - says what does not hold
-    """A promise does not hold; the message names it."""
+Batch = tuple[int, int, int, int]
+"""(first offset, last offset, leader epoch, checksum)"""
 
 
 @dataclass
@@ -32,14 +32,16 @@ class Replica:
 
     number: int = 0
     """Of the broker's life."""
+    log: Any = None
     start: int = 0
     end: int = 0
     mark: int = 0
     epoch: int = -1
+    partition_epoch: int = -1
     leading: bool = False
     truncations: int = 0
-    batches: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(first offset, last offset, leader epoch, checksum) of what stands in its log from `start` on."""
+    batches: list[Batch] = field(default_factory=list)
+    """What stands in its log from `start` on."""
     judged: int = 0
     """Below which its batches have been compared with what is committed."""
 
@@ -54,29 +56,45 @@ class Committed:
     """First offset -> (last offset, leader epoch, checksum)."""
     leaders: dict[int, int] = field(default_factory=dict)
     """Leader epoch -> who leads in it."""
+    appended: dict[tuple[int, int], tuple[int, int, Batch | None]] = field(default_factory=dict)
+    """(first offset, leader epoch) -> (last offset, checksum, the batch before it)."""
+
+
+@dataclass
+class Known:
+    """What one broker's process was last seen to know."""
+
+    number: int = 0
+    controller_epoch: int = 0
+    state: Any = None
 
 
 class Invariants:
-    """Looks at the brokers; raises Violation."""
+    """Looks at the brokers; raises Violation. `unclean` are topics that would rather lose records than wait."""
 
-    def __init__(self, brokers: dict[int, SimBroker], ensemble: MemoryEnsemble) -> None:
+    def __init__(self, brokers: dict[int, SimBroker], states: States, unclean: Collection[str] = ()) -> None:
         self._brokers = brokers
-        self._ensemble = ensemble
+        self.states = states
+        self._unclean = unclean
         self.replicas: dict[tuple[int, Key], Replica] = {}
         self.partitions: dict[Key, Committed] = {}
-        self._states: dict[Key, tuple[bytes, tuple[int, ...]]] = {}
+        self._known: dict[int, Known] = {}
         self.checks = 0
 
     def after(self, life: Life | None) -> None:
         """Look at the broker that has just run."""
+        if self.states.violation is not None:
+            raise self.states.violation
         if life is None or life.broker is None or life.dying:
             return
         broker: SimBroker = life.broker
         node = broker.node
         if node is None:
             return
-        for key, partition in node.replicas._partitions.items():
+        self._judge_known(broker.node_id, life.number, node)
+        for (topic, index), partition in node.replicas._partitions.items():
             log = partition.log
+            key = topic, index, partition.topic_id
             seen = self.replicas.get((broker.node_id, key))
             if (
                 seen is None
@@ -84,9 +102,35 @@ class Invariants:
                 or seen.mark != log.high_watermark
                 or seen.epoch != partition.leader_epoch
                 or seen.leading != partition.leading
-                or seen.number != life.number
+                or seen.partition_epoch != partition.leadership.partition_epoch
+                or seen.log is not log
             ):
                 self._changed(broker.node_id, life.number, key, partition, seen)
+
+    # --- what a broker was told
+
+    def _judge_known(self, broker: int, number: int, node: Any) -> None:
+        """What an older controller says, or says of an older epoch, changes nothing."""
+        epoch, state = node.replica_manager.controller_epoch, node.member.state
+        known = self._known.get(broker)
+        if known is None or known.number != number:
+            self._known[broker] = Known(number, epoch, state)
+            return
+        if epoch < known.controller_epoch:
+            raise Violation(f"R15: {broker} goes back from controller epoch {known.controller_epoch} to {epoch}")
+        known.controller_epoch = epoch
+        if state is known.state:
+            return
+        before, known.state = known.state, state
+        if before.topics is state.topics:
+            return
+        for name, topic in state.topics.items():
+            old = before.topics.get(name)
+            if old is topic or old is None or old.topic_id != topic.topic_id:
+                continue
+            for index, (was, now) in enumerate(zip(old.partitions, topic.partitions, strict=False)):
+                if (now.leader_epoch, now.partition_epoch) < (was.leader_epoch, was.partition_epoch):
+                    raise Violation(f"R15: {broker} is told {now} of {name}-{index} after {was}")
 
     # --- one replica
 
@@ -99,20 +143,41 @@ class Invariants:
         start, end, mark = log.log_start_offset, log.log_end_offset, log.high_watermark
         if not start <= mark <= end:
             raise Violation(f"S7: {name} on {broker}: start {start}, high watermark {mark}, end {end}")
-        anew = seen.number != number
-        if not anew and mark < seen.mark:
-            raise Violation(f"R14: {name} on {broker}: the high watermark goes back from {seen.mark} to {mark}")
+        anew = seen.number != number or seen.log is not log
+        clean = key[0] not in self._unclean
+        if not anew:
+            self._judge_steps(name, broker, partition, seen, clean=clean)
         committed = self.partitions.setdefault(key, Committed())
-        self._follow_log(name, broker, log, seen, anew=anew)
+        self._follow_log(name, broker, partition, seen, committed, anew=anew)
         if partition.leading:
-            self._judge_leader(name, broker, key, partition, seen, committed)
-        self._compare(name, broker, seen, committed, mark)
-        seen.number, seen.start, seen.end, seen.mark = number, start, end, mark
+            self._judge_leader(name, broker, key, partition, seen, committed, clean=clean)
+            if not anew and mark > seen.mark:
+                self._judge_commit(name, broker, key, partition, seen, clean=clean)
+        if clean:
+            self._compare(name, broker, seen, committed, mark)
+        seen.number, seen.log, seen.start, seen.end, seen.mark = number, log, start, end, mark
         seen.epoch, seen.leading = partition.leader_epoch, partition.leading
-        self._judge_in_sync(name, key, committed)
+        seen.partition_epoch = partition.leadership.partition_epoch
+        if clean:
+            self._judge_in_sync(name, key, committed)
 
-    def _follow_log(self, name: str, broker: int, log: Any, seen: Replica, *, anew: bool) -> None:
+    def _judge_steps(self, name: str, broker: int, partition: Any, seen: Replica, *, clean: bool) -> None:
+        """Nothing of a replica goes back while its process lives."""
+        mark, epoch = partition.log.high_watermark, partition.leader_epoch
+        if clean and mark < seen.mark:
+            raise Violation(f"R14: {name} on {broker}: the high watermark goes back from {seen.mark} to {mark}")
+        version = partition.leadership.partition_epoch
+        if epoch < seen.epoch or version < seen.partition_epoch:
+            raise Violation(
+                f"R15: {name} on {broker} goes back from leader epoch {seen.epoch} to {epoch}, "
+                f"from partition epoch {seen.partition_epoch} to {version}"
+            )
+
+    def _follow_log(
+        self, name: str, broker: int, partition: Any, seen: Replica, committed: Committed, *, anew: bool
+    ) -> None:
         """Take over what was appended or cut off since."""
+        log = partition.log
         end = log.log_end_offset
         if anew:
             seen.batches, seen.judged = [], 0
@@ -132,10 +197,13 @@ class Invariants:
                     continue
                 if header.base_offset != found:
                     raise Violation(f"R11: {name} on {broker}: after {found} comes {header.base_offset}")
-                if batches and header.leader_epoch < batches[-1][2]:
-                    raise Violation(f"R3: {name} on {broker}: epoch {header.leader_epoch} after {batches[-1][2]}")
                 checksum = crc32(view[position : position + header.size])
-                batches.append((header.base_offset, header.last_offset, header.leader_epoch, checksum))
+                batch = header.base_offset, header.last_offset, header.leader_epoch, checksum
+                self._judge_batch(name, broker, partition, batches[-1] if batches else None, batch, committed)
+                if not anew and log.leader_epochs.epoch_for_offset(header.base_offset) != header.leader_epoch:
+                    epochs = log.leader_epochs.entries
+                    raise Violation(f"R9: {name} on {broker}: {batch} is not in the epochs {epochs}")
+                batches.append(batch)
                 found = header.last_offset + 1
             if found == at:
                 heads = [(head.base_offset, head.last_offset) for _, head in iter_batches(view)]
@@ -145,21 +213,72 @@ class Invariants:
                 )
             at = found
 
+    def _judge_batch(
+        self, name: str, broker: int, partition: Any, before: Batch | None, batch: Batch, committed: Committed
+    ) -> None:
+        """Where two logs have a batch of the same offset and epoch, they are equal up to there."""
+        base, last, epoch, checksum = batch
+        if before is not None and epoch < before[2]:
+            raise Violation(f"R3: {name} on {broker}: epoch {epoch} after {before[2]}")
+        known = committed.appended.get((base, epoch))
+        if known is None:
+            if not (partition.leading and partition.leader_epoch == epoch):
+                raise Violation(f"R3: {name} on {broker}: nobody has appended {batch} as leader")
+            committed.appended[base, epoch] = last, checksum, before
+            return
+        if known[:2] != (last, checksum):
+            raise Violation(f"R10: {name} on {broker}: {batch}, elsewhere {known}")
+        if before is not None and known[2] is not None and known[2] != before:
+            raise Violation(f"R10: {name} on {broker}: {batch} follows {before}, elsewhere {known[2]}")
+
     def _judge_leader(
-        self, name: str, broker: int, key: Key, partition: Any, seen: Replica, committed: Committed
+        self, name: str, broker: int, key: Key, partition: Any, seen: Replica, committed: Committed, *, clean: bool
     ) -> None:
         epoch, log = partition.leader_epoch, partition.log
         other = committed.leaders.setdefault(epoch, broker)
         if other != broker:
             raise Violation(f"R3: {other} and {broker} lead {name} in epoch {epoch}")
-        if epoch != seen.epoch or not seen.leading:
-            newest = self._state(key)
+        if log.leader_epochs.latest != epoch:
+            raise Violation(f"R9: {broker} leads {name} in {epoch}, and knows the epochs {log.leader_epochs.entries}")
+        self._judge_told(name, broker, key, partition)
+        if clean and (epoch != seen.epoch or not seen.leading):
+            newest = self.states.newest(key)
             # One that was frozen, or is told late, may be behind by now; who leads by the newest epoch must have all.
-            if newest is not None and newest[1] == epoch and log.log_end_offset < committed.end:
+            if newest is not None and newest.leader_epoch == epoch and log.log_end_offset < committed.end:
                 end = log.log_end_offset
                 raise Violation(f"R1: {broker} leads {name} in {epoch} from {end}, committed is {committed.end}")
         if log.high_watermark > committed.end:
             committed.end = log.high_watermark
+
+    def _judge_told(self, name: str, broker: int, key: Key, partition: Any) -> None:
+        """The in-sync replicas that a leader counts on were written, with this version, for its epoch."""
+        leadership = partition.leadership
+        written = self.states.history.get(key, {}).get(leadership.partition_epoch)
+        told = broker, partition.leader_epoch, leadership.isr
+        if written is None or told != (written.leader, written.leader_epoch, frozenset(written.isr)):
+            version = leadership.partition_epoch
+            raise Violation(f"R8: {name} is led by {told} at partition epoch {version}, which was {written}")
+
+    def _judge_commit(self, name: str, broker: int, key: Key, partition: Any, seen: Replica, *, clean: bool) -> None:
+        """What is committed now is in the log of everybody in sync, and those are enough."""
+        mark, leadership = partition.log.high_watermark, partition.leadership
+        enough = min(partition.log.config.min_insync_replicas, len(leadership.replicas))
+        if len(leadership.isr) < enough:
+            in_sync = sorted(leadership.isr)
+            raise Violation(f"R5: {name} on {broker}: {mark} is committed with {in_sync} in sync, of {enough}")
+        state = self.states.newest(key)
+        if not clean or state is None:
+            return
+        new = _between(seen.batches, seen.mark, mark)
+        for each in state.isr:
+            replica = self.replicas.get((each, key))
+            theirs = [] if replica is None else _between(replica.batches, seen.mark, mark)
+            if theirs != new:
+                epoch = partition.leader_epoch
+                raise Violation(
+                    f"R4: {name}: {broker} commits {new} in epoch {epoch}, and {each}, in sync in "
+                    f"{state.leader_epoch}, has {theirs}"
+                )
 
     def _compare(self, name: str, broker: int, seen: Replica, committed: Committed, mark: int) -> None:
         """Compare with what others have below their high watermarks."""
@@ -174,41 +293,73 @@ class Invariants:
                 )
             seen.judged = last + 1
 
-    # --- the controller's word
-
-    def _state(self, key: Key) -> tuple[tuple[int, ...], int, int] | None:
-        """Return the in-sync replicas, the leader epoch and the leader as they stand in the store."""
-        found = self._ensemble.look(state_path(*key))
-        if found is None:
-            return None
-        known: Any = self._states.get(key)
-        if known is None or known[0] is not found[0].data:
-            value = json.loads(found[0].data)
-            known = self._states[key] = (
-                found[0].data,
-                (tuple(value["isr"]), value["leader_epoch"], value["leader"]),  # type: ignore[assignment]
-            )
-        state: tuple[tuple[int, ...], int, int] = known[1]
-        return state
+    # --- who is in sync
 
     def _judge_in_sync(self, name: str, key: Key, committed: Committed) -> None:
         """Everybody in sync has what is committed."""
-        state = self._state(key)
+        state = self.states.newest(key)
         if state is None:
             return
-        for broker in state[0]:
+        for broker in state.isr:
             seen = self.replicas.get((broker, key))
             if seen is not None and seen.end < committed.end:
                 raise Violation(f"R1: {name}: {broker} is in sync and ends at {seen.end}, committed is {committed.end}")
 
+    def may_come_in(self, key: Key, broker: int) -> str:
+        """Return why a broker must not come in sync: it lacks what is committed, or its leader's epoch."""
+        seen, committed, state = self.replicas.get((broker, key)), self.partitions.get(key), self.states.newest(key)
+        end = 0 if seen is None else seen.end
+        if committed is not None and key[0] not in self._unclean and end < committed.end:
+            return f"{broker} ends at {end}, committed is {committed.end}"
+        node = None if state is None or state.leader not in self._brokers else self._brokers[state.leader].node
+        led = None if node is None else node.replicas.get(key[:2])
+        if state is None or led is None or not led.leading or led.leader_epoch != state.leader_epoch:
+            return ""
+        begins = led.leadership.epoch_start
+        return f"{broker} ends at {end}, leader epoch {state.leader_epoch} begins at {begins}" if end < begins else ""
+
+    # --- what clients are told
+
+    def acknowledged(self, topic: str, index: int, base: int, count: int) -> None:
+        """Hear that records were acknowledged with acks=all: they are committed, as one batch."""
+        for key, committed in self.partitions.items():
+            if key[:2] == (topic, index):
+                known = committed.batches.get(base)
+                if known is not None and known[0] == base + count - 1:
+                    return
+        raise Violation(f"R1: {base} to {base + count - 1} of {topic}-{index} are acknowledged and not committed")
+
+    def read(self, topic: str, index: int, offset: int) -> None:
+        """Hear that a consumer read a record: it is committed."""
+        if not any(key[:2] == (topic, index) and offset < each.end for key, each in self.partitions.items()):
+            raise Violation(f"R4: {offset} of {topic}-{index} was read and is not committed")
+
+    def coordinates(self, broker: int, group: str) -> int:
+        """Return the epoch in which a broker coordinates a group; -1 where it does not, or somebody is elected."""
+        node = self._brokers[broker].node if broker in self._brokers else None
+        if node is None:
+            return -1
+        index = partition_for(group, int(self._brokers[broker].settings["offsets.topic.num.partitions"]))
+        partition = node.replicas.get((OFFSETS_TOPIC, index))
+        if partition is None or not partition.leading:
+            return -1
+        state = self.states.newest((OFFSETS_TOPIC, index, partition.topic_id))
+        newest = state is not None and state.leader == broker and state.leader_epoch == partition.leader_epoch
+        return int(partition.leader_epoch) if newest else -1
+
     # --- at the end
+
+    def _hosts(self, key: Key) -> tuple[int, ...]:
+        return self.states.assigned(key)
 
     def out_of_sync(self) -> str:
         """Return which partition lacks a leader or a replica in sync; empty when none does."""
         for key in self.partitions:
-            state = self._state(key)
-            if state is None or len(state[0]) < len(self._brokers) or state[2] < 0:
-                return f"{key} is at {state}"
+            state, replicas = self.states.newest(key), self._hosts(key)
+            if self.states.is_moving(key):
+                return f"{key} is being moved"
+            if replicas and (state is None or set(state.isr) != set(replicas) or state.leader < 0):
+                return f"{key} on {replicas} is at {state}"
         return ""
 
     def whole(self) -> str:
@@ -216,7 +367,7 @@ class Invariants:
         if out := self.out_of_sync():
             return out
         for key in self.partitions:
-            found = [self.replicas.get((each, key)) for each in self._brokers]
+            found = [self.replicas.get((each, key)) for each in self._hosts(key)]
             ends = {None if each is None else (each.end, each.mark) for each in found}
             if len(ends) > 1 or any(end is None or end[0] != end[1] for end in ends):
                 return f"{key} ends at {ends}"
@@ -226,8 +377,15 @@ class Invariants:
         """Compare the replicas batch for batch; return how many batches there are."""
         count = 0
         for key in self.partitions:
-            logs = [self.replicas[each, key].batches for each in self._brokers]
+            logs = [self.replicas[each, key].batches for each in self._hosts(key)]
             if any(each != logs[0] for each in logs[1:]):
                 raise Violation(f"R13: the logs of {key} differ at the end")
-            count += len(logs[0])
+            count += len(logs[0]) if logs else 0
         return count
+
+
+def _between(batches: list[Batch], start: int, end: int) -> list[Batch]:
+    """Return the batches that begin at or above `start` and end below `end`."""
+    first = bisect_left(batches, (start, -1, -1, -1))
+    last = bisect_left(batches, (end, -1, -1, -1))
+    return batches[first:last]

@@ -299,6 +299,8 @@ class Network:
         self.listeners: dict[tuple[str, int], Listener] = {}
         self.sockets: dict[int, Any] = {}
         self._free = list(range(1, 900))
+        self._held: dict[str, list[int]] = {}
+        self._vanishing: list[int] | None = None
         self._to_look: dict[Any, None] = {}
         self._ports = count(40_000)
         self.cuts: Counter[tuple[str, str]] = Counter()
@@ -340,11 +342,16 @@ class Network:
         self.on_delivered(pipe, data)
 
     def vanish(self, host: str) -> None:
-        """A host's process is gone, and with it its sockets."""
+        """A host's process is gone, and with it its sockets. Their numbers stay taken until `reuse_fds`.
+
+        What is left of the process runs on for a while, and does this and that with the numbers that it knows.
+        """
+        self._vanishing = self._held.setdefault(host, [])
         for listener in [each for each in self.listeners.values() if each.address[0] == host]:
             listener.close()
         for end in [each for each in self.ends if each.host == host]:
             end.vanish()
+        self._vanishing = None
 
     def break_one(self) -> bool:
         """Break a connection, both ways; return whether there was one."""
@@ -402,8 +409,17 @@ class Network:
         return fd
 
     def free_fd(self, fd: Fd) -> None:
-        if self.sockets.pop(fd, None) is not None:
+        if self.sockets.pop(fd, None) is None:
+            return
+        if self._vanishing is None:
             heapq.heappush(self._free, int(fd))
+        else:
+            self._vanishing.append(int(fd))
+
+    def reuse_fds(self, host: str) -> None:
+        """Let others have the numbers that a dead process held: nothing of it can use them any more."""
+        for fd in self._held.pop(host, []):
+            heapq.heappush(self._free, fd)
 
     def add_reader(self, fd: int, handle: asyncio.Handle) -> None:
         sock = self.sockets[fd]

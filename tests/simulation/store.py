@@ -93,7 +93,7 @@ class SimTree:
     # --- requests and answers
 
     async def _ask(self, work: Callable[[], Any]) -> Any:
-        if self._closed:
+        if self._closed or self._life.dying:
             raise SessionExpired("the session is gone")
         if not self._connected:
             await asyncio.sleep(0.001)
@@ -174,8 +174,11 @@ class SimTree:
         self._loop.call_later(_RECONNECT_S, self._connect, context=self._life.context)
 
     def _connect(self) -> None:
-        """In the process: connect again, by the session that was or, where that has ended, by a new one."""
-        if self._closed or self._connected:
+        """In the process: connect again, by the session that was or, where that has ended, by a new one.
+
+        One that was frozen when it was killed runs on for a while: it must not begin a session, which nobody would end.
+        """
+        if self._closed or self._connected or self._life.dying:
             return
         if self._no_way:
             self._connect_later()

@@ -19,30 +19,25 @@ from random import Random
 from typing import Any
 
 from kbroker import handlers
-from kbroker.controller.tree.memory import MemoryEnsemble
 from tests.simulation import brokers as processes
+from tests.simulation.administrators import Creator, Mover, Recreator
+from tests.simulation.book import LOOSE, MOVED, PAIRED, PARTITIONS, TOPIC, Book, Client
 from tests.simulation.brokers import SimBroker, SimClock
-from tests.simulation.clients import (
-    PAIRED,
-    PARTITIONS,
-    TOPIC,
-    Book,
-    Client,
-    Committer,
-    Creator,
-    Paired,
-    PairedReader,
-    Producer,
-    Reader,
-)
 from tests.simulation.faults import Faults
-from tests.simulation.invariants import Invariants, Violation
+from tests.simulation.groups import Committer, Member, Shared
+from tests.simulation.invariants import Invariants
 from tests.simulation.loop import Life, SimLoop
 from tests.simulation.machine import START_S, machine
 from tests.simulation.network import Network, Pipe
+from tests.simulation.producers import Hasty, Paired, Producer
+from tests.simulation.readers import LooseReader, PairedReader, Reader
+from tests.simulation.states import States, WatchedEnsemble, usable_for
+from tests.simulation.violation import Violation
 
 BROKERS = (1, 2, 3)
 PRODUCERS = 3
+MEMBERS = 2
+UNCLEAN = (LOOSE,)
 _FAULT_EVERY_S = 0.7
 _PATIENCE_S = 240.0
 """Virtual seconds within which everything must be well again once nothing is broken any more."""
@@ -77,7 +72,7 @@ class World:
         self.loop = SimLoop()
         machine.begin(self.loop, seed)
         self.network = self.loop.network = Network(self.loop, Random(f"network {seed}"))
-        self.ensemble = MemoryEnsemble()
+        self.ensemble = WatchedEnsemble()
         self.digest = 0
         self.notes: list[str] = []
         self._trace = self.loop.trace = trace
@@ -87,12 +82,16 @@ class World:
         self.brokers = {
             each: SimBroker(self.loop, self.ensemble, store, self.clock, each, directory) for each in BROKERS
         }
-        self.invariants = Invariants(self.brokers, self.ensemble)
+        self.states = States(self.ensemble, UNCLEAN)
+        self.invariants = Invariants(self.brokers, self.states, UNCLEAN)
+        self.ensemble.on_commit = self.states.committed
+        self.states.may_come_in = self.invariants.may_come_in
+        self.states.usable = usable_for(self.brokers)
         self.faults = Faults(
             self.loop, self.network, self.brokers, Random(f"faults {seed}"), self.note, self._in_sync, kinds
         )
         self.random = Random(f"world {seed}")
-        self.book = Book(self.clock.now_ms)
+        self.book = Book(self.clock.now_ms, self.invariants)
         self.clients: list[Client] = []
         self.tasks: list[asyncio.Task[None]] = []
         processes.install(self.network)
@@ -117,8 +116,10 @@ class World:
             self._trace(f"{pipe.source} -> {pipe.target} {len(data)} {zlib.crc32(data):08x}")
 
     def _exception(self, _loop: Any, context: dict[str, Any]) -> None:
-        life = self.loop.running
-        if life is not None and not life.dying:  # what is left of a killed one ends in the world's callbacks
+        life, error = self.loop.running, context.get("exception")
+        if life is None and isinstance(error, AssertionError):
+            self._unhandled.append(f"the world: {context['message']}: {error!r}")
+        elif life is not None and not life.dying:  # what is left of a killed one ends in the world's callbacks
             self._unhandled.append(f"{life.host}: {context['message']}: {context.get('exception')!r}")
 
     # --- its course
@@ -169,15 +170,25 @@ class World:
 
     def _begin_clients(self) -> None:
         self.producers = [self._client(Producer, f"producer{each}") for each in range(PRODUCERS)]
+        self.producers.append(self._client(Producer, "traveller", topic=MOVED))
         self.producers.append(self._client(Paired, "pairs"))
+        self.producers.append(self._client(Hasty, "hasty"))
+        self.producers.append(self._client(Mover, "mover"))
+        self.producers.append(self._client(Recreator, "recreator"))
         self.readers = [self._client(Reader, f"reader{each}", topic=TOPIC, index=each) for each in range(PARTITIONS)]
+        self.readers += [self._client(Reader, f"{MOVED}{each}", topic=MOVED, index=each) for each in range(PARTITIONS)]
+        self.readers += [self._client(LooseReader, f"{LOOSE}{each}", index=each) for each in range(PARTITIONS)]
         self.readers += [self._client(PairedReader, f"{PAIRED}{each}", index=each) for each in range(PARTITIONS)]
         self.readers.append(self._client(Committer, "committer"))
+        shared = Shared()
+        self.readers += [self._client(Member, f"member{each}", shared=shared) for each in range(MEMBERS)]
+        self.faults.clients = [each.life.host for each in self.clients]
         self.producing = [each.begin() for each in self.producers]
         self.tasks = [each.begin() for each in self.readers]
 
     def _look_at_clients(self) -> None:
-        for task in (*self.producing, *self.tasks):
+        """Raise what ended a client, or what a fault could not do."""
+        for task in (*self.producing, *self.tasks, *self.faults.tasks):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
@@ -194,11 +205,17 @@ class World:
         deadline = self.loop.passed + _PATIENCE_S
         await self._until(self._all_serve, deadline, lambda: "brokers do not come back")
         await self._until(
-            lambda: all(each.done() for each in self.producing), deadline, lambda: "a producer is not answered"
+            lambda: all(each.done() for each in self.producing),
+            deadline,
+            lambda: f"not answered: {self._unfinished(self.producers, self.producing)}",
         )
         await self._until(lambda: not self._missing(), deadline, self._missing)
         self.book.finished = True
-        await self._until(lambda: all(each.done() for each in self.tasks), deadline, lambda: "a reader hangs")
+        await self._until(
+            lambda: all(each.done() for each in self.tasks),
+            deadline,
+            lambda: f"hanging: {self._unfinished(self.readers, self.tasks)}",
+        )
         await self._until(lambda: not self.invariants.whole(), deadline, self.invariants.whole)
 
     async def _until(self, holds: Callable[[], bool], deadline: float, why: Callable[[], str]) -> None:
@@ -210,6 +227,12 @@ class World:
                 raise Violation(f"after {_PATIENCE_S:.0f} s without faults: {why()}")
             self.faults.mend()
             await asyncio.sleep(0.2)
+
+    def _unfinished(self, clients: list[Any], tasks: list[asyncio.Task[None]]) -> str:
+        """Return which clients have not come to their end, and what they were told last."""
+        return ", ".join(
+            f"{client.name} ({client.trouble})" for client, task in zip(clients, tasks, strict=True) if not task.done()
+        )
 
     def _in_sync(self) -> bool:
         """Whether every partition has all its replicas in sync."""

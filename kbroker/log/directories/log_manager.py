@@ -224,14 +224,20 @@ class LogManager:
         return all(self.is_cordoned(manager.directory) for manager in self.managers)
 
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
-        """Take partitions away at once; their files go later. Raises OSError when all that can go have gone."""
+        """Take partitions away at once; their files go later. Raises OSError when all that can go have gone.
+
+        What lies in a directory that has failed stays: a broker whose last one has failed is about to end, and still
+        holds it.
+        """
         keys = list(keys)
         failure: OSError | None = None
         for key in keys:
             self._cancel(key, now_ms or 0)
-        for manager in self.online:
+        for manager in self.managers:
             mine = [key for key in keys if key in manager.logs]
             try:
+                if mine and manager.failure:
+                    raise OSError(errno.EIO, f"log directory {manager.directory} has failed: {manager.failure}")
                 if mine:
                     manager.delete_all(mine, now_ms)
             except OSError as error:

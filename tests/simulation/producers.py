@@ -1,0 +1,206 @@
+"""Producers of a simulated cluster, which note what was acknowledged and what became of their transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.peers.interface import PeerGone
+from kbroker.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from kbroker.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kbroker.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kbroker.protocol.records import build_batch
+from tests.simulation.book import LOOSE, PAIRED, PARTITIONS, TOPIC, Client, E
+from tests.simulation.violation import Violation
+
+_PRODUCE_MS = 3000
+_TRANSACTION_MS = 900_000
+"""No transaction is to be ended by its time: that is tried elsewhere."""
+
+
+class Unverified(Exception):  # noqa: N818
+    """A leader did not find a partition in the transaction, or another epoch: it has to be aborted.
+
+    One that was replaced, has not heard of it, and was the coordinator as well, asks itself; Apache Kafka's does, too.
+    """
+
+
+class Producer(Client):
+    """Idempotent, one batch under way at a time, asked again until it is acknowledged."""
+
+    producer_id = producer_epoch = -1
+
+    def __init__(self, *args: Any, topic: str = TOPIC) -> None:
+        super().__init__(*args)
+        self.topic = topic
+
+    async def work(self) -> None:
+        await self.begin_producer()
+        next_number = [0] * PARTITIONS
+        while not self.book.over:
+            index = self.random.randrange(PARTITIONS)
+            count = self.random.choice((1, 1, 1, 2, 5))
+            first = next_number[index]
+            next_number[index] += count
+            await self._deliver(index, first, count)
+            await self.rest(self.random.expovariate(1 / 0.1))
+
+    async def begin_producer(self, transactional_id: str | None = None) -> None:
+        while True:
+            request = InitProducerIdRequest(transactional_id, _TRANSACTION_MS)
+            if transactional_id is None:
+                try:
+                    answer = await self.ask(self.random.choice(self._brokers), request, 4, InitProducerIdResponse)
+                except PeerGone:
+                    await self.rest()
+                    continue
+            else:
+                answer = await self.of_coordinator(transactional_id, 1, request, 4, InitProducerIdResponse)
+                if answer is None:
+                    continue
+            if not answer.error_code:
+                self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+                return
+            self.coordinator = -1
+            self.expect_again(answer.error_code, "InitProducerId")
+            await self.rest()
+
+    async def _deliver(self, index: int, first: int, count: int) -> None:
+        values = [b"%s:%d" % (self.name.encode(), first + each) for each in range(count)]
+        padding = bytes(self.random.randrange(400))
+        base = await self.append(self.topic, index, first, [value + b":" + padding for value in values])
+        known = self.book.acked.setdefault((self.topic, index, self.name), {})
+        for each in range(count):
+            known[first + each] = base + each if base >= 0 else -1
+        self.book.counts["acknowledged"] += count
+
+    async def append(
+        self, topic: str, index: int, sequence: int, values: list[bytes], transactional_id: str | None = None
+    ) -> int:
+        """Have a batch acknowledged; return its offset, -1 where the answer does not tell."""
+        now = self.book.now_ms()
+        batch = build_batch(
+            [(now, None, value, ()) for value in values],
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=sequence,
+            transactional=transactional_id is not None,
+        )
+        data = [TopicProduceData(topic, partition_data=[PartitionProduceData(index, batch)])]
+        request = ProduceRequest(transactional_id, -1, _PRODUCE_MS, data)
+        while True:
+            answer = await self.of_leader(topic, index, request, 9, ProduceResponse)
+            if answer is None:
+                continue
+            found = answer.responses[0].partition_responses[0]
+            if found.error_code == E.DUPLICATE_SEQUENCE_NUMBER:
+                return -1
+            if not found.error_code:
+                if found.base_offset >= 0:
+                    self.book.judge.acknowledged(topic, index, found.base_offset, len(values))
+                return int(found.base_offset)
+            if found.error_code in (E.INVALID_TXN_STATE, E.INVALID_PRODUCER_EPOCH) and transactional_id is not None:
+                await self.refresh(topic)
+                raise Unverified
+            self.expect_again(found.error_code, f"Produce of {sequence} to {topic}-{index}")
+            await self.refresh(topic)
+
+
+class Paired(Producer):
+    """Transactional: a record in each partition, or in none."""
+
+    ABORTED_EVERY = 4
+
+    async def work(self) -> None:
+        await self.begin_producer(self.name)
+        sequences = [0] * PARTITIONS
+        number = 0
+        while not self.book.over:
+            self.book.transactions[number] = "unknown"
+            committed = False
+            try:
+                await self._add()
+                for index in range(PARTITIONS):
+                    await self.append(PAIRED, index, sequences[index], [b"%d" % number], self.name)
+                    sequences[index] += 1
+                committed = self.random.randrange(self.ABORTED_EVERY) > 0
+                await self._end(committed)
+            except Unverified:
+                self.book.counts["aborted as not verified"] += 1
+                await self.begin_producer(self.name)  # which aborts what is open
+                sequences = [0] * PARTITIONS
+            self.book.transactions[number] = "committed" if committed else "aborted"
+            self.book.counts["transactions"] += 1
+            number += 1
+            await self.rest(0.6)
+
+    async def _add(self) -> None:
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.name,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.producer_epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(PAIRED, list(range(PARTITIONS)))],
+        )
+        while True:
+            answer = await self.of_coordinator(self.name, 1, request, 3, AddPartitionsToTxnResponse)
+            if answer is None:
+                continue
+            codes = [
+                each.partition_error_code
+                for topic in answer.results_by_topic_v3_and_below
+                for each in topic.results_by_partition
+            ]
+            if not any(codes):
+                return
+            await self._again(codes, "AddPartitionsToTxn")
+
+    async def _end(self, committed: bool) -> None:
+        request = EndTxnRequest(self.name, self.producer_id, self.producer_epoch, committed)
+        while True:
+            answer = await self.of_coordinator(self.name, 1, request, 3, EndTxnResponse)
+            if answer is None:
+                continue
+            if not answer.error_code:
+                return
+            await self._again([answer.error_code], "EndTxn")
+
+    async def _again(self, codes: list[int], what: str) -> None:
+        for code in filter(None, codes):
+            if code not in (E.CONCURRENT_TRANSACTIONS, E.OPERATION_NOT_ATTEMPTED):
+                self.coordinator = -1
+            if code != E.OPERATION_NOT_ATTEMPTED:
+                self.expect_again(code, what)
+        await self.rest()
+
+
+class Hasty(Producer):
+    """Waits for the leader alone (acks=1), whose topic would rather lose records than refuse them."""
+
+    async def work(self) -> None:
+        number = 0
+        while not self.book.over:
+            index = self.random.randrange(PARTITIONS)
+            batch = build_batch([(self.book.now_ms(), None, b"%d" % number, ())])
+            data = [TopicProduceData(LOOSE, partition_data=[PartitionProduceData(index, batch)])]
+            answer = await self.of_leader(LOOSE, index, ProduceRequest(None, 1, _PRODUCE_MS, data), 9, ProduceResponse)
+            number += 1
+            if answer is None:
+                continue
+            code = answer.responses[0].partition_responses[0].error_code
+            if not code:
+                self.book.counts["acknowledged by the leader alone"] += 1
+                await self.rest(0.2)
+                continue
+            if code in (E.NOT_ENOUGH_REPLICAS, E.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+                raise Violation(f"R5: acks=1 is refused with {E(code).name}")
+            self.expect_again(code, f"Produce to {LOOSE}-{index}")
+            await self.refresh(LOOSE)
