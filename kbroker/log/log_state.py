@@ -1,0 +1,214 @@
+"""What a partition's log is made of, how it is opened, and how it is brought to the disk.
+
+Owns its offsets, and whether it takes appends. Who changes it (truncation.py, appending.py, partition_log.py) keeps
+segments, producers and leader epochs true to them. Never moves the high watermark of itself.
+
+log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, at all times.
+"""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Callable
+from itertools import chain
+
+from kbroker.divided import Divided, whole
+from kbroker.log import checkpoints
+from kbroker.log.append_info import AppendError
+from kbroker.log.append_validation import BatchRules
+from kbroker.log.disk_errors import DiskTrouble
+from kbroker.log.flush_task import FlushTask
+from kbroker.log.log_config import LogConfig
+from kbroker.log.open_files import OpenFiles
+from kbroker.log.recovery import load_log
+from kbroker.log.timestamp_search import TimestampSearch
+from kbroker.protocol.errors import ErrorCode
+
+_NOT_OPENED = frozenset({errno.EMFILE, errno.ENFILE})
+"""What keeps a file from being opened, and no fsync ever says."""
+
+
+class LogState:
+    """One partition's log as it is; offsets are absolute, `size` in bytes, times in ms."""
+
+    __slots__ = (
+        "_later",
+        "_on_holes",
+        "_rebuilding",
+        "_rules",
+        "_snapshots",
+        "_times",
+        "_trouble",
+        "config",
+        "directory",
+        "high_watermark",
+        "last_flush_ms",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "may_have_holes",
+        "partition",
+        "producers",
+        "recovery_point",
+        "segments",
+        "topic",
+        "topic_id",
+        "truncations",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        topic_id: uuid.UUID | None = None,
+        clean: bool = True,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        high_watermark: int = 0,
+        compacted: bool = False,
+        uncompacted_from: int | None = None,
+        progress: Callable[[int], None] | None = None,
+        on_disk_error: Callable[[OSError], None] = lambda _error: None,
+        files: OpenFiles | None = None,
+        later: Callable[[Divided[None]], None] = whole,
+        on_holes: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Open the directory, which must exist; the offsets are what the checkpoints say.
+
+        `compacted` tells that the log has been compacted at some time, and may have holes; no segment has that begins
+        at `uncompacted_from` or later (None: nobody knows). `progress` hears of the bytes that recovery has read,
+        `on_disk_error` of every failure of the disk from then on: whoever keeps the directory decides what it means for
+        the others in it. `files` bounds how many segments have files open, of this log and of others; without it the
+        log has a bound of its own. A log that has just been opened holds no file.
+        `later` is given work that an append must not wait for, to be done in pieces. `on_holes` hears of the first hole
+        that a leader's log leaves in one that was not thought to have any, before it is there: a start must know.
+        """
+        self.topic = topic
+        self.partition = partition
+        self.directory = directory
+        self.config = config
+        self._rules = BatchRules(f"{topic}-{partition}", config)
+        self.may_have_holes = compacted or config.compact
+        """Whether the log is compacted, or has been: then offsets between two batches may be missing."""
+        loaded = load_log(
+            directory,
+            config,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean=clean,
+            now_ms=now_ms,
+            files=OpenFiles() if files is None else files,
+            compacted=self.may_have_holes,
+            uncompacted_from=uncompacted_from,
+            progress=progress,
+        )
+        self.segments = loaded.segments
+        self.leader_epochs = loaded.epochs
+        self.producers = loaded.producers
+        self._snapshots = loaded.snapshots
+        self._later = later
+        self._on_holes = on_holes
+        self._rebuilding: Divided[None] | None = None  # the producers, as they are after a truncation
+        self._times = TimestampSearch(self.segments)
+        self._trouble = DiskTrouble(self._rules.name, on_disk_error)
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.recovery_point = loaded.recovery_point
+        self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
+        self.producers.on_high_watermark(self.high_watermark)  # which may never move again
+        self.last_flush_ms = now_ms
+        self.truncations = 0
+        self.topic_id = checkpoints.read_topic_id(directory)
+        if self.topic_id is None and topic_id is not None:
+            self.set_topic_id(topic_id)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where a reader of committed transactions has to stop."""
+        unstable = self.producers.first_unstable
+        if unstable < 0:
+            return self.high_watermark
+        return min(self.high_watermark, max(unstable, self.log_start_offset))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all log files."""
+        return self.segments.size
+
+    def set_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Write down whose log this is; raises OSError."""
+        checkpoints.write_topic_id(self.directory, topic_id)
+        self.topic_id = topic_id
+
+    def update_config(self, config: LogConfig) -> None:
+        """Use other settings from now on; index settings count from the next segment on."""
+        self.config = config
+        self.may_have_holes |= config.compact
+        self._rules = BatchRules(self._rules.name, config)
+
+    @property
+    def failed(self) -> bool:
+        """Whether appends are refused because what is on disk can no longer be known."""
+        return self._trouble.refusal is not None
+
+    def refuse_appends(self, reason: str) -> None:
+        """Take no more appends: what is on disk can no longer be known."""
+        self._trouble.refuse(reason)
+
+    def report_failure(self, error: OSError) -> None:
+        """Hear of a read that failed, of whoever asked for it."""
+        self._trouble.report(error)
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Set what is committed; kept between the log's start and its end."""
+        offset = min(max(offset, self.log_start_offset), self.log_end_offset)
+        self.high_watermark = offset
+        self.producers.on_high_watermark(offset)
+
+    def begin_flush(self, *, snapshots: bool = True) -> FlushTask | None:
+        """Return the work of a flush, which may be done on another thread; None if all is on disk.
+
+        Without `snapshots` those of the producers are left to the next one: there may be megabytes of them.
+        """
+        unsynced = self._snapshots.to_sync() if snapshots else {}
+        if self.recovery_point >= self.log_end_offset and not self.segments.directory_changed and not unsynced:
+            return None
+        paths = chain(self.segments.sealed_paths_from(self.recovery_point), unsynced.values())
+        active, end = self.segments.active.handle, self.log_end_offset
+        return FlushTask(active, paths, self.segments.take_directory(), end, list(unsynced), self.truncations)
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether closed segments, or snapshots of the producers, are still to be brought to the disk."""
+        return self.recovery_point < self.segments.active.base_offset or bool(self._snapshots.unsynced)
+
+    def end_flush(self, task: FlushTask, now_ms: int) -> None:
+        self.last_flush_ms = now_ms
+        if task.error is not None and task.error.errno in _NOT_OPENED:
+            self.segments.directory_changed = True  # nothing is lost, and the next flush does it all
+        elif task.error is not None:
+            # After a failed fsync the kernel may have dropped the pages: a second one would succeed and prove nothing.
+            self.refuse_appends(f"flush failed: {task.error}")
+            self.report_failure(task.error)
+        elif task.truncations == self.truncations:
+            self.set_recovery_point(max(self.recovery_point, task.end_offset))
+            if outlived := self._snapshots.synced(task.snapshots):
+                self.segments.doomed.add_garbage(outlived)
+
+    def set_recovery_point(self, offset: int) -> None:
+        """Count as on disk what lies before `offset`, and nothing else."""
+        self.recovery_point = offset
+
+    def flush(self, now_ms: int = 0, *, snapshots: bool = True) -> None:
+        """Write everything to disk, or all but the producers' snapshots; raises AppendError(KAFKA_STORAGE_ERROR)."""
+        task = self.begin_flush(snapshots=snapshots)
+        if task is not None:
+            task.run()
+            self.end_flush(task, now_ms)
+            if task.error is not None:
+                raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
