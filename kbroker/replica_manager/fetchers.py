@@ -20,7 +20,7 @@ from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetcher import Endpoint, Fetcher, Followed
 from kbroker.replica_manager.quota import ReplicationQuota
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
-from kbroker.replication.following import Following
+from kbroker.replication.following import Condition, Following
 
 log = logging.getLogger(__name__)
 
@@ -124,13 +124,17 @@ class Fetchers:
     def resize(self, count: int) -> Divided[None]:
         """Copy with so many fetchers for each leader (num.replica.fetchers).
 
-        What another one copies from now on begins at the end of its log, as when it was told whom to follow. (Apache
-        Kafka: AbstractFetcherManager.resizeThreadPool)
+        What another one copies from now on begins at the end of its log, as when it was told whom to follow. What
+        waits for the controller, as it could not be copied, goes on waiting. (Apache Kafka:
+        AbstractFetcherManager.resizeThreadPool)
         """
+        if count == self._count:
+            return
         self._count = count
         for key, place in list(self._where.items()):
             fetcher, followed = place
-            if fetcher.number != self._number(key) and self._where.get(key) is place:
+            is_failed = followed.way.condition is Condition.FAILED
+            if not is_failed and fetcher.number != self._number(key) and self._where.get(key) is place:
                 self.remove(key)
                 self.follow(followed.partition, followed.way.leader)
             yield

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.divided import whole
 from kbroker.log import leader_epochs
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.partition_log import PartitionLog
@@ -675,6 +676,35 @@ def test_partitions_go_on_when_there_are_more_fetchers_and_fewer(play: Callable[
             await cluster.until(lambda count=count: {each for _, each in fetchers._fetchers} == set(range(count)))
             assert all(fetcher.number == fetchers._number(key) for key, (fetcher, _) in fetchers._where.items())
         assert cluster.granted == [], "nobody was out of sync over it"
+
+    play(test)
+
+
+def test_what_could_not_be_copied_waits_for_the_controller_also_with_more_fetchers(
+    play: Callable[..., None],
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create(partitions=8)
+        keys = [("t", index) for index in range(8)]
+        await cluster.until(lambda: all(map(cluster.are_equal, keys)))
+        fetchers = cluster.nodes[2].manager._fetchers
+        failed = dict(list(fetchers._where.items())[::2])
+        for fetcher, followed in failed.values():
+            fetcher._fail(followed)
+        before = dict(fetchers._where)
+        whole(fetchers.resize(3))
+        assert {key: fetchers._where[key] for key in failed} == failed
+        assert any(fetchers._where[key] is not place for key, place in before.items())
+
+    play(test)
+
+
+def test_the_same_number_of_fetchers_is_no_work(play: Callable[..., None]) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create(partitions=8)
+        fetchers = cluster.nodes[2].manager._fetchers
+        assert list(fetchers.resize(fetchers._count)) == []
+        assert len(list(fetchers.resize(fetchers._count + 1))) == len(fetchers._where) > 0
 
     play(test)
 

@@ -5,8 +5,9 @@ the caller's runs on kazoo's threads. Never interprets a znode.
 
 kazoo keeps a watch only as long as its connection, and sets off all when it is lost; then it begins a new session by
 itself where the old one has expired. What is asked meanwhile it would keep, and hold the loop once a few hundred wait:
-so it is answered by an error here. Where its thread ends, as it does once credentials are refused, another client takes
-its place: ZooKeeper drops whoever is about to log in when it stops, which looks the same.
+so it is answered by an error here, and while there is a connection only so much is asked at a time. Where its thread
+ends, as it does once credentials are refused, another client takes its place: ZooKeeper drops whoever is about to log
+in when it stops, which looks the same.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ _kazoo_log.addFilter(Discreet())
 
 _RETRY_DELAY_S, _LONGEST_RETRY_DELAY_S = 0.05, 1.0
 _REVIVAL_DELAY_S = 1.0
+_MOST_ASKED = 200
+"""Questions on their way. kazoo's 279th that is not sent yet, as while ZooKeeper is frozen, would hold the loop."""
 _ENDED = (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 _STATES = {
     KazooState.CONNECTED: Session.LIVE,
@@ -81,6 +84,7 @@ class ZooKeeperTree:
         self._acl = acl
         self._listeners: list[Callable[[Session], None]] = []
         self._session_id = 0
+        self._turns = asyncio.Semaphore(_MOST_ASKED)
         self._chroot = ""
         self._is_refused = False
         self._is_kept = False
@@ -171,26 +175,30 @@ class ZooKeeperTree:
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
         watch = self._watch(changed)
         try:
-            data, stat = await self._done(path, self._connected().get_async(path, watch))
+            data, stat = await self._ask(path, lambda client: client.get_async(path, watch))
         except Refused:
             if watch is None:
                 return None
         else:
             return Znode(data, _stat(stat))
         # What is not there can be watched, too, by another call; it may have come in between.
-        if await self._done(path, self._connected().exists_async(path, watch)) is None:
+        if await self._ask(path, lambda client: client.exists_async(path, watch)) is None:
             return None
         return await self.get(path)
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
-        found: list[str] = await self._done(path, self._connected().get_children_async(path, self._watch(changed)))
+        watch = self._watch(changed)
+        found: list[str] = await self._ask(path, lambda client: client.get_children_async(path, watch))
         return sorted(found)
 
     async def commit(self, changes: Sequence[Change]) -> list[Done]:
-        transaction = self._connected().transaction()
-        for change in changes:
-            self._add(transaction, change)
-        results = await self._done(changes[0].path, transaction.commit_async())
+        def send(client: KazooClient) -> Any:
+            transaction = client.transaction()
+            for change in changes:
+                self._add(transaction, change)
+            return transaction.commit_async()
+
+        results = await self._ask(changes[0].path, send)
         for index, (change, result) in enumerate(zip(changes, results, strict=True)):
             if isinstance(result, Exception) and not isinstance(result, _NOT_AT_FAULT):
                 raise _meaning(result, change.path, index)
@@ -210,18 +218,32 @@ class ZooKeeperTree:
             raise Unreachable(f"there is no connection to ZooKeeper at {self._what}")
         return self._client
 
-    async def _done(self, path: str, result: Any) -> Any:
-        """Wait for what kazoo's thread brings."""
+    async def _ask(self, path: str, send: Callable[[KazooClient], Any]) -> Any:
+        """Send something in its turn, and wait for what kazoo's thread brings."""
+        await self._turns.acquire()
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def arrived(done: Any) -> None:
-            self._on_loop(_settle, future, done)
+            self._on_loop(self._settle, future, done)
 
-        result.rawlink(arrived)
+        try:
+            send(self._connected()).rawlink(arrived)
+        except BaseException:
+            self._turns.release()
+            raise
         try:
             return await future
         except (exceptions.KazooException, KazooTimeoutError) as error:
             raise _meaning(error, path, 0) from None
+
+    def _settle(self, future: asyncio.Future[Any], done: Any) -> None:
+        self._turns.release()
+        if future.done():
+            return
+        if done.exception is not None:
+            future.set_exception(done.exception)
+        else:
+            future.set_result(done.value)
 
     def _add(self, transaction: Any, change: Change) -> None:
         if isinstance(change, Create):
@@ -288,15 +310,6 @@ class ZooKeeperTree:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
-
-
-def _settle(future: asyncio.Future[Any], done: Any) -> None:
-    if future.done():
-        return
-    if done.exception is not None:
-        future.set_exception(done.exception)
-    else:
-        future.set_result(done.value)
 
 
 def _end(client: KazooClient) -> None:

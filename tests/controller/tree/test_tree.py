@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
+from compat_tests.harness.zookeeper import ZooKeeper as Server
 from kbroker.controller.tree.security import Security
 from kbroker.controller.tree.znode import (
     ANY_VERSION,
@@ -281,3 +286,59 @@ def test_a_tree_without_a_connection_says_so_and_does_not_hold_the_loop() -> Non
                 await tree.close()
 
     run(scenario())
+
+
+def test_much_that_is_asked_at_once_does_not_hold_the_loop() -> None:
+    """kazoo's 279th call waits for its thread, which waits while ZooKeeper is frozen."""
+
+    async def scenario() -> None:
+        asked: list[Any] = []
+
+        class Frozen:
+            client_state = KeeperState.CONNECTED
+
+            def add_listener(self, _listener: Any) -> None: ...
+
+            def get_async(self, path: str, _watch: Any) -> Any:
+                asked.append(path)
+                return self
+
+            def rawlink(self, _arrived: Any) -> None: ...
+
+        tree = ZooKeeperTree(lambda _ended: Frozen(), asyncio.get_running_loop(), "nowhere", Security().acl)
+        waiting = [asyncio.ensure_future(tree.get(f"/{number}")) for number in range(1000)]
+        await asyncio.sleep(0)
+        assert len(asked) == 200
+        for number in range(200):
+            tree._settle(asyncio.get_running_loop().create_future(), SimpleNamespace(exception=None, value=number))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert asked == [f"/{number}" for number in range(400)]
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(scenario())
+
+
+@pytest.mark.java
+def test_nothing_waits_for_ever_for_a_frozen_zookeeper(kafka39_libs: Path, tmp_path: Path) -> None:
+    with Server(kafka39_libs, tmp_path) as server:
+
+        async def scenario() -> None:
+            tree = await ZooKeeperTree.connect(server.bootstrap, 2000, PATIENCE_S * 1000)
+            other = await ZooKeeperTree.connect(server.bootstrap, 2000, PATIENCE_S * 1000)
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(Unreachable):
+                    await asyncio.wait_for(tree.get("/zookeeper"), PATIENCE_S)
+                with pytest.raises(Unreachable, match="does not answer"):
+                    await asyncio.wait_for(ZooKeeperTree.connect(server.bootstrap, 2000, 1000), PATIENCE_S)
+                await asyncio.wait_for(tree.close(), PATIENCE_S)
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            await until(lambda: other._client.connected)
+            assert await other.get("/zookeeper") is not None
+            await other.close()
+
+        run(scenario())
