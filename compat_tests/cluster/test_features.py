@@ -10,13 +10,15 @@ import pytest
 from confluent_kafka import Consumer
 
 from compat_tests.clients.java_tools.tool import run
-from compat_tests.cluster.test_coordinators import coordinator_of
+from compat_tests.cluster.test_coordinators import committed, coordinator_of
+from compat_tests.cluster.test_mixed import move
 from compat_tests.cluster.tools import QUIET, create, numbered, producer, send
 from compat_tests.harness.brokers import BrokerFailed
-from compat_tests.harness.clusters import JavaCluster, KBrokerCluster
+from compat_tests.harness.clusters import SETTINGS, JavaCluster, KBrokerCluster
 from compat_tests.harness.zookeeper import ZooKeeper
 from compat_tests.wire.client import WireClient
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.coordination.partitioning import partition_for
 from kbroker.launcher.child import LauncherError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
@@ -26,6 +28,11 @@ pytestmark = [pytest.mark.java, pytest.mark.long]
 
 BOTH: Final = {"group.version": 1, "transaction.version": 2}
 JAVA: Final = 4
+GROUP, ID = "new-protocol", "perf"
+COORDINATED: Final = (
+    (OFFSETS_TOPIC, GROUP, "offsets.topic.num.partitions"),
+    (TRANSACTIONS_TOPIC, ID, "transaction.state.log.num.partitions"),
+)
 
 
 def finalized(address: str) -> dict[str, int]:
@@ -75,34 +82,40 @@ def test_features_of_kbroker_alone_go_before_a_java_broker_comes(kafka39_libs: P
             assert any("Broker 4 does not support this feature" in line for line in raised), raised
             assert java.pid(JAVA) is not None
             assert epochs_of_javas_producer(cluster) == 1, "only the new producer's own"
+            # What was written while they were finalized, Java's coordinators read.
+            for topic, key, setting in COORDINATED:
+                move(cluster, topic, partition_for(key, int(SETTINGS[setting])), JAVA, 1, 2)
+            assert committed(cluster, GROUP, GROUP) == 20
+            assert epochs_of_javas_producer(cluster, java.address(JAVA)) == 1
 
 
-def epochs_of_javas_producer(cluster: KBrokerCluster) -> int:
+def epochs_of_javas_producer(cluster: KBrokerCluster, also: str = "") -> int:
     """Let Java's producer make some transactions; return by how much its epoch has grown from before it began."""
     if cluster.partition("transactional", 0) is None:
         create(cluster, "transactional", 3)
-    before = epoch(cluster)
+    before = epoch(cluster, also)
     lasting = ["--num-records", "500", "--throughput", "1000", "--transaction-duration-ms", "50"]
     props = ["--record-size", "10", "--producer-props", f"bootstrap.servers={cluster.bootstrap}"]
-    done = run("producer-perf", "--topic", "transactional", "--transactional-id", "perf", *lasting, *props)
+    done = run("producer-perf", "--topic", "transactional", "--transactional-id", ID, *lasting, *props)
     assert done[0] == "exit 0", done
-    cluster.wait_for("the last markers", lambda: state(cluster).transaction_state.startswith("Complete"))
-    return epoch(cluster) - before
+    cluster.wait_for("the last markers", lambda: state(cluster, also).transaction_state.startswith("Complete"))
+    return epoch(cluster, also) - before
 
 
-def epoch(cluster: KBrokerCluster) -> int:
-    found = state(cluster)
+def epoch(cluster: KBrokerCluster, also: str) -> int:
+    found = state(cluster, also)
     return -1 if found.error_code else int(found.producer_epoch)
 
 
-def state(cluster: KBrokerCluster) -> Any:
-    """Return what its coordinator says of the transactional id."""
+def state(cluster: KBrokerCluster, also: str) -> Any:
+    """Return what its coordinator says of the transactional id; `also` is the address of a broker besides."""
     found: list[Any] = []
+    addresses = [*map(cluster.address, cluster.node_ids), *([also] if also else [])]
 
     def told() -> bool:
-        for node_id in cluster.node_ids:
-            with WireClient(cluster.address(node_id)) as client:
-                (answer,) = client.ask(DescribeTransactionsRequest(transactional_ids=["perf"]), 0).transaction_states
+        for address in addresses:
+            with WireClient(address) as client:
+                (answer,) = client.ask(DescribeTransactionsRequest(transactional_ids=[ID]), 0).transaction_states
             if answer.error_code in (0, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
                 found.append(answer)
                 return True
@@ -119,7 +132,7 @@ def brokers(cluster: KBrokerCluster, node_id: int) -> set[int]:
 
 def group_of_the_new_protocol(cluster: KBrokerCluster) -> None:
     """A consumer goes on when the process is killed that coordinates its group."""
-    topic = create(cluster, "new-protocol")
+    topic = create(cluster, GROUP)
     values = numbered("record", 40)
     sender = producer(cluster, enable_idempotence=True)
     send(sender, topic, values[:20])

@@ -12,6 +12,8 @@ import logging
 import os
 import re
 import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -204,3 +206,16 @@ def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerP
         for directory in directories
     ]
     return LogManager(managers, metadata, keeps_metadata=not config.in_cluster)
+
+
+async def load_logs(logs: LogManager, load: Callable[[], None]) -> None:
+    """Open every log. After a crash this may take minutes, in which signals are to be heard."""
+    if logs.was_clean:
+        load()
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="loading") as pool:
+        try:
+            await asyncio.get_running_loop().run_in_executor(pool, load)
+        except asyncio.CancelledError:
+            logs.stop_loading()  # or the pool's end would hold the loop up until all is read
+            raise

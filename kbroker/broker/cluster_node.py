@@ -11,14 +11,13 @@ import contextlib
 import logging
 import socket
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Self
 from uuid import UUID
 
 from kbroker import handlers
-from kbroker.broker.base_node import Node, log_dirs, topic_defaults
+from kbroker.broker.base_node import Node, load_logs, log_dirs, topic_defaults
 from kbroker.broker.controlled_shutdown import shut_down_controlled
 from kbroker.broker.dynamic_configs import configure_dirs
 from kbroker.broker.membership import Membership, connect, prepare, steadily
@@ -414,7 +413,7 @@ def controller_config(config: BrokerConfig) -> ControllerConfig:
 
 
 async def _load(logs: LogManager, configs: EntityConfigs, config: BrokerConfig, clock: Clock) -> None:
-    """Open every log. After a crash this may take minutes, in which signals are to be heard."""
+    """Open every log."""
 
     def settings(topic: str) -> LogConfig:
         own: Mapping[str, str] = configs.of("topics", topic)
@@ -424,13 +423,4 @@ async def _load(logs: LogManager, configs: EntityConfigs, config: BrokerConfig, 
         """What is there may be assigned to this broker: the controller tells later what is to be deleted."""
         return True
 
-    load = partial(logs.load, settings, clock.now_ms(), belongs)
-    if logs.was_clean:
-        load()
-        return
-    with ThreadPoolExecutor(1, thread_name_prefix="loading") as pool:
-        try:
-            await asyncio.get_running_loop().run_in_executor(pool, load)
-        except asyncio.CancelledError:
-            logs.stop_loading()  # or the pool's end would hold the loop up until all is read
-            raise
+    await load_logs(logs, partial(logs.load, settings, clock.now_ms(), belongs))

@@ -11,14 +11,13 @@ import contextlib
 import logging
 import os
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Self
 from uuid import UUID
 
 from kbroker import handlers
-from kbroker.broker.base_node import Node, log_dirs, topic_defaults
+from kbroker.broker.base_node import Node, load_logs, log_dirs, topic_defaults
 from kbroker.broker.cluster_follower import ClusterFollower
 from kbroker.broker.deleted_topics import DeletedTopics
 from kbroker.broker.dynamic_configs import configure_dirs, take_configs
@@ -165,7 +164,7 @@ def _check_metadata(store: EmbeddedStore, logs: LogManager) -> None:
 
 
 async def _load(logs: LogManager, controller: Controller, config: BrokerConfig, clock: Clock) -> None:
-    """Open every log. After a crash this may take minutes, in which signals are to be heard."""
+    """Open every log."""
     topics = controller.state.topics
 
     def configs(topic: str) -> LogConfig:
@@ -178,15 +177,6 @@ async def _load(logs: LogManager, controller: Controller, config: BrokerConfig, 
             return False
         return topic_id is None or topic_id.bytes == known.topic_id
 
-    load = partial(logs.load, configs, clock.now_ms(), belongs, frozenset(controller.deleted_topics))
-    if logs.was_clean:
-        load()
-        return
-    if topics:
+    if topics and not logs.was_clean:
         controller.bump_leader_epochs()  # first: a start that is cancelled once all is read closes the logs cleanly
-    with ThreadPoolExecutor(1, thread_name_prefix="loading") as pool:
-        try:
-            await asyncio.get_running_loop().run_in_executor(pool, load)
-        except asyncio.CancelledError:
-            logs.stop_loading()  # or the pool's end would hold the loop up until all is read
-            raise
+    await load_logs(logs, partial(logs.load, configs, clock.now_ms(), belongs, frozenset(controller.deleted_topics)))

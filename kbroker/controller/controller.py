@@ -16,7 +16,7 @@ Stored, on Apache Kafka 3.9's paths:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -101,26 +101,20 @@ class Controller(PublishedState, ClusterMetadata):
 
         What has changed meanwhile is held against each plan once more: another may have created its name.
         """
-        own = {plan.name for plan in plans}
         refused: dict[str, ApiError] = {}
-        piece: list[TopicState] = []
-        partitions = 0
+        yield from self._put_some_at_a_time(self._still_new(plans, refused))
+        return refused
+
+    def _still_new(self, plans: Sequence[TopicState], refused: dict[str, ApiError]) -> Iterator[tuple[TopicState, int]]:
+        own = {plan.name for plan in plans}
         for plan in plans:
-            # No yield between this look and the write.
             if plan.name in self.decided.topics or self._colliding.other(plan.name, own) is not None:
                 try:
                     self.check_new_name(plan.name, own)
                 except ApiError as error:
                     refused[plan.name] = error
                     continue
-            piece.append(plan)
-            partitions += len(plan.partitions)
-            if len(piece) >= PIECE_TOPICS or partitions >= PIECE_PARTITIONS:
-                self.put_topics(piece)
-                piece, partitions = [], 0
-                yield
-        self.put_topics(piece)
-        return refused
+            yield plan, len(plan.partitions)
 
     def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> Divided[dict[str, ApiError]]:
         """Store and publish growth that was planned a while ago, some at a time; return why some was not.
@@ -128,10 +122,13 @@ class Controller(PublishedState, ClusterMetadata):
         Each topic grows from what it is by now: its other partitions may have changed, or it may be another topic.
         """
         refused: dict[str, ApiError] = {}
-        piece: list[TopicState] = []
-        partitions = 0
+        yield from self._put_some_at_a_time(self._still_growing(plans, refused))
+        return refused
+
+    def _still_growing(
+        self, plans: Sequence[TopicState], refused: dict[str, ApiError]
+    ) -> Iterator[tuple[TopicState, int]]:
         for plan in plans:
-            # No yield between this look and the write.
             known = self.decided.topics.get(plan.name)
             if known is None or known.topic_id != plan.topic_id:
                 refused[plan.name] = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -141,14 +138,24 @@ class Controller(PublishedState, ClusterMetadata):
                 text = f"Topic already has {count} partition(s)."
                 refused[plan.name] = ApiError(ErrorCode.INVALID_PARTITIONS, text)
                 continue
-            piece.append(replace(known, partitions=known.partitions + plan.partitions[count:]))
-            partitions += len(plan.partitions) - count
+            new = plan.partitions[count:]
+            yield replace(known, partitions=known.partitions + new), len(new)
+
+    def _put_some_at_a_time(self, topics: Iterator[tuple[TopicState, int]]) -> Divided[None]:
+        """Store and publish topics, each with the number of its new partitions.
+
+        They are looked at when they are taken from the iterator: others have no turn between that and the write.
+        """
+        piece: list[TopicState] = []
+        partitions = 0
+        for topic, new in topics:
+            piece.append(topic)
+            partitions += new
             if len(piece) >= PIECE_TOPICS or partitions >= PIECE_PARTITIONS:
                 self.put_topics(piece)
                 piece, partitions = [], 0
                 yield
         self.put_topics(piece)
-        return refused
 
     def delete_in_pieces(self, topic_ids: Iterable[bytes], _timeout_ms: int = 0) -> Divided[dict[bytes, ApiError]]:
         """Forget some topics at a time; those that another request has deleted meanwhile are gone already."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from kbroker.cluster_state import TopicState
 from kbroker.controller.decide import MAX_PARTITIONS_PER_REQUEST
 from kbroker.divided import Divided, each
-from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.create_partitions import (
@@ -35,6 +35,7 @@ def create_partitions(
     ctx: RequestContext, request: CreatePartitionsRequest
 ) -> Divided[CreatePartitionsResponse | Awaitable[CreatePartitionsResponse]]:
     """Check every topic, then store the growth of those that may grow, some at a time."""
+    began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
     if len(request.topics) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
@@ -62,7 +63,8 @@ def create_partitions(
                 results[topic.name] = CreatePartitionsTopicResult(name=topic.name)
         yield
     if not request.validate_only:
-        refused = yield from controller.grow_in_pieces(grown, request.timeout_ms)
+        left_ms = time_left(ctx, request.timeout_ms, began_ms)
+        refused = yield from controller.grow_in_pieces(grown, left_ms)
         results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
     return in_effect(ctx, CreatePartitionsResponse(results=list(results.values())))
 

@@ -9,7 +9,7 @@ from kbroker.config.describe import describe_created_topic
 from kbroker.config.validation import validate_topic
 from kbroker.controller.decide import MAX_PARTITIONS_PER_REQUEST
 from kbroker.divided import Divided, each
-from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.create_topics import (
@@ -38,6 +38,7 @@ def create_topics(
     ctx: RequestContext, request: CreateTopicsRequest
 ) -> Divided[CreateTopicsResponse | Awaitable[CreateTopicsResponse]]:
     """Check every topic, then store those that may be, some at a time."""
+    began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
     seen: dict[str, int] = {}
     for topic in request.topics:
@@ -58,7 +59,8 @@ def create_topics(
                 results[topic.name] = _created(ctx, plan, entries)
         yield
     if not request.validate_only:
-        refused = yield from ctx.services.controller.put_in_pieces(planned, request.timeout_ms)
+        left_ms = time_left(ctx, request.timeout_ms, began_ms)
+        refused = yield from ctx.services.controller.put_in_pieces(planned, left_ms)
         results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
     for name, count in seen.items():
         if count > 1:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from kbroker.cluster_state import ClusterState
 from kbroker.divided import Divided, each
 from kbroker.handlers.create_partitions import MAX_TOPICS
-from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
@@ -33,6 +33,7 @@ def delete_topics(
     ctx: RequestContext, request: DeleteTopicsRequest
 ) -> Divided[DeleteTopicsResponse | Awaitable[DeleteTopicsResponse]]:
     """Sort the request into names and ids, refuse what is ambiguous, delete the rest, some at a time."""
+    began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
     if not ctx.services.config.get_bool("delete.topic.enable"):
         if ctx.version < _FIRST_DISABLED_VERSION:
@@ -43,7 +44,8 @@ def delete_topics(
     doomed = yield from _found(ctx.services.controller.state, names, ids, results)
     if len(doomed) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
-    refused = yield from ctx.services.controller.delete_in_pieces(doomed, request.timeout_ms)
+    left_ms = time_left(ctx, request.timeout_ms, began_ms)
+    refused = yield from ctx.services.controller.delete_in_pieces(doomed, left_ms)
     for topic_id, name in doomed.items():
         why = refused.get(topic_id)
         code, text = (ErrorCode.NONE, None) if why is None else (why.code, why.message)

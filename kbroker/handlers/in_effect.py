@@ -1,6 +1,7 @@
 """When an answer that tells of a change may leave: once the change is stored, known to all, and made here.
 
-Owns that wait, for the APIs that change the cluster. Never changes anything.
+Owns that wait, for the APIs that change the cluster, and what is left of the time that a client gives such a change: it
+counts from the request's arrival. Never changes anything.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from typing import TypeVar
 from kbroker.handlers.registry import RequestContext
 
 A = TypeVar("A")
+
+
+def time_left(ctx: RequestContext, timeout_ms: int, began_ms: float) -> int:
+    """Return what is left of a request's time in ms, which may be less than none; it began by the monotonic clock."""
+    return timeout_ms - int(ctx.services.clock.monotonic_ms() - began_ms)
 
 
 def in_effect(ctx: RequestContext, answer: A) -> A | Awaitable[A]:

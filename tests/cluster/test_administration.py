@@ -186,6 +186,7 @@ def test_requests_of_earlier_registrations_are_refused(cluster: Cluster) -> None
 def test_changes_of_one_topic_through_two_brokers_at_a_time_all_hold(cluster: Cluster) -> None:
     """Both append to one list and subtract from it, and each sets a key of its own."""
     create(cluster, "changed", [[1, 2, 3]])
+    until(lambda: all("changed" in broker.node.member.state.topics for broker in cluster.brokers.values()))
     shared = "leader.replication.throttled.replicas"
     own = {1: "retention.ms", 2: "segment.ms"}
     rounds = range(20)

@@ -16,6 +16,7 @@ from kbroker.controller.cluster.pacing import all_of, paced
 from kbroker.controller.cluster.partitions import bring_online, mark_leaderless, take_out
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.features import unsupported
+from kbroker.controller.tree.znode import Changed
 from kbroker.controller.znodes import BROKER_IDS, Registration, Unreadable, read
 
 log = logging.getLogger(__name__)
@@ -25,16 +26,22 @@ async def read_brokers(term: Term) -> dict[int, LiveBroker]:
     """Return the brokers that are registered, and watch for those that come and go, and for changes of the new ones."""
     names = await term.tree.children(BROKER_IDS, lambda: term.put("brokers", lambda: look(term)))
     numbers = [int(name) for name in names if name.isdecimal()]
+    term.context.lacking.intersection_update(numbers)
     found = await all_of(numbers, lambda number: _read(term, number))
     return {number: broker for number, broker in zip(numbers, found, strict=True) if broker is not None}
 
 
 async def _read(term: Term, number: int) -> LiveBroker | None:
-    path = f"{BROKER_IDS}/{number}"
     # Of one that is known already, the watch that was set then has not gone off.
     watch = (
         None if number in term.context.brokers else lambda: term.put(("broker", number), lambda: _again(term, number))
     )
+    return await _usable(term, number, watch)
+
+
+async def _usable(term: Term, number: int, watch: Changed | None = None) -> LiveBroker | None:
+    """Return a registered broker; None where its registration cannot be read, or lacks what is finalized."""
+    path = f"{BROKER_IDS}/{number}"
     found = await term.tree.get(path, watch)
     if found is None:
         return None
@@ -43,11 +50,22 @@ async def _read(term: Term, number: int) -> LiveBroker | None:
     except Unreadable as error:
         log.error("%s: the broker is taken for dead", error)
         return None
-    lacking = unsupported(term.context.features, supported_by(broker.registration))
-    if lacking is not None:
-        log.error("Broker %d does not support %s, and is taken for dead", number, lacking)
+    lacks = unsupported(term.context.features, supported_by(broker.registration))
+    if lacks is not None:
+        term.context.lacking.add(number)
+        log.error("Broker %d does not support %s, and is taken for dead", number, lacks)
         return None
+    term.context.lacking.discard(number)
     return broker
+
+
+async def look_at_lacking(term: Term) -> None:
+    """Take those for live that lacked something that is not finalized any more."""
+    found = {number: await _usable(term, number) for number in sorted(term.context.lacking)}
+    started = {number: broker for number, broker in found.items() if broker is not None}
+    if started:
+        log.info("Brokers that support what is finalized by now: %s", sorted(started))
+        await _started(term, started)
 
 
 async def look(term: Term) -> None:

@@ -167,8 +167,8 @@ class ClusterController:
 
         async def work(term: Term) -> int:
             version = await features.update(term, updates, validate_only=validate_only)
-            if not validate_only:
-                term.put("brokers", lambda: brokers.look(term))  # some may support what there is now
+            if term.context.lacking:
+                term.put("lacking brokers", lambda: brokers.look_at_lacking(term))
             return version
 
         return await self._ask(work)

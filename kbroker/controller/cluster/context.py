@@ -64,6 +64,8 @@ class Context:
     def __init__(self) -> None:
         self.features: Mapping[str, int] = {}
         """What is finalized: whoever does not support it is not taken for live."""
+        self.lacking: set[int] = set()
+        """Those that are registered, and are not for that."""
         self.brokers: dict[int, LiveBroker] = {}
         self.leaving: set[int] = set()
         """Brokers that have asked for their shutdown: registered still, but nobody's choice."""

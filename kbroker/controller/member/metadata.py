@@ -223,14 +223,14 @@ class MemberMetadata(ClusterMetadata):
         if left:
             self._waiters[name] = left
 
-    async def _until(self, name: str, holds: Holds, timeout_ms: float) -> ApiError | None:
-        """Wait until something holds of a topic, or return that it took too long."""
+    async def _until(self, name: str, holds: Holds, deadline: float) -> ApiError | None:
+        """Wait until something holds of a topic, or return that it took too long; `deadline` is of the loop's clock."""
         if holds(self.state.topics.get(name)):
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(name, []).append((holds, future))
         try:
-            async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+            async with asyncio.timeout_at(deadline):
                 await future
         except TimeoutError:
             return ApiError(ErrorCode.REQUEST_TIMED_OUT)
@@ -291,7 +291,7 @@ class MemberMetadata(ClusterMetadata):
 
     async def _auto_create(self, plan: TopicState) -> None:
         try:
-            error = await _outcome(self._create(plan, PATIENCE_MS, asyncio.Semaphore()))
+            error = await _outcome(self._create(plan, _in(PATIENCE_MS), asyncio.Semaphore()))
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 self._say_hindered(plan.name, error)
         finally:
@@ -310,38 +310,38 @@ class MemberMetadata(ClusterMetadata):
     def put_in_pieces(
         self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS
     ) -> Divided[dict[str, ApiError]]:
-        turns = asyncio.Semaphore(AT_ONCE)
-        return self._asking(_all((plan.name, self._create(plan, _timeout_ms, turns)) for plan in plans))
+        turns, deadline = asyncio.Semaphore(AT_ONCE), _in(_timeout_ms)
+        return self._asking(_all((plan.name, self._create(plan, deadline, turns)) for plan in plans))
 
-    async def _create(self, plan: TopicState, timeout_ms: float, turns: asyncio.Semaphore) -> ApiError | None:
+    async def _create(self, plan: TopicState, deadline: float, turns: asyncio.Semaphore) -> ApiError | None:
         async with turns:
             await create_topic(self._tree, plan)
-        return await self._until(plan.name, _led(len(plan.partitions)), timeout_ms)
+        return await self._until(plan.name, _led(len(plan.partitions)), deadline)
 
     def grow_in_pieces(
         self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS
     ) -> Divided[dict[str, ApiError]]:
-        turns = asyncio.Semaphore(AT_ONCE)
-        return self._asking(_all((plan.name, self._grow(plan, _timeout_ms, turns)) for plan in plans))
+        turns, deadline = asyncio.Semaphore(AT_ONCE), _in(_timeout_ms)
+        return self._asking(_all((plan.name, self._grow(plan, deadline, turns)) for plan in plans))
 
-    async def _grow(self, plan: TopicState, timeout_ms: float, turns: asyncio.Semaphore) -> ApiError | None:
+    async def _grow(self, plan: TopicState, deadline: float, turns: asyncio.Semaphore) -> ApiError | None:
         async with turns:
             await grow_topic(self._tree, plan)
-        return await self._until(plan.name, _led(len(plan.partitions)), timeout_ms)
+        return await self._until(plan.name, _led(len(plan.partitions)), deadline)
 
     def delete_in_pieces(
         self, topic_ids: Iterable[bytes], _timeout_ms: int = PATIENCE_MS
     ) -> Divided[dict[bytes, ApiError]]:
-        turns = asyncio.Semaphore(AT_ONCE)
-        return self._asking(_all((each, self._delete(each, _timeout_ms, turns)) for each in topic_ids))
+        turns, deadline = asyncio.Semaphore(AT_ONCE), _in(_timeout_ms)
+        return self._asking(_all((each, self._delete(each, deadline, turns)) for each in topic_ids))
 
-    async def _delete(self, topic_id: bytes, timeout_ms: float, turns: asyncio.Semaphore) -> ApiError | None:
+    async def _delete(self, topic_id: bytes, deadline: float, turns: asyncio.Semaphore) -> ApiError | None:
         async with turns:
             name = self.state.topic_names.get(topic_id)
             if name is None:
                 return None  # another request has deleted it meanwhile
             await delete_topic(self._tree, name)
-        return await self._until(name, lambda topic: topic is None or topic.topic_id != topic_id, timeout_ms)
+        return await self._until(name, lambda topic: topic is None or topic.topic_id != topic_id, deadline)
 
     def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
         if kind not in _FOLLOWED:
@@ -361,12 +361,12 @@ class MemberMetadata(ClusterMetadata):
         self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = PATIENCE_MS
     ) -> Divided[None]:
         self.check_is_controller()
-        error = yield from self._asking(_outcome(self._update_features(updates, validate_only, _timeout_ms)))
+        error = yield from self._asking(_outcome(self._update_features(updates, validate_only, _in(_timeout_ms))))
         if error is not None:
             raise error
 
     async def _update_features(
-        self, updates: Sequence[FeatureUpdate], validate_only: bool, timeout_ms: int
+        self, updates: Sequence[FeatureUpdate], validate_only: bool, deadline: float
     ) -> ApiError | None:
         """Have the controller change levels, and wait until this broker knows of them."""
         if self._change_features is None:
@@ -383,7 +383,7 @@ class MemberMetadata(ClusterMetadata):
         look(self.state, self.state)
         self.subscribe(look)
         try:
-            async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+            async with asyncio.timeout_at(deadline):
                 await known.wait()
         except TimeoutError:
             return ApiError(ErrorCode.FEATURE_UPDATE_FAILED)
@@ -397,6 +397,11 @@ class MemberMetadata(ClusterMetadata):
         self._listeners.clear()
         for task in (*self._asked, *self._looking):
             task.cancel()
+
+
+def _in(timeout_ms: float) -> float:
+    """Return when a time-out is over, by the loop's clock."""
+    return asyncio.get_running_loop().time() + timeout_ms / 1000
 
 
 def _is_told(topic: TopicState | None, count: int) -> bool:

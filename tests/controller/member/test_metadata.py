@@ -70,6 +70,27 @@ def test_a_topic_without_leaders_is_answered_when_the_time_is_over():
     run(scenario)
 
 
+def test_what_zookeeper_takes_counts_against_a_requests_time(monkeypatch):
+    async def scenario(member):
+        loop, commit = asyncio.get_running_loop(), member.tree.commit
+        now, late = loop.time, [0]
+        monkeypatch.setattr(loop, "time", lambda: now() + late[0])
+
+        async def slowly(changes):
+            late[0] += 3
+            return await commit(changes)
+
+        member.tree.commit = slowly
+        asked = asyncio.create_task(created(member, member.metadata.plan_topic("t", 1, 1), timeout_ms=5_000))
+        await written(member, znodes.topic_path("t"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert asked.done(), "configs and replicas took six seconds"
+        assert asked.result()["t"].code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(scenario)
+
+
 def test_a_name_that_another_broker_has_taken_meanwhile():
     async def scenario(member, other):
         plan, same = member.metadata.plan_topic("t", 1, 1), other.metadata.plan_topic("t", 1, 1)
