@@ -129,7 +129,8 @@ class Invariants:
             if old is topic or old is None or old.topic_id != topic.topic_id:
                 continue
             for index, (was, now) in enumerate(zip(old.partitions, topic.partitions, strict=False)):
-                if (now.leader_epoch, now.partition_epoch) < (was.leader_epoch, was.partition_epoch):
+                deleted = not now.replicas  # told to be gone, while others of the topic are not yet
+                if not deleted and (now.leader_epoch, now.partition_epoch) < (was.leader_epoch, was.partition_epoch):
                     raise Violation(f"R15: {broker} is told {now} of {name}-{index} after {was}")
 
     # --- one replica
