@@ -92,7 +92,7 @@ class LogManager:
         return any(manager.failure for manager in self.managers)
 
     def open(self) -> None:
-        """Lock every directory. Raises LogDirError where one is not ours, or none, or the metadata's not, can be used."""
+        """Lock every directory. Raises LogDirError where one is not ours, or none, or not the metadata's, is usable."""
         opened: list[LogDirectory] = []
         try:
             for manager in sorted(self.managers, key=lambda manager: manager is not self.metadata):
