@@ -38,7 +38,7 @@ BROKERS = (1, 2, 3)
 PRODUCERS = 3
 MEMBERS = 2
 UNCLEAN = (LOOSE,)
-_FAULT_EVERY_S = 0.7
+_FAULT_EVERY_S = 0.5
 _PATIENCE_S = 240.0
 """Virtual seconds within which everything must be well again once nothing is broken any more."""
 _NOTES_KEPT = 60
@@ -149,7 +149,7 @@ class World:
         outcome.messages, outcome.checks = self.network.messages, self.invariants.checks
         outcome.digest = self.digest
         faults = self.faults.counts + Counter()
-        outcome.faults, outcome.counts = dict(faults), dict(self.book.counts)
+        outcome.faults, outcome.counts = dict(faults), dict(self.book.counts) | self.states.counts
         return outcome
 
     async def _live(self, outcome: Outcome) -> None:
