@@ -97,7 +97,7 @@ class ReplicaManager:
         self._taken = ReplicationQuota()
         self._fetchers = Fetchers(node_id, peers, clock, config, self._taken, broker_epoch, endpoint_of)
         self._unsynced = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated world ends them so
         self._closed = False
 
     @property
@@ -114,7 +114,7 @@ class ReplicaManager:
     def close(self) -> None:
         """Fetch no more, propose nothing more; whoever waits for a partition is told when `Replicas` closes."""
         self._closed = True
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
         self._fetchers.close()
         self._changes.close()
@@ -125,8 +125,8 @@ class ReplicaManager:
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _watch_followers(self) -> None:
         while True:

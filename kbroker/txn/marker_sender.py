@@ -166,13 +166,13 @@ class Marking:
         self._defer = defer
         self._jobs: deque[_Job] = deque()
         self._queued: set[_Name] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated world ends them so
         self._told: dict[_Name, set[ErrorCode]] = {}
         self._in_flight: dict[int, set[TopicPartition]] = {}  # by the ending that they are asked to mark
 
     def close(self) -> None:
         """Await no answer any more."""
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
 
     def soon(self, partition: int, transactional_id: str) -> None:
@@ -241,8 +241,8 @@ class Marking:
             if not isinstance(part.progress, Progress):
                 self._in_flight.setdefault(txn.ending, set()).update(part.partitions)
                 task = asyncio.ensure_future(self._note_later(name, txn, part.partitions, part.progress))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks[task] = None
+                task.add_done_callback(self._tasks.pop)
         for part in rounds:
             if isinstance(part.progress, Progress):
                 self._note(name, txn, part.progress)

@@ -115,7 +115,9 @@ def _line(outcomes: list[Any]) -> str:
     return (
         f"{which}: {steps} steps, {seconds:.0f} virtual seconds, {sum(faults.values())} faults ({kinds}), "
         f"{counts['acknowledged']} records acknowledged, {counts['read']} read, {counts['transactions']} transactions, "
-        f"{counts['commits']} commits, {sum(each.messages for each in outcomes)} messages, "
+        f"{counts['commits']} commits in {counts['generations joined']} joined generations, "
+        f"{counts['reassignments']} partitions moved, {counts['unclean elections']} unclean elections, "
+        f"{counts['topics created again']} topics created again, {sum(each.messages for each in outcomes)} messages, "
         f"{sum(each.batches for each in outcomes)} batches equal, {violations} violations{digest}"
     )
 

@@ -129,7 +129,8 @@ class Invariants:
             if old is topic or old is None or old.topic_id != topic.topic_id:
                 continue
             for index, (was, now) in enumerate(zip(old.partitions, topic.partitions, strict=False)):
-                if (now.leader_epoch, now.partition_epoch) < (was.leader_epoch, was.partition_epoch):
+                deleted = not now.replicas  # told to be gone, while others of the topic are not yet
+                if not deleted and (now.leader_epoch, now.partition_epoch) < (was.leader_epoch, was.partition_epoch):
                     raise Violation(f"R15: {broker} is told {now} of {name}-{index} after {was}")
 
     # --- one replica
@@ -366,11 +367,22 @@ class Invariants:
         """Return what is not yet as it is to be once all is well; empty when nothing is missing."""
         if out := self.out_of_sync():
             return out
+        if left := self._left_over():
+            return left
         for key in self.partitions:
             found = [self.replicas.get((each, key)) for each in self._hosts(key)]
             ends = {None if each is None else (each.end, each.mark) for each in found}
             if len(ends) > 1 or any(end is None or end[0] != end[1] for end in ends):
                 return f"{key} ends at {ends}"
+        return ""
+
+    def _left_over(self) -> str:
+        """Return which broker still has a replica that was moved away or deleted; empty when none does."""
+        for number, broker in self._brokers.items():
+            hosted = {} if broker.node is None else broker.node.replicas._partitions
+            for (topic, index), partition in hosted.items():
+                if number not in self._hosts((topic, index, partition.topic_id)):
+                    return f"{topic}-{index} of {partition.topic_id.hex()} is still on {number}"
         return ""
 
     def judge_files(self) -> int:

@@ -132,6 +132,7 @@ class Socket(_End):
     def vanish(self) -> None:
         if not self.is_closed:
             super().vanish()
+            self.reader = self.writer = None  # nobody is told any more, who could not take them away either
             self.network.free_fd(self.fd)
 
     # --- as a socket

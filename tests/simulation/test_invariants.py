@@ -296,6 +296,13 @@ def test_r13_logs_that_differ_at_the_end(brokers: Brokers) -> None:
         brokers.invariants.judge_files()
 
 
+def test_a_replica_that_was_moved_away_and_is_still_there(brokers: Brokers) -> None:
+    brokers.states._assignments["t"] = SimpleNamespace(topic_id=ID, replicas={0: (1, 2)})  # type: ignore[assignment]
+    assert not brokers.invariants._left_over()
+    brokers.states._assignments["t"].replicas = {0: (1,)}  # type: ignore[misc]
+    assert "is still on 2" in brokers.invariants._left_over()
+
+
 def test_r14_a_high_watermark_that_goes_back(brokers: Brokers) -> None:
     brokers.log(2).high_watermark = 2
     brokers.look(2)

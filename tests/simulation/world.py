@@ -38,10 +38,12 @@ BROKERS = (1, 2, 3)
 PRODUCERS = 3
 MEMBERS = 2
 UNCLEAN = (LOOSE,)
-_FAULT_EVERY_S = 0.7
+_FAULT_EVERY_S = 0.5
 _PATIENCE_S = 240.0
 """Virtual seconds within which everything must be well again once nothing is broken any more."""
 _NOTES_KEPT = 60
+_MOST_AT_ONCE = 100_000
+"""Steps for which time may stand still."""
 
 
 @dataclass
@@ -77,6 +79,8 @@ class World:
         self.notes: list[str] = []
         self._trace = self.loop.trace = trace
         self._unhandled: list[str] = []
+        self._since = -1.0, 0
+        """The time, and the first step of it."""
         self.clock = SimClock(self.loop, START_S)
         store = Random(f"store {seed}")
         self.brokers = {
@@ -107,6 +111,10 @@ class World:
         number = 0 if life is None else life.number
         self.digest = zlib.crc32(b"%d %.6f" % (number, self.loop.passed), self.digest)
         self.invariants.after(life)
+        if self.loop.passed > self._since[0]:
+            self._since = self.loop.passed, self.loop.steps
+        elif self.loop.steps > self._since[1] + _MOST_AT_ONCE:
+            raise Violation(f"{life and life.host} goes on for ever, and no time passes")
         if self._unhandled:
             raise Violation(f"an exception that nobody handles: {self._unhandled[0]}")
 
@@ -141,7 +149,7 @@ class World:
         outcome.messages, outcome.checks = self.network.messages, self.invariants.checks
         outcome.digest = self.digest
         faults = self.faults.counts + Counter()
-        outcome.faults, outcome.counts = dict(faults), dict(self.book.counts)
+        outcome.faults, outcome.counts = dict(faults), dict(self.book.counts) | self.states.counts
         return outcome
 
     async def _live(self, outcome: Outcome) -> None:

@@ -69,14 +69,14 @@ class MemberMetadata(ClusterMetadata):
             cluster_id, broker_configs=dict(configs.all("brokers")), features=_NO_FEATURES, features_epoch=NO_EPOCH
         )
         self._listeners: list[Listener] = []
-        self._asked: set[asyncio.Task[Any]] = set()
+        self._asked: dict[asyncio.Task[Any], None] = {}  # in order: a simulated world ends them so
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, int] = {}
         """What is waited for before anybody is told what there is."""
         self._untold: dict[str, int] = {}
         """Of it what was never told, however long ago."""
         self._looked_for: set[str] = set()
-        self._looking: set[asyncio.Task[None]] = set()
+        self._looking: dict[asyncio.Task[None], None] = {}
         self._hindered: dict[str, str] = {}  # coordinators' topics, and why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
         self._places = random.Random()
@@ -102,8 +102,8 @@ class MemberMetadata(ClusterMetadata):
         if name not in self._looked_for:
             self._looked_for.add(name)
             task = asyncio.get_running_loop().create_task(self._look_for(name))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            self._looking[task] = None
+            task.add_done_callback(self._looking.pop)
         return True
 
     async def _look_for(self, name: str) -> None:
@@ -269,8 +269,8 @@ class MemberMetadata(ClusterMetadata):
     def _ask(self, change: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         """Have a change made, whether or not anybody waits for it."""
         task = asyncio.get_running_loop().create_task(change)
-        self._asked.add(task)
-        task.add_done_callback(self._asked.discard)
+        self._asked[task] = None
+        task.add_done_callback(self._asked.pop)
         return task
 
     def _asking(self, change: Coroutine[Any, Any, _T]) -> Divided[_T]:

@@ -92,12 +92,13 @@ class LogManager:
         return any(manager.failure for manager in self.managers)
 
     def open(self) -> None:
-        """Lock every directory. Raises LogDirError where one is not ours, or the metadata directory cannot be used."""
+        """Lock every directory. Raises LogDirError where one is not ours, or none, or not the metadata's, is usable."""
         opened: list[LogDirectory] = []
         try:
             for manager in sorted(self.managers, key=lambda manager: manager is not self.metadata):
                 self._open_one(manager)
                 opened.append(manager)
+            self._check_any_left()
             ids = [manager.directory_id for manager in self.online]
             if len(set(ids)) < len(ids):
                 raise LogDirError("two log directories have the same directory.id: one is a copy of the other")
@@ -122,7 +123,10 @@ class LogManager:
         belongs: Belongs,
         deleted: Container[bytes] = frozenset(),
     ) -> None:
-        """Open every partition, all directories at once where there is much to read; begin interrupted moves again."""
+        """Open every partition, all directories at once where there is much to read; begin interrupted moves again.
+
+        Raises LogDirError where no directory is left.
+        """
 
         def load_one(manager: LogDirectory) -> None:
             try:
@@ -137,6 +141,7 @@ class LogManager:
         online = self.online
         for _ in run_all([(each, partial(load_one, each)) for each in online], 1 if self.was_clean else len(online)):
             pass
+        self._check_any_left()
         self._settle_doubles()
         for manager in self.managers:
             manager.on_failure = self._failed
@@ -146,6 +151,12 @@ class LogManager:
                 if key in self:
                     self._move_again(key, manager.directory)
             manager.futures.clear()
+
+    def _check_any_left(self) -> None:
+        """Raise LogDirError where no directory can be used: a broker without one would hold up all that it has."""
+        if not self.online:
+            failures = ", ".join(f"{each.directory}: {each.failure}" for each in self.managers)
+            raise LogDirError(f"no log directory can be used: {failures}")
 
     def stop_loading(self) -> None:
         """Let `load` end soon with RecoveryStopped, if it is reading much; safe from any thread."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log import checkpoints
+from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
@@ -165,6 +166,32 @@ def test_a_broker_that_cannot_go_on_deletes_nothing_and_says_so(tmp_path: Path) 
     assert KEY in dirs
     assert os.path.isdir(log.directory)
     dirs.close()
+
+
+@pytest.mark.parametrize("when", ["opened", "loaded"])
+def test_a_broker_of_a_cluster_does_not_start_without_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """As Apache Kafka's: one that answers for replicas that it cannot have would keep them from being in sync."""
+    managers = [LogDirectory(str(tmp_path / name), node_id=0, cluster_id="cluster") for name in ("a", "b")]
+    dirs = LogManager(managers, managers[0].directory, keeps_metadata=False)
+
+    def fail(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    if when == "opened":
+        monkeypatch.setattr(LogDirectory, "open", fail)
+        with pytest.raises(LogDirError, match="no space left"):
+            dirs.open()
+        return
+    dirs.open()
+    monkeypatch.setattr(managers[1], "load", fail)
+    load(dirs)
+    assert dirs.online == managers[:1]
+    monkeypatch.setattr(managers[0], "load", fail)
+    with pytest.raises(LogDirError, match="no space left"):
+        load(dirs)
+    dirs.close(clean=False)
 
 
 def test_a_rate_of_zero_holds_a_move_up_and_nothing_else(tmp_path: Path) -> None:
