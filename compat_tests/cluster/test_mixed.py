@@ -202,6 +202,10 @@ def configs(cluster: Cluster, node_id: int, topic: str, keys: list[str]) -> list
     return [found[key] for key in keys]
 
 
+def has_config(cluster: Cluster, node_id: int, topic: str, key: str, value: str) -> bool:
+    return configs(cluster, node_id, topic, [key]) == [value]
+
+
 def test_configs_changed_through_either_kind_reach_both(cluster: Cluster, name: str) -> None:
     topic = create(cluster, name)
     keys = ["retention.ms", "segment.ms"]
@@ -210,8 +214,7 @@ def test_configs_changed_through_either_kind_reach_both(cluster: Cluster, name: 
             wanted = str(200_000 + turn)
             set_config(cluster, node_id, topic, key, wanted)
             for each in cluster.node_ids:
-                told = partial(configs, cluster, each, topic, [key])
-                cluster.wait_for(f"{key} at {each}", lambda told=told, wanted=wanted: told() == [wanted])
+                cluster.wait_for(f"{key} at {each}", partial(has_config, cluster, each, topic, key, wanted))
     assert all(configs(cluster, each, topic, keys) == ["200002", "200002"] for each in cluster.node_ids)
 
 
