@@ -100,8 +100,9 @@ def is_same(cluster: Cluster, node_id: int, topic: str, index: int, whole: bytes
     return log_bytes(cluster, node_id, topic, index) == whole
 
 
-def assert_equal_logs(cluster: Cluster, topic: str, partitions: int) -> None:
-    """Every replica of a topic that nobody writes to has the same bytes."""
+def assert_equal_logs(cluster: Cluster, topic: str, partitions: int) -> int:
+    """Every replica of a topic that nobody writes to has the same bytes; return how many all of them have."""
+    size = 0
     for index in range(partitions):
         replicas = cluster.partition(topic, index).replica_nodes
         first = log_bytes(cluster, replicas[0], topic, index)
@@ -109,6 +110,8 @@ def assert_equal_logs(cluster: Cluster, topic: str, partitions: int) -> None:
         for node_id in replicas[1:]:
             same = partial(is_same, cluster, node_id, topic, index, first)
             cluster.wait_for(f"{topic}-{index} of {node_id} being as that of {replicas[0]}", same)
+        size += len(replicas) * len(first)
+    return size
 
 
 def test_a_partition_travels_under_load(cluster: Cluster, name: str) -> None:
@@ -126,7 +129,10 @@ def test_a_partition_travels_under_load(cluster: Cluster, name: str) -> None:
     (sent,) = stream.sent
     assert sent.failed == []
     assert read_all(cluster, name) == sent.acknowledged
-    assert_equal_logs(cluster, name, 1)
+    size = assert_equal_logs(cluster, name, 1)
+    print(
+        f"5 reassignments under {len(sent.acknowledged)} records, each there once and in order; logs equal: {size} bytes"
+    )
 
 
 def wait_for_offset(cluster: Cluster, group: str, topic: str, offset: int) -> None:
@@ -163,7 +169,10 @@ def test_coordinators_move_between_the_kinds(cluster: Cluster, name: str) -> Non
             wait_for_committed(cluster, target, expected)
         try_for(cluster, "a commit", lambda: reader.commit(asynchronous=False), KafkaException)
     assert committed(cluster, group, source) == count
-    assert_equal_logs(cluster, source, 1)
+    size = assert_equal_logs(cluster, source, 1)
+    print(
+        f"{2 * (turn + 1)} coordinators moved, {len(expected)} records, {turn + 1} transactions; equal: {size} bytes"
+    )
 
 
 def assert_no_features(cluster: Cluster) -> None:
@@ -254,7 +263,8 @@ def test_a_controller_of_each_kind(cluster: Cluster, name: str, kind: str) -> No
             cluster.wait_until_in_sync()
     assert cluster.wait_for_controller() == controller
     assert_no_features(cluster)
-    assert_equal_logs(cluster, topic, 6)
+    size = assert_equal_logs(cluster, topic, 6)
+    print(f"controller {controller}: 6 partitions, 2 reassignments, 2 brokers killed; logs equal: {size} bytes")
     client.delete_topics([topic])[topic].result(DEADLINE_S)
     cluster.wait_for("the end of the topic", lambda: cluster.partition(topic, 0) is None)
     for node_id in cluster.node_ids:
@@ -274,10 +284,11 @@ def test_kafkas_verification_finds_all_replicas_equal(cluster: Cluster, name: st
             send(writer, topic, numbered("transactional", 50), index)
         end(writer, commit=commit)
     wait_for_committed(cluster, topic, numbered("record", 500) + numbered("transactional", 50))
-    assert_equal_logs(cluster, topic, 3)
+    size = assert_equal_logs(cluster, topic, 3)
     told = verified(cluster, topic)
     assert f"max lag is 0 for partition {topic}-" in told, told
     assert "out of" not in told.lower(), told
+    print(f"logs equal: {size} bytes; {told}")
 
 
 def verified(cluster: Cluster, topic: str) -> str:

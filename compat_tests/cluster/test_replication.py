@@ -82,6 +82,7 @@ def test_a_rolling_restart_loses_and_repeats_nothing(cluster: Cluster, name: str
     for partition, sent in enumerate(stream.sent):
         assert sent.failed == []
         assert read_all(cluster, topic, partition) == sent.acknowledged
+    print(f"3 brokers restarted in turn under {stream.acknowledged} records, each there once and in order")
 
 
 def test_leaders_killed_in_turn_lose_and_repeat_nothing(cluster: Cluster, name: str) -> None:
