@@ -130,9 +130,7 @@ def test_a_partition_travels_under_load(cluster: Cluster, name: str) -> None:
     assert sent.failed == []
     assert read_all(cluster, name) == sent.acknowledged
     size = assert_equal_logs(cluster, name, 1)
-    print(
-        f"5 reassignments under {len(sent.acknowledged)} records, each there once and in order; logs equal: {size} bytes"
-    )
+    print(f"5 reassignments under {len(sent.acknowledged)} records, each once, in order; logs equal: {size} bytes")
 
 
 def wait_for_offset(cluster: Cluster, group: str, topic: str, offset: int) -> None:
@@ -170,9 +168,7 @@ def test_coordinators_move_between_the_kinds(cluster: Cluster, name: str) -> Non
         try_for(cluster, "a commit", lambda: reader.commit(asynchronous=False), KafkaException)
     assert committed(cluster, group, source) == count
     size = assert_equal_logs(cluster, source, 1)
-    print(
-        f"{2 * (turn + 1)} coordinators moved, {len(expected)} records, {turn + 1} transactions; equal: {size} bytes"
-    )
+    print(f"{2 * (turn + 1)} coordinators moved, {len(expected)} records, {turn + 1} transactions; equal: {size} bytes")
 
 
 def assert_no_features(cluster: Cluster) -> None:
