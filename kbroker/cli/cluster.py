@@ -15,11 +15,12 @@ from typing import Any
 import click
 
 from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.launcher.addresses import parse_listen
 from kbroker.launcher.asking import ask_brokers
 from kbroker.launcher.child import LauncherError, wait_until
 from kbroker.launcher.control import ControlSocket, ask_launcher, launcher_runs
 from kbroker.launcher.description import ClusterDescription, read_description
-from kbroker.launcher.plan import make_plan, parse_listen, parse_settings
+from kbroker.launcher.plan import make_plan, parse_settings
 from kbroker.launcher.signals import Stopped, StopSignals
 from kbroker.launcher.start_and_stop import LocalCluster
 from kbroker.launcher.watch import Supervisor

@@ -29,7 +29,7 @@ from kbroker.log.files import LOG_SUFFIX, offset_name, offset_of
 from kbroker.log.offline.check import partitions_of
 from kbroker.log.offline.check_checkpoints import parse_topic_id
 from kbroker.log.offline.check_leader_epochs import parse_epochs
-from kbroker.log.offline.findings import OpenFile
+from kbroker.log.offline.file_reading import OpenFile
 from kbroker.protocol.wire import uuid_text
 
 _COMPACTED: Final = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}

@@ -11,13 +11,12 @@ Owns the layout of a cluster's directory and the settings that the launcher give
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kbroker.launcher.addresses import LAST_PORT, bound, free_ports, joined, reached_at
 from kbroker.launcher.child import LauncherError
 
 OWN_KEYS: Final = frozenset(
@@ -32,8 +31,6 @@ OWN_KEYS: Final = frozenset(
     }
 )
 """What differs from broker to broker, so that one value for all cannot be given."""
-_ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
-_LAST_PORT: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class BrokerPlan:
     @property
     def contact(self) -> tuple[str, int]:
         """Where this machine reaches it."""
-        return _ANYWHERE.get(self.host, self.host), self.port
+        return reached_at(self.host), self.port
 
     @property
     def address(self) -> str:
@@ -88,8 +85,8 @@ def make_plan(
     """Plan brokers 1 to `count` on neighbouring ports from `listen` on; port 0 takes free ones."""
     directory = directory.absolute()
     host, port = listen
-    if port + count - 1 > _LAST_PORT:
-        raise LauncherError(f"{count} brokers from port {port} on need ports above {_LAST_PORT}")
+    if port + count - 1 > LAST_PORT:
+        raise LauncherError(f"{count} brokers from port {port} on need ports above {LAST_PORT}")
     ports = range(port, port + count) if port else free_ports(host, count)
     brokers = tuple(
         BrokerPlan(number, host, each, directory / f"broker-{number}") for number, each in enumerate(ports, 1)
@@ -140,40 +137,10 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     return settings
 
 
-def parse_listen(text: str) -> tuple[str, int]:
-    """Read HOST:PORT."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > _LAST_PORT:
-        raise LauncherError(f"--listen takes HOST:PORT, not {text!r}")
-    return host.strip("[]"), int(port)
-
-
-def joined(host: str, port: int) -> str:
-    """Write an address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def free_ports(host: str, count: int) -> list[int]:
-    """Return ports that nobody listens on at this moment, all different."""
-    with ExitStack() as held:
-        return [held.enter_context(_bound(host, 0)).getsockname()[1] for _ in range(count)]
-
-
 def require_free(brokers: Iterable[BrokerPlan]) -> None:
     """Raise LauncherError for an address that cannot be listened on."""
     for broker in brokers:
         try:
-            _bound(broker.host, broker.port).close()
+            bound(broker.host, broker.port).close()
         except OSError as error:
             raise LauncherError(f"{joined(broker.host, broker.port)}: {error.strerror or error}") from None
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, port))
-    except BaseException:
-        probe.close()
-        raise
-    return probe

@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.launcher.addresses import free_ports, parse_listen
 from kbroker.launcher.child import LauncherError
-from kbroker.launcher.plan import (
-    broker_command,
-    free_ports,
-    make_plan,
-    parse_listen,
-    parse_settings,
-    require_free,
-)
+from kbroker.launcher.plan import broker_command, make_plan, parse_settings, require_free
 
 
 def test_brokers_take_neighbouring_ports() -> None:

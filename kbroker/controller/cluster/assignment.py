@@ -1,6 +1,7 @@
 """A partition's replicas while they are being changed: who is there, who comes, who goes.
 
-Owns the arithmetic of a reassignment (Apache Kafka 3.9: ReplicaAssignment, KIP-455). Pure.
+Owns what a topic's znode says of them (Apache Kafka 3.9: ReplicaAssignment, KIP-455). Pure; what a reassignment begins
+with is in reassignment.py.
 """
 
 from __future__ import annotations
@@ -22,26 +23,21 @@ class Replicas:
     @property
     def origin(self) -> tuple[int, ...]:
         """Return those who were there before the reassignment."""
-        return _without(self.replicas, self.adding)
+        return without(self.replicas, self.adding)
 
     @property
     def target(self) -> tuple[int, ...]:
         """Return those who will be there after it."""
-        return _without(self.replicas, self.removing)
+        return without(self.replicas, self.removing)
 
     @property
     def in_motion(self) -> bool:
         """Whether a reassignment is going on."""
         return bool(self.adding or self.removing)
 
-    def to(self, target: Sequence[int]) -> Replicas:
-        """Return what a reassignment to `target` begins with: everybody, the target first."""
-        origin = self.origin
-        everybody = tuple(dict.fromkeys((*target, *origin)))
-        return Replicas(everybody, _without(everybody, origin), _without(everybody, target))
 
-
-def _without(some: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+def without(some: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+    """Return some of the brokers, in their order, but those that are among others."""
     gone = frozenset(others)
     return tuple(each for each in some if each not in gone)
 

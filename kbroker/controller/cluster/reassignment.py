@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kbroker.controller import elections
 from kbroker.controller.cluster import deletion
-from kbroker.controller.cluster.assignment import Replicas, with_partition
+from kbroker.controller.cluster.assignment import Replicas, with_partition, without
 from kbroker.controller.cluster.context import Partition, State
 from kbroker.controller.cluster.pacing import paced
 from kbroker.controller.cluster.partitions import bring_online, elect, read_state, take_out, write_anew
@@ -63,6 +63,13 @@ async def alter(term: Term, asked: Asked, *, may_change_factor: bool) -> dict[Pa
     return results
 
 
+def on_the_way(current: Replicas, target: Sequence[int]) -> Replicas:
+    """Return what a reassignment to `target` begins with: everybody, the target first."""
+    origin = current.origin
+    everybody = tuple(dict.fromkeys((*target, *origin)))
+    return Replicas(everybody, without(everybody, origin), without(everybody, target))
+
+
 def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Replicas | ApiError:
     """Return what a reassignment begins with, or why it cannot begin."""
     current = term.context.replicas(partition)
@@ -74,7 +81,7 @@ def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Rep
         if not current.in_motion:
             return ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         target = current.origin
-    planned = current.to(target)
+    planned = on_the_way(current, target)
     state = term.context.states.get(partition)
     if state is not None and not set(state.value.isr) & set(planned.replicas):
         text = f"No replica in sync of {partition[0]}-{partition[1]} would be left: what only it has would be lost."
@@ -100,7 +107,7 @@ def _why_not(term: Term, current: Replicas, target: Sequence[int], may_change_fa
     if current.replicas and not may_change_factor and len(target) != len(current.target):
         text = f"The replication factor is changed from {len(current.target)} to {len(target)}"
         return ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
-    adding = current.to(target).adding
+    adding = on_the_way(current, target).adding
     if live.issuperset(adding):
         return None
     return refusal(

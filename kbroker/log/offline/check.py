@@ -33,7 +33,8 @@ from kbroker.log.offline.check_checkpoints import (
     parse_topic_id,
 )
 from kbroker.log.offline.check_leader_epochs import EpochCheck
-from kbroker.log.offline.findings import Checked, Finding, Progress, read_bounded
+from kbroker.log.offline.file_reading import read_bounded
+from kbroker.log.offline.findings import Checked, Finding, Progress
 from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.log.producers.producer_state import ProducerEntry
 

@@ -15,7 +15,8 @@ from typing import Final
 from kbroker.log.files import LOG_SUFFIX, offset_name, read_at
 from kbroker.log.offline.check_indexes import IndexChecks
 from kbroker.log.offline.check_leader_epochs import EpochCheck
-from kbroker.log.offline.findings import CHUNK, Checked, Finding, OpenFile, Progress
+from kbroker.log.offline.file_reading import CHUNK, OpenFile
+from kbroker.log.offline.findings import Checked, Finding, Progress
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.transaction_index import AbortedTxn

@@ -12,7 +12,8 @@ from typing import Final
 from kbroker.log.checkpoints import entries_in
 from kbroker.log.directories.meta_properties import check_properties, parse_lines
 from kbroker.log.files import offset_of
-from kbroker.log.offline.findings import Finding, read_bounded, read_text
+from kbroker.log.offline.file_reading import read_bounded, read_text
+from kbroker.log.offline.findings import Finding
 from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.protocol.wire import parse_uuid
 

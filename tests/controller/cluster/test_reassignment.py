@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from kbroker.controller.cluster.assignment import Replicas
 from kbroker.controller.cluster.context import Partition
+from kbroker.controller.cluster.reassignment import on_the_way
 from kbroker.controller.tree.znode import Create
 from kbroker.controller.znodes import REASSIGNMENTS, encode_reassignments, topic_path
 from kbroker.protocol.errors import ErrorCode
@@ -36,12 +37,12 @@ def leaderships(broker: FakeBroker) -> list[tuple[int, bool]]:
 
 
 def test_the_arithmetic_of_replicas() -> None:
-    begun = Replicas((1, 2)).to((2, 3))
+    begun = on_the_way(Replicas((1, 2)), (2, 3))
     assert begun == Replicas((2, 3, 1), adding=(3,), removing=(1,))
     assert (begun.origin, begun.target, begun.in_motion) == ((2, 1), (2, 3), True)
-    assert begun.to(begun.origin) == Replicas((2, 1))
-    assert begun.to((4, 2)) == Replicas((4, 2, 1), adding=(4,), removing=(1,))
-    assert not Replicas((1, 2)).to((1, 2)).in_motion
+    assert on_the_way(begun, begun.origin) == Replicas((2, 1))
+    assert on_the_way(begun, (4, 2)) == Replicas((4, 2, 1), adding=(4,), removing=(1,))
+    assert not on_the_way(Replicas((1, 2)), (1, 2)).in_motion
 
 
 def test_a_partition_moves_step_by_step() -> None:
