@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 
-from kbroker.controller.cluster.assignment import Replicas
+from kbroker.controller.cluster.assigned_replicas import Replicas
 from kbroker.controller.cluster.cluster_controller import ClusterController
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from kbroker.controller.cluster.assignment import Replicas, of_topic
+from kbroker.controller.cluster.assigned_replicas import Replicas, of_topic
 from kbroker.controller.tree.memory import MemoryEnsemble
 from kbroker.controller.tree.znode import Change, Create, Delete, Done, SetData
 from kbroker.controller.znodes import CONTROLLER_EPOCH, TOPICS, Assignment, LeaderAndIsr, state_path, topic_path

@@ -26,7 +26,7 @@ from kbroker.controller.cluster import (
     reassignment,
     shutdown,
 )
-from kbroker.controller.cluster.assignment import Replicas
+from kbroker.controller.cluster.assigned_replicas import Replicas
 from kbroker.controller.cluster.channels import Channels
 from kbroker.controller.cluster.config import ControllerConfig
 from kbroker.controller.cluster.context import Context, Partition

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kbroker.cluster_state import NO_LEADER
-from kbroker.controller.cluster.assignment import Replicas
+from kbroker.controller.cluster.assigned_replicas import Replicas
 from kbroker.controller.znodes import Endpoint, LeaderAndIsr, Registration
 
 Partition = tuple[str, int]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kbroker.controller import elections
 from kbroker.controller.cluster import deletion
-from kbroker.controller.cluster.assignment import Replicas, with_partition, without
+from kbroker.controller.cluster.assigned_replicas import Replicas, with_partition, without
 from kbroker.controller.cluster.context import Partition, State
 from kbroker.controller.cluster.pacing import paced
 from kbroker.controller.cluster.partitions import bring_online, elect, read_state, take_out, write_anew

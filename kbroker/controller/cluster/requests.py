@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kbroker.controller.cluster.assignment import Replicas
+from kbroker.controller.cluster.assigned_replicas import Replicas
 from kbroker.controller.cluster.context import Context, LiveBroker, Partition, State
 from kbroker.controller.cluster.pacing import paced
 from kbroker.controller.znodes import RECOVERING

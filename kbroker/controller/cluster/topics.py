@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from kbroker.controller.cluster.assignment import of_topic
+from kbroker.controller.cluster.assigned_replicas import of_topic
 from kbroker.controller.cluster.context import Partition
 from kbroker.controller.cluster.pacing import all_of, paced
 from kbroker.controller.cluster.partitions import bring_online

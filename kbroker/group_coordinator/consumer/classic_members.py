@@ -14,7 +14,7 @@ from dataclasses import replace
 from kbroker.coordination.outcome import Cancel, Outcome, Parked, Schedule
 from kbroker.group_coordinator.classic.join_group import MEMBER_ID_REQUIRED_SINCE, Join
 from kbroker.group_coordinator.classic.rebalance import LOGGED_BY_NAME
-from kbroker.group_coordinator.consumer.consumer_protocol import (
+from kbroker.group_coordinator.consumer.classic_subscriptions import (
     read_subscription,
     version_of,
     write_assignment,

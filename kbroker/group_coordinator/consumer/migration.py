@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from kbroker.coordination.outcome import Cancel, CoordinatorRecord, Outcome
 from kbroker.group_coordinator.classic.rebalance import Rebalances, schedule_session
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.consumer_protocol import (
+from kbroker.group_coordinator.consumer.classic_subscriptions import (
     read_assignment,
     read_subscription,
     version_of,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from kbroker.controller.cluster.assignment import Replicas
+from kbroker.controller.cluster.assigned_replicas import Replicas
 from kbroker.controller.cluster.context import Partition
 from kbroker.controller.cluster.reassignment import on_the_way
 from kbroker.controller.tree.znode import Create

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.group_coordinator.classic.join_group import JoinGroups
 from kbroker.group_coordinator.config import GroupConfig, MigrationPolicy
-from kbroker.group_coordinator.consumer.consumer_protocol import read_assignment, write_assignment
+from kbroker.group_coordinator.consumer.classic_subscriptions import read_assignment, write_assignment
 from kbroker.group_coordinator.groups.classic_group import COMPLETING, PREPARING, STABLE
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroupState
 from kbroker.protocol.errors import ErrorCode

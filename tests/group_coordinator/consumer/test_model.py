@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.group_coordinator.consumer.consumer_protocol import read_assignment
+from kbroker.group_coordinator.consumer.classic_subscriptions import read_assignment
 from kbroker.group_coordinator.groups.classic_group import STABLE
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroupState
 from kbroker.protocol.errors import ErrorCode
