@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,7 +126,7 @@ def test_both_let_others_do_the_same(secured: Secured, owner: KazooClient, stran
     for side, chroot in _CHROOTS.items():
         with secured.broker(side, secured.plain + chroot, 1, {}, secured.client_jaas) as broker:
             create(broker.bootstrap, "orders", 1)
-            wait_for("the controller", lambda chroot=chroot: owner.exists(f"{chroot}/controller"), DEADLINE_S)
+            wait_for("the controller", partial(owner.exists, f"{chroot}/controller"), DEADLINE_S)
             found[side] = {path.removeprefix(chroot): who for path, who in access(owner, chroot).items()}
             for path, may_read in {
                 "/brokers/topics/orders": True,

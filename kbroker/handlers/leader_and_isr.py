@@ -18,14 +18,18 @@ Answer = Divided[LeaderAndIsrResponse | Awaitable[LeaderAndIsrResponse]]
 
 @handles(LeaderAndIsrRequest, LeaderAndIsrResponse, "5-7", cluster=True)
 def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer | Awaitable[Answer]:
-    """Become leader and follower, once the configs of topics that are new here are known."""
+    """Become leader and follower, once the configs of topics that are new here are known, and their files made."""
     cluster = in_cluster(ctx.services)
     unread = cluster.metadata.read_configs([topic.topic_name for topic in request.topic_states])
-    if unread is not None:
-        return _once_read(unread, cluster.replica_manager, request)
+    if unread is not None or cluster.replica_manager.has_new(request):
+        return _once_prepared(unread, cluster.replica_manager, request)
     return cluster.replica_manager.become_leader_or_follower(request)
 
 
-async def _once_read(read: Awaitable[None], manager: ReplicaManager, request: LeaderAndIsrRequest) -> Answer:
-    await read
+async def _once_prepared(
+    unread: Awaitable[None] | None, manager: ReplicaManager, request: LeaderAndIsrRequest
+) -> Answer:
+    if unread is not None:
+        await unread
+    await manager.make_ahead(request)
     return manager.become_leader_or_follower(request)

@@ -142,7 +142,7 @@ class AppendableLog(TruncatedLog):
         segment = self.segments.active
         try:
             if leader_epoch != self.leader_epochs.written:
-                self.leader_epochs.assign(leader_epoch, offset)
+                self.leader_epochs.assign(leader_epoch, offset, sync=False)
             if segment.should_roll(size, last_offset, header[8], now_ms, config.segment_bytes, self._rules.segment_ms):
                 segment = self._roll(now_ms)
             if completed is not None and completed.aborted:

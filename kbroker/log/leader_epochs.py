@@ -47,11 +47,11 @@ class LeaderEpochCache:
     def move(self, directory: str) -> None:
         self._path = f"{directory}/{LEADER_EPOCHS}"
 
-    def assign(self, epoch: int, start_offset: int, *, sync: bool = True, keep: bool = False) -> None:
+    def assign(self, epoch: int, start_offset: int, *, sync: bool = True) -> None:
         """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped.
 
         Without `sync` a loss of power may take the file along; then the batches tell (`prove`). An OSError leaves all
-        as it was, or with `keep` only the file: that is written whole by the next who notes an epoch.
+        as it was.
         """
         if epoch < 0 or start_offset < 0:
             return
@@ -60,9 +60,17 @@ class LeaderEpochCache:
             try:
                 self._write(sync=sync)
             except OSError:
-                if not keep:
-                    self._replace(before)
+                self._replace(before)
                 raise
+
+    def begin(self, epoch: int, log_end_offset: int) -> None:
+        """Note that `epoch` begins at the end of the log: whoever appends under it writes that down.
+
+        A start drops epochs that begin there (`truncate_from_end`), so until then there is nothing worth a file, which
+        may have to wait for the file system's journal, in thousands of partitions at once.
+        """
+        if epoch >= 0:
+            self._insert(epoch, log_end_offset)
 
     def _insert(self, epoch: int, start: int) -> bool:
         entries = self._entries

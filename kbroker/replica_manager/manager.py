@@ -18,6 +18,7 @@ from uuid import UUID
 from kbroker.clock import Clock
 from kbroker.cluster_state import NO_LEADER, TopicState
 from kbroker.divided import Divided, in_slices
+from kbroker.log.directories.partition_dirs import NewPartition
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.leader_and_isr import (
@@ -162,6 +163,38 @@ class ReplicaManager:
         """Refuse what is left of a request while which a newer controller was heard of."""
         is_older = request.controller_epoch < self.controller_epoch
         return ErrorCode.STALE_CONTROLLER_EPOCH if is_older else ErrorCode.NONE
+
+    def has_new(self, request: LeaderAndIsrRequest) -> bool:
+        """Whether a LeaderAndIsr tells of partitions that are not hosted here."""
+        get = self._replicas.get
+        return any(
+            get((topic.topic_name, state.partition_index)) is None
+            for topic in request.topic_states
+            for state in topic.partition_states
+        )
+
+    async def make_ahead(self, request: LeaderAndIsrRequest) -> None:
+        """Have the files of a LeaderAndIsr's new partitions made by threads.
+
+        Whoever makes a file may wait for the file system's journal, a tenth of a second and more beside busy disks.
+        """
+        if request.controller_epoch >= self.controller_epoch:
+            new = await in_slices(self._to_make(request))
+            for each in self._replicas.logs.make_ahead(new):
+                await asyncio.wrap_future(each)
+
+    def _to_make(self, request: LeaderAndIsrRequest) -> Divided[list[NewPartition]]:
+        found: list[NewPartition] = []
+        logs, get = self._replicas.logs, self._replicas.get
+        for topic in request.topic_states:
+            topic_id = UUID(bytes=topic.topic_id) if topic.topic_id != ZERO_UUID else None
+            for state in topic.partition_states:
+                key = topic.topic_name, state.partition_index
+                may_be_made = state.is_new or not logs.some_offline
+                if self.node_id in state.replicas and get(key) is None and may_be_made and key not in logs:
+                    found.append(NewPartition(key, topic_id))
+                yield
+        return found
 
     def become_leader_or_follower(
         self, request: LeaderAndIsrRequest

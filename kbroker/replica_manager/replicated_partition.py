@@ -195,12 +195,7 @@ class ReplicatedPartition(Partition):
         anew = not self.leading or told.leader_epoch > self.leader_epoch + 1
         begins = self.leadership.lead(told, replicas, end, around.now_ms(), anew=anew)
         if begins:
-            try:
-                # Kept also where it cannot be written: a follower that led in an epoch before, and wrote nothing, would
-                # be out of range here until something is appended.
-                self.log.leader_epochs.assign(told.leader_epoch, end, sync=False, keep=True)
-            except OSError as error:
-                self.log.report_failure(error)
+            self.log.leader_epochs.begin(told.leader_epoch, end)
         self.leader_epoch = told.leader_epoch
         self.leading = True
         self._take_isr()

@@ -165,6 +165,7 @@ class Node:
         self.logs.open()
         self.logs.load(cluster.log_config, clock.now_ms(), lambda _topic, _partition, _id: True)
         self.logs.sync_by_threads = list  # type: ignore[method-assign]
+        self.logs.make_ahead = lambda _new: []  # type: ignore[method-assign]
         defer = asyncio.get_running_loop().call_soon
 
         def settings(topic: TopicState) -> TopicSettings:

@@ -23,7 +23,7 @@ def partition() -> ReplicatedPartition:
         high_watermark=90,
         log_start_offset=0,
         config=SimpleNamespace(min_insync_replicas=2),
-        leader_epochs=SimpleNamespace(assign=lambda *_arguments, **_options: None),
+        leader_epochs=SimpleNamespace(begin=lambda *_arguments, **_options: None),
         finish_truncation=lambda: None,
     )
     clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)

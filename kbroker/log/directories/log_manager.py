@@ -22,7 +22,7 @@ from kbroker.divided import Divided
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import Belongs, LogDirectory
 from kbroker.log.directories.moves import Move, SourceError
-from kbroker.log.directories.partition_dirs import Key
+from kbroker.log.directories.partition_dirs import Key, NewPartition, make_ahead
 from kbroker.log.directories.recovery_progress import run_all
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
@@ -31,6 +31,10 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 logger = logging.getLogger(__name__)
 
 _MAX_NAME = 255
+_MAKERS = 4
+"""Threads that make files: whoever makes one may wait for the file system's journal, and all wait for the same."""
+_MAX_AHEAD = 5_000
+"""Partitions of one call whose files are made ahead."""
 _MAX_WISHES = 10_000
 """Partitions that are not there yet, and whose directory is remembered: a client may name as many as it likes."""
 
@@ -66,6 +70,7 @@ class LogManager:
         self.wake: Callable[[], object] = lambda: None
         self._wished: dict[Key, str] = {}
         self._movers = ThreadPoolExecutor(1, thread_name_prefix="kbroker-move")
+        self._makers = ThreadPoolExecutor(_MAKERS, thread_name_prefix="kbroker-make")
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -189,6 +194,7 @@ class LogManager:
             move.stop()
         self.moves.clear()
         self._movers.shutdown()
+        self._makers.shutdown(cancel_futures=True)
         for manager in self.managers:
             manager.close(clean=clean and not manager.failure, now_ms=now_ms)
 
@@ -214,6 +220,28 @@ class LogManager:
         self._wished.pop(key, None)
         return log
 
+    def make_ahead(self, new: Sequence[NewPartition]) -> list[Future[None]]:
+        """Have the files of partitions that are not here made by threads, so that `get_or_create` need not.
+
+        What cannot be made is left to that, which tells of it. Each is made where it will be looked for.
+        """
+        if not self.online:
+            return []
+        left = {manager.directory: len(manager.logs) for manager in self._open_to_new()}
+        jobs: list[list[tuple[str, NewPartition]]] = [[] for _ in range(_MAKERS)]
+        for number, each in enumerate(new[:_MAX_AHEAD]):
+            key = each.key
+            directory = self._place(key).directory if key in self._wished else min(left, key=left.__getitem__)
+            if len(left) > 1:
+                left[directory] = left.get(directory, 0) + 1
+                self._wish(key, directory)
+            jobs[number % _MAKERS].append((directory, each))
+        return [self._makers.submit(_make_all, job) for job in jobs if job]
+
+    def _open_to_new(self) -> list[LogDirectory]:
+        # Where all are cordoned a partition that had been placed before still needs a home (as in Kafka).
+        return [manager for manager in self.online if not self.is_cordoned(manager.directory)] or self.online
+
     def _place(self, key: Key) -> LogDirectory:
         wished = self._wished.get(key)
         online = self.online
@@ -222,9 +250,7 @@ class LogManager:
         for manager in online:
             if manager.directory == wished:
                 return manager
-        # Where all are cordoned a partition that had been placed before still needs a home (as in Kafka).
-        open_ones = [manager for manager in online if not self.is_cordoned(manager.directory)] or online
-        return min(open_ones, key=lambda manager: len(manager.logs))
+        return min(self._open_to_new(), key=lambda manager: len(manager.logs))
 
     def is_cordoned(self, directory: str) -> bool:
         """Whether a directory takes no new partitions (KIP-1066)."""
@@ -407,6 +433,15 @@ class LogManager:
 def _extent(log: PartitionLog) -> tuple[int, int]:
     """Rank copies of a log: the longer one, then the one that knows of more deleted records."""
     return log.log_end_offset, log.log_start_offset
+
+
+def _make_all(job: Sequence[tuple[str, NewPartition]]) -> None:
+    """Run by a thread."""
+    for directory, new in job:
+        try:
+            make_ahead(directory, new)
+        except OSError:
+            return  # whoever creates the log meets it, too
 
 
 def _attempt(manager: LogDirectory, trouble: str, work: Callable[[], object]) -> None:

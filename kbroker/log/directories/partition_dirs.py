@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import uuid
 from typing import Final, NamedTuple
 
 from kbroker.log import checkpoints
-from kbroker.log.files import LOG_SUFFIX
+from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name, open_descriptor
 
 DELETE_SUFFIX: Final = "-delete"
 FUTURE_SUFFIX: Final = "-future"
@@ -70,3 +71,32 @@ def new_name(topic: str, partition: int, suffix: str) -> str:
     """Return a name to move a partition's directory to: Kafka's form, cut to what a file system takes."""
     tail = f".{uuid.uuid4().hex}{suffix}"
     return f"{topic}-{partition}"[: 255 - len(tail)] + tail
+
+
+class NewPartition(NamedTuple):
+    """A partition that is not there yet."""
+
+    key: Key
+    topic_id: uuid.UUID | None
+
+
+def make_ahead(directory: str, new: NewPartition) -> None:
+    """Make the directory of a new partition with the files of an empty log, unless there is one; raises OSError.
+
+    For any thread: the directory has a deleted one's name until it is whole, and what is there is never touched.
+    """
+    topic, partition = new.key
+    path = f"{directory}/{topic}-{partition}"
+    if os.path.exists(path):
+        return
+    made = f"{directory}/{new_name(topic, partition, DELETE_SUFFIX)}"
+    try:
+        os.mkdir(made)
+        for suffix in SEGMENT_SUFFIXES:
+            os.close(open_descriptor(offset_name(made, 0, suffix), os.O_WRONLY | os.O_CREAT))
+        if new.topic_id is not None:
+            checkpoints.write_topic_id(made, new.topic_id)
+        os.rename(made, path)
+    except OSError:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
