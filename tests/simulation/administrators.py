@@ -30,19 +30,30 @@ from tests.simulation.violation import Violation
 REPLICAS = {TOPIC: 3, PAIRED: 3, MOVED: 2, LOOSE: 2, FLEETING: 3}
 CONFIGS = {LOOSE: {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}}
 _TIMEOUT_MS = 5000
-_NOT_NOW = frozenset({E.NOT_CONTROLLER, E.REQUEST_TIMED_OUT, E.UNKNOWN_TOPIC_OR_PARTITION})
+_TRIES = 10
+"""How many brokers are asked, one after the other, for the controller."""
 
 
 class Administrator(Client):
     """Asks whoever may be the controller."""
 
+    controller = -1
+
     async def of_controller(self, request: Any, version: int, answer: Any) -> Any:
-        """Ask some broker once; None where nobody answered."""
+        """Ask once who was the controller last, or some broker; None where nobody answered."""
+        if self.controller < 0:
+            self.controller = self.random.choice(self._brokers)
         try:
-            return await self.ask(self.random.choice(self._brokers), request, version, answer, 2 * _TIMEOUT_MS)
+            return await self.ask(self.controller, request, version, answer, 2 * _TIMEOUT_MS)
         except PeerGone:
+            self.controller = -1
             await self.rest()
             return None
+
+    def expect_again(self, code: int, what: str) -> None:
+        if code == E.NOT_CONTROLLER:
+            self.controller = -1
+        super().expect_again(code, what)
 
     async def create(self, topic: str) -> bytes:
         """Create a topic; return its id, empty where another request of ours, or of others, has."""
@@ -76,7 +87,7 @@ class Mover(Administrator):
 
     async def work(self) -> None:
         while not self.book.over:
-            await asyncio.sleep(self.random.expovariate(1 / 3))
+            await asyncio.sleep(self.random.expovariate(1 / 2))
             index = self.random.randrange(PARTITIONS)
             if not self.random.randrange(4):
                 await self._elect(self.random.choice((TOPIC, PAIRED, MOVED)), index)
@@ -89,13 +100,23 @@ class Mover(Administrator):
     async def _move(self, index: int, target: Sequence[int] | None) -> None:
         part = ReassignablePartition(index, None if target is None else list(target))
         request = AlterPartitionReassignmentsRequest(_TIMEOUT_MS, True, [ReassignableTopic(MOVED, [part])])
-        answer = await self.of_controller(request, 1, AlterPartitionReassignmentsResponse)
-        if answer is None:
+        for _ in range(_TRIES):
+            answer = await self.of_controller(request, 1, AlterPartitionReassignmentsResponse)
+            if answer is not None and answer.error_code != E.NOT_CONTROLLER:
+                break
+            self.controller = -1
+        else:
             return
         code = answer.error_code or answer.responses[0].partitions[0].error_code
         if not code:
             self.book.counts["moves" if target is not None else "moves cancelled"] += 1
-        elif code not in (E.INVALID_REPLICA_ASSIGNMENT, E.NO_REASSIGNMENT_IN_PROGRESS, *_NOT_NOW):
+        else:
+            self.book.counts[f"moves refused {E(code).name}"] += 1
+        if code and code not in (
+            E.INVALID_REPLICA_ASSIGNMENT,
+            E.NO_REASSIGNMENT_IN_PROGRESS,
+            E.UNKNOWN_TOPIC_OR_PARTITION,
+        ):
             self.expect_again(code, "AlterPartitionReassignments")
 
     async def _elect(self, topic: str, index: int) -> None:
@@ -108,7 +129,7 @@ class Mover(Administrator):
             code = answer.replica_election_results[0].partition_result[0].error_code
         if not code:
             self.book.counts["elections"] += 1
-        elif code not in (E.ELECTION_NOT_NEEDED, E.PREFERRED_LEADER_NOT_AVAILABLE, *_NOT_NOW):
+        elif code not in (E.ELECTION_NOT_NEEDED, E.PREFERRED_LEADER_NOT_AVAILABLE, E.UNKNOWN_TOPIC_OR_PARTITION):
             self.expect_again(code, "ElectLeaders")
 
 

@@ -33,7 +33,7 @@ SHARED = "members"
 _BEHIND_S = 20.0
 _LATE_S = 60.0
 """After so long nothing comes any more of a request that nobody answered."""
-_SESSION_MS, _REBALANCE_MS = 6000, 5000
+_SESSION_MS, _REBALANCE_MS = 6000, 3000
 _REJOIN = frozenset({E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.REBALANCE_IN_PROGRESS})
 
 
@@ -165,7 +165,7 @@ class Member(Looker):
     """Joins a group, and commits ever further for the partitions that it is assigned, in its generation."""
 
     group = SHARED
-    _VANISHES_EVERY = 60
+    _VANISHES_EVERY = 25
     member_id = ""
     generation = -1
 
