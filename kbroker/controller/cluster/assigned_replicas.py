@@ -1,7 +1,7 @@
 """A partition's replicas while they are being changed: who is there, who comes, who goes.
 
-Owns what a topic's znode says of them (Apache Kafka 3.9: ReplicaAssignment, KIP-455). Pure; what a reassignment begins
-with is in reassignment.py.
+Owns what a topic's znode says of them, and what a reassignment begins with (Apache Kafka 3.9: ReplicaAssignment,
+KIP-455). Pure.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Replicas:
     @property
     def origin(self) -> tuple[int, ...]:
         """Return those who were there before the reassignment."""
-        return without(self.replicas, self.adding)
+        return _without(self.replicas, self.adding)
 
     @property
     def target(self) -> tuple[int, ...]:
         """Return those who will be there after it."""
-        return without(self.replicas, self.removing)
+        return _without(self.replicas, self.removing)
 
     @property
     def in_motion(self) -> bool:
@@ -36,7 +36,14 @@ class Replicas:
         return bool(self.adding or self.removing)
 
 
-def without(some: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+def on_the_way(current: Replicas, target: Sequence[int]) -> Replicas:
+    """Return what a reassignment to `target` begins with: everybody, the target first."""
+    origin = current.origin
+    everybody = tuple(dict.fromkeys((*target, *origin)))
+    return Replicas(everybody, _without(everybody, origin), _without(everybody, target))
+
+
+def _without(some: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
     """Return some of the brokers, in their order, but those that are among others."""
     gone = frozenset(others)
     return tuple(each for each in some if each not in gone)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kbroker.controller import elections
 from kbroker.controller.cluster import deletion
-from kbroker.controller.cluster.assigned_replicas import Replicas, with_partition, without
+from kbroker.controller.cluster.assigned_replicas import Replicas, on_the_way, with_partition
 from kbroker.controller.cluster.context import Partition, State
 from kbroker.controller.cluster.pacing import paced
 from kbroker.controller.cluster.partitions import bring_online, elect, read_state, take_out, write_anew
@@ -61,13 +61,6 @@ async def alter(term: Term, asked: Asked, *, may_change_factor: bool) -> dict[Pa
     await _drop_from_znode(term, lambda partition, _: partition in planned)
     results.update(await _begin(term, planned))
     return results
-
-
-def on_the_way(current: Replicas, target: Sequence[int]) -> Replicas:
-    """Return what a reassignment to `target` begins with: everybody, the target first."""
-    origin = current.origin
-    everybody = tuple(dict.fromkeys((*target, *origin)))
-    return Replicas(everybody, without(everybody, origin), without(everybody, target))
 
 
 def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Replicas | ApiError:

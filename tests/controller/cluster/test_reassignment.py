@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from kbroker.controller.cluster.assigned_replicas import Replicas
+from kbroker.controller.cluster.assigned_replicas import Replicas, on_the_way
 from kbroker.controller.cluster.context import Partition
-from kbroker.controller.cluster.reassignment import on_the_way
 from kbroker.controller.tree.znode import Create
 from kbroker.controller.znodes import REASSIGNMENTS, encode_reassignments, topic_path
 from kbroker.protocol.errors import ErrorCode
