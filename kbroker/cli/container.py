@@ -34,7 +34,7 @@ CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
 
 _EVERYWHERE: Final = ("", "0.0.0.0", "::")
 _HOST: Final = re.compile(r"://(?:\[[^\]]*\]|[^:]*):")
-_IGNORED: Final = re.compile(r"KAFKA_(LOG4J_.*|JMX_.*|HEAP_OPTS|OPTS|JVM_PERFORMANCE_OPTS|GC_LOG_OPTS)")
+_IGNORED: Final = re.compile(r"KAFKA_(LOG4J_.*|JMX_.*|HEAP_OPTS|JVM_PERFORMANCE_OPTS|GC_LOG_OPTS)")
 
 log = logging.getLogger("kbroker")
 
