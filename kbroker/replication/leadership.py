@@ -129,7 +129,9 @@ class Leadership:
             return False
         begins = told.leader_epoch > self.leader_epoch
         known, self._followers = self._followers, {}
-        for each in replicas:
+        # Who was moved away is in sync until the controller has written that it is not: as long as that, it may be
+        # elected by a controller that takes over, and so is waited for. (Kafka's leaders wait for those assigned only.)
+        for each in (*replicas, *sorted(told.isr.difference(replicas))):
             if each != self._node_id:
                 self._followers[each] = known.get(each) or Follower()
         self.replicas = replicas
@@ -173,7 +175,7 @@ class Leadership:
 
         Whoever has not reached the epoch's start may lack what is committed above the high watermark known here.
         """
-        follower = self._followers.get(replica)
+        follower = self._followers.get(replica) if replica in self.replicas else None
         if self.proposed is not None or follower is None or replica in self.isr or replica not in live:
             return None
         if follower.end_offset < max(high_watermark, self.epoch_start):

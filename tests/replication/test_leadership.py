@@ -43,6 +43,31 @@ def test_the_high_watermark_waits_for_who_is_about_to_be_in_sync_and_for_nobody_
     assert mark(leadership, 14, now=2 + LAG) == 14
 
 
+def test_the_high_watermark_waits_for_who_was_moved_away_and_is_in_sync_still() -> None:
+    """A controller that takes over now finds it in sync, and among the replicas that the topic's znode has."""
+    leadership = leading(isr=(1, 2, 3))
+    for follower in (2, 3):
+        leadership.fetched(follower, 12, 0, 12, 0)
+    assert not leadership.lead(Granted(5, 8, frozenset(ALL)), (1, 3), 12, 0, anew=False)
+    leadership.fetched(3, 14, 0, 14, 1)
+    assert mark(leadership, 14, now=1) == 12
+    assert not leadership.lead(Granted(5, 9, frozenset((1, 3))), (1, 3), 14, 1, anew=False)
+    assert mark(leadership, 14, now=1) == 14
+    assert leadership.to_let_in(2, 12, ALL) is None
+
+
+def test_who_was_moved_away_and_let_out_by_its_leader_does_not_come_in_again() -> None:
+    leadership = leading(isr=(1, 2, 3))
+    leadership.lead(Granted(5, 8, frozenset(ALL)), (1, 3), 10, 0, anew=False)
+    leadership.fetched(3, 10, 0, 10, 2 * LAG)
+    proposed = leadership.to_let_out(10, 3 * LAG, 2 * LAG)
+    assert proposed is not None
+    assert proposed.isr == {1, 3}
+    assert leadership.granted(proposed, Granted(5, 9, proposed.isr))
+    leadership.fetched(2, 10, 0, 10, 3 * LAG)
+    assert leadership.to_let_in(2, 10, ALL) is None
+
+
 def test_the_high_watermark_stays_while_too_few_are_in_sync() -> None:
     leadership = leading(isr=(1,))
     assert mark(leadership, 12, min_isr=2) is None
