@@ -31,9 +31,11 @@ def update_metadata(
 async def _learn(cluster: ClusterServices, request: UpdateMetadataRequest) -> Divided[UpdateMetadataResponse]:
     manager = cluster.replica_manager
     work = await cluster.metadata.learn(request, lambda: request.controller_epoch >= manager.controller_epoch)
-    return _answered(work)
+    return _answered(work, manager.leave(request))
 
 
-def _answered(work: Divided[bool]) -> Divided[UpdateMetadataResponse]:
-    code = ErrorCode.NONE if (yield from work) else ErrorCode.STALE_CONTROLLER_EPOCH
-    return UpdateMetadataResponse(error_code=code)
+def _answered(learning: Divided[bool], leaving: Divided[None]) -> Divided[UpdateMetadataResponse]:
+    if not (yield from learning):
+        return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+    yield from leaving
+    return UpdateMetadataResponse()

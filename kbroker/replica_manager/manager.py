@@ -35,6 +35,7 @@ from kbroker.protocol.messages.stop_replica import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
+from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
 from kbroker.protocol.wire import ZERO_UUID
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetchers import Fetchers
@@ -306,6 +307,29 @@ class ReplicaManager:
         self._throttle(partition)
         self._replicas.put(partition)
         return partition
+
+    def leave(self, request: UpdateMetadataRequest) -> Divided[None]:
+        """Host no more what was moved to others, who may have been told alone; its files stay.
+
+        A broker whose session had expired meanwhile is not among those who are told to stop, and would answer clients
+        as the leader that it was, or from a copy that does not grow, for as long as they ask it.
+        """
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                key = topic.topic_name, state.partition_index
+                partition = self._replicas.get(key)
+                if (
+                    isinstance(partition, ReplicatedPartition)
+                    and state.replicas
+                    and self.node_id not in state.replicas
+                    and state.leader_epoch > partition.leader_epoch
+                    and topic.topic_id in (ZERO_UUID, partition.topic_id)
+                ):
+                    log.info("%s-%d was moved to %s", *key, list(state.replicas))
+                    self._fetchers.remove(key)
+                    self._replicas.take(key)
+                    self._on_stopped(partition, False)
+            yield
 
     def _topic(self, name: str, topic_id: bytes) -> TopicState:
         return TopicState(name, topic_id, (), self._topic_configs(name))

@@ -9,9 +9,16 @@ from uuid import uuid4
 
 import pytest
 
+from kbroker.divided import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from kbroker.protocol.messages.update_metadata import (
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from tests.replica_manager.cluster import Cluster
 from tests.replica_manager.virtual_time import run
 
@@ -86,6 +93,33 @@ def test_a_partition_without_a_leader_leads_no_more(play: Callable[..., None]) -
         state.leader, state.leader_epoch, state.partition_epoch = -1, 1, 1
         assert await say(cluster, 1, request) == (0, [0])
         assert (await cluster.produce(b"one", to=1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    play(test)
+
+
+def test_what_was_moved_to_others_is_left_though_nobody_said_to_stop(play: Callable[..., None]) -> None:
+    """Its session had expired when that came to its end, so that the controller told the others alone."""
+
+    def moved(partition: ReplicatedPartition, epoch: int, replicas: list[int]) -> UpdateMetadataRequest:
+        state = UpdateMetadataPartitionState(
+            partition_index=0, leader=2, leader_epoch=epoch, isr=[2, 3], zk_version=9, replicas=replicas
+        )
+        return UpdateMetadataRequest(topic_states=[UpdateMetadataTopicState("t", partition.topic_id, [state])])
+
+    async def test(cluster: Cluster) -> None:
+        node = cluster.nodes[1]
+        partition = node.partition()
+        for harmless in (
+            moved(partition, partition.leader_epoch, [2, 3]),
+            moved(partition, partition.leader_epoch + 1, [2, 3, 1]),
+            moved(partition, partition.leader_epoch + 1, []),
+        ):
+            whole(node.manager.leave(harmless))
+            assert node.replicas.get(T) is partition
+        whole(node.manager.leave(moved(partition, partition.leader_epoch + 1, [2, 3])))
+        assert node.replicas.get(T) is None
+        assert not partition.leading
+        assert T in node.replicas.logs
 
     play(test)
 
