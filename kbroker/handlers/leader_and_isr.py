@@ -31,5 +31,4 @@ async def _once_prepared(
 ) -> Answer:
     if unread is not None:
         await unread
-    await manager.make_ahead(request)
-    return manager.become_leader_or_follower(request)
+    return manager.with_files(request, await manager.make_ahead(request))

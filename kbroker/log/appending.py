@@ -200,10 +200,10 @@ class AppendableLog(TruncatedLog):
             if marker is not None:
                 completed = producers.preview_marker(header, marker, offset)
         config, segment, last_offset = self.config, self.segments.active, header.last_offset
-        if offset > self.log_end_offset and not self.may_have_holes:
-            self.may_have_holes = True
-            self._on_holes()
         try:
+            if offset > self.log_end_offset and not self.may_have_holes:
+                self._on_holes()
+                self.may_have_holes = True
             if header.leader_epoch != self.leader_epochs.written:
                 self.leader_epochs.assign(header.leader_epoch, offset, sync=False)
             age_ms = self._rules.segment_ms

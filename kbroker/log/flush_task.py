@@ -32,6 +32,8 @@ class FlushTask:
     """Of the producers, by offset, which are among the files."""
     truncations: int
     """How often the log had been truncated when the task was made; one more makes it void."""
+    epoch_writes: int = 0
+    """How often the leader epochs, which are among the files where that is due, had been written."""
     error: OSError | None = None
 
     def run(self) -> None:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class LeaderEpochCache:
     """The leader epochs of one partition; a change is on disk before the call returns, unless it need not be."""
 
-    __slots__ = ("_entries", "_path", "latest", "proven", "written")
+    __slots__ = ("_entries", "_path", "_synced", "latest", "proven", "writes", "written")
 
     def __init__(self, directory: str) -> None:
         self._path = f"{directory}/{LEADER_EPOCHS}"
@@ -35,6 +35,7 @@ class LeaderEpochCache:
         """The newest epoch that the file has; whoever appends under another one notes it first."""
         self.proven = False
         """Whether the epochs have been held against the batches."""
+        self.writes = self._synced = 0
         for epoch, start in read_epochs(self._path):
             self._insert(epoch, start)
         self.written = self.latest
@@ -43,6 +44,15 @@ class LeaderEpochCache:
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset) pairs, oldest first."""
         return list(self._entries)
+
+    @property
+    def unsynced(self) -> str | None:
+        """The file, where what it has may not be on the disk; the next flush of the log brings it there."""
+        return self._path if self._synced < self.writes else None
+
+    def synced(self, writes: int) -> None:
+        """Hear that the file is on the disk as it was after so many writes."""
+        self._synced = max(self._synced, writes)
 
     def move(self, directory: str) -> None:
         self._path = f"{directory}/{LEADER_EPOCHS}"
@@ -140,7 +150,11 @@ class LeaderEpochCache:
     def _write(self, *, sync: bool = True) -> None:
         # The first epoch of an empty log says nothing that is not known anyway, and thousands of logs may be created at
         # once.
-        write_epochs(self._path, self._entries, sync=sync and self._entries[-1:] not in ([], [(self.latest, 0)]))
+        is_worth_it = self._entries[-1:] not in ([], [(self.latest, 0)])
+        write_epochs(self._path, self._entries, sync=sync and is_worth_it)
+        self.writes += 1
+        if (sync and is_worth_it) or not self._entries:
+            self._synced = self.writes
         self.written = self.latest
 
 

@@ -86,7 +86,7 @@ class LogState:
         the others in it. `files` bounds how many segments have files open, of this log and of others; without it the
         log has a bound of its own. A log that has just been opened holds no file.
         `later` is given work that an append must not wait for, to be done in pieces. `on_holes` hears of the first hole
-        that a leader's log leaves in one that was not thought to have any, before it is there: a start must know.
+        that a leader's log leaves in one that was not thought to have any, before it is there, and may raise OSError.
         """
         self.topic = topic
         self.partition = partition
@@ -176,11 +176,15 @@ class LogState:
         Without `snapshots` those of the producers are left to the next one: there may be megabytes of them.
         """
         unsynced = self._snapshots.to_sync() if snapshots else {}
-        if self.recovery_point >= self.log_end_offset and not self.segments.directory_changed and not unsynced:
+        epochs = self.leader_epochs.unsynced
+        is_safe = self.recovery_point >= self.log_end_offset and not self.segments.directory_changed
+        if is_safe and not unsynced and epochs is None:
             return None
-        paths = chain(self.segments.sealed_paths_from(self.recovery_point), unsynced.values())
+        first = [] if epochs is None else [epochs]
+        paths = chain(first, self.segments.sealed_paths_from(self.recovery_point), unsynced.values())
         active, end = self.segments.active.handle, self.log_end_offset
-        return FlushTask(active, paths, self.segments.take_directory(), end, list(unsynced), self.truncations)
+        writes = self.leader_epochs.writes
+        return FlushTask(active, paths, self.segments.take_directory(), end, list(unsynced), self.truncations, writes)
 
     @property
     def wants_flush(self) -> bool:
@@ -196,6 +200,7 @@ class LogState:
             self.refuse_appends(f"flush failed: {task.error}")
             self.report_failure(task.error)
         elif task.truncations == self.truncations:
+            self.leader_epochs.synced(task.epoch_writes)
             self.set_recovery_point(max(self.recovery_point, task.end_offset))
             if outlived := self._snapshots.synced(task.snapshots):
                 self.segments.doomed.add_garbage(outlived)

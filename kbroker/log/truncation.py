@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.divided import Divided, whole
+from kbroker.log.append_info import AppendError
 from kbroker.log.log_state import LogState
 from kbroker.log.producers.producer_rebuild import rebuild_in_pieces
 from kbroker.log.producers.producer_state import ProducerState
 from kbroker.log.segment.segment import Segment
+from kbroker.protocol.errors import ErrorCode
 
 AT_ONCE: Final = 8
 """Segments deleted in one go: each takes five renames, so that this is about a millisecond."""
@@ -25,7 +27,7 @@ class TruncatedLog(LogState):
     __slots__ = ()
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
-        """Remove everything from `offset` on; batches are removed whole."""
+        """Remove everything from `offset` on; batches are removed whole. Raises OSError, or AppendError after one."""
         self._cut(offset, now_ms)
         self.finish_truncation()
 
@@ -55,6 +57,7 @@ class TruncatedLog(LogState):
             whole(self._rebuilding)
 
     def _cut(self, offset: int, now_ms: int) -> None:
+        self._require_whole()
         if offset >= self.log_end_offset:
             # A leader that wrote nothing has left its epoch here, of which its successor's log knows nothing.
             self.leader_epochs.truncate_from_end(self.log_end_offset, sync=False)
@@ -69,11 +72,10 @@ class TruncatedLog(LogState):
             while segments.bases[-1] >= offset:
                 self._remove(segments[-1], now_ms)
             segments.active.truncate_to(offset)
-            end = segments.active.become_active()
+            self._set_end(segments.active.become_active())
         except OSError as error:
             self._cut_half_way(error)
             raise
-        self._set_end(end)
 
     def _cut_half_way(self, error: OSError) -> None:
         # What is still there is not known to this process; to append behind what is gone would leave a hole.
@@ -98,18 +100,23 @@ class TruncatedLog(LogState):
             yield
         self.truncate_fully(offset, now_ms)
 
+    def _require_whole(self) -> None:
+        if self._trouble.refusal is not None:
+            raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
+
     def _cut_fully(self, offset: int, now_ms: int) -> None:
+        self._require_whole()
         self.truncations += 1
         try:
             for segment in list(self.segments):
                 self._remove(segment, now_ms)
             self.segments.add(offset, self.config, now_ms)
+            self.log_start_offset = offset
+            self._set_end(offset)
+            self.leader_epochs.clear()
         except OSError as error:
             self._cut_half_way(error)
             raise
-        self.log_start_offset = offset
-        self.leader_epochs.clear()
-        self._set_end(offset)
 
     def _set_end(self, offset: int) -> None:
         self.producers.taking = None

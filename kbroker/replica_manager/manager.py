@@ -18,7 +18,7 @@ from uuid import UUID
 from kbroker.clock import Clock
 from kbroker.cluster_state import NO_LEADER, TopicState
 from kbroker.divided import Divided, in_slices
-from kbroker.log.directories.partition_dirs import NewPartition
+from kbroker.log.directories.partition_dirs import MadeAhead, NewPartition
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.leader_and_isr import (
@@ -174,28 +174,41 @@ class ReplicaManager:
             for state in topic.partition_states
         )
 
-    async def make_ahead(self, request: LeaderAndIsrRequest) -> None:
-        """Have the files of a LeaderAndIsr's new partitions made by threads.
+    async def make_ahead(self, request: LeaderAndIsrRequest) -> list[MadeAhead]:
+        """Have the files of a LeaderAndIsr's new partitions made by threads, for `become_leader_or_follower`.
 
         Whoever makes a file may wait for the file system's journal, a tenth of a second and more beside busy disks.
         """
-        if request.controller_epoch >= self.controller_epoch:
-            new = await in_slices(self._to_make(request))
-            for each in self._replicas.logs.make_ahead(new):
-                await asyncio.wrap_future(each)
+        made: list[MadeAhead] = []
+        if not self._outdated(request):
+            for each in self._replicas.logs.make_ahead(await in_slices(self._to_make(request))):
+                found: list[MadeAhead] = await asyncio.wrap_future(each)
+                made += found
+        return made
 
     def _to_make(self, request: LeaderAndIsrRequest) -> Divided[list[NewPartition]]:
         found: list[NewPartition] = []
-        logs, get = self._replicas.logs, self._replicas.get
+        logs, get, is_offline = self._replicas.logs, self._replicas.get, self._replicas.is_offline
         for topic in request.topic_states:
             topic_id = UUID(bytes=topic.topic_id) if topic.topic_id != ZERO_UUID else None
             for state in topic.partition_states:
                 key = topic.topic_name, state.partition_index
-                may_be_made = state.is_new or not logs.some_offline
+                may_be_made = not is_offline(key) and (state.is_new or not logs.some_offline)
                 if self.node_id in state.replicas and get(key) is None and may_be_made and key not in logs:
                     found.append(NewPartition(key, topic_id))
                 yield
         return found
+
+    def with_files(
+        self, request: LeaderAndIsrRequest, made: list[MadeAhead]
+    ) -> Divided[LeaderAndIsrResponse | Awaitable[LeaderAndIsrResponse]]:
+        """Do as `become_leader_or_follower`, with the files that were made for it."""
+        logs = self._replicas.logs
+        logs.offer(made)
+        try:
+            return (yield from self.become_leader_or_follower(request))
+        finally:
+            logs.withdraw(made)
 
     def become_leader_or_follower(
         self, request: LeaderAndIsrRequest

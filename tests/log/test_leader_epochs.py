@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from kbroker.log import flush_task
 from kbroker.log.append_info import AppendError
 from kbroker.log.checkpoints import LEADER_EPOCHS
 from kbroker.log.leader_epochs import LeaderEpochCache
@@ -139,3 +141,22 @@ def test_a_proof_that_could_not_be_read_is_tried_again(tmp_path: Path, monkeypat
 def test_a_broken_checkpoint_counts_as_absent(tmp_path: Path) -> None:
     (tmp_path / LEADER_EPOCHS).write_text("0\n1\nx y\n")
     assert LeaderEpochCache(str(tmp_path)).entries == []
+
+
+def test_a_flush_brings_the_epochs_to_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(flush_task, "sync_file", synced.append)
+    log = open_log(tmp_path / "log")
+    for epoch in (1, 1, 4):
+        log.append_as_leader(batch(), epoch, NOW)
+    for _ in range(2):
+        log.flush(NOW)
+    assert [os.path.basename(each) for each in synced] == [LEADER_EPOCHS]
+    log.append_as_leader(batch(), 5, NOW)
+    task = log.begin_flush()
+    assert task is not None
+    task.run()
+    log.append_as_leader(batch(), 6, NOW)
+    log.end_flush(task, NOW)
+    log.flush(NOW)
+    assert len(synced) == 3

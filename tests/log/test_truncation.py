@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.log import leader_epochs
 from kbroker.log.append_info import AppendError
 from kbroker.log.checkpoints import LEADER_EPOCHS
 from kbroker.log.log_config import LogConfig
@@ -204,6 +205,29 @@ def test_nothing_is_appended_behind_what_a_cut_that_failed_half_way_has_removed(
     again = open_log(tmp_path / "log", clean=False)
     offsets = offsets_of(read_all(again))
     assert offsets == list(range(again.log_start_offset, again.log_end_offset))
+
+
+@pytest.mark.parametrize("fully", [False, True])
+def test_a_cut_whose_epochs_could_not_be_written_is_half_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fully: bool
+) -> None:
+    """The producers are as they were before, and would answer for what is gone."""
+    log = open_log(tmp_path / "log", config=LogConfig(segment_bytes=500))
+    produced(log, 20)
+    log.append_as_leader(batch(), 3, NOW)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(leader_epochs, "write_epochs", full)
+    cut = partial(log.truncate_fully, 1000, NOW) if fully else partial(log.truncate_to, 11, NOW)
+    with pytest.raises(OSError, match="Too many"):
+        cut()
+    monkeypatch.undo()
+    for again in (cut, partial(log.append_as_follower, at_its_offset(1000), NOW)):
+        with pytest.raises(AppendError, match="truncation"):
+            again()
+    assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
 
 
 def test_a_cut_for_which_no_descriptor_is_left_changes_nothing_and_is_made_later(tmp_path: Path) -> None:

@@ -116,6 +116,11 @@ class Cleaner:
         self._cleaned_to[key] = cleaned_to
         self.save()
 
+    def note_holes(self, key: Key) -> None:
+        """Have the next start know that a log may have holes, before it has one; raises OSError."""
+        self._cleaned_to.setdefault(key, 0)
+        self._file.put(self._file.begin(), self._lines())
+
     def is_busy(self, log: PartitionLog) -> bool:
         """Whether a log's segments are being cleaned, so that retention has to wait for its turn."""
         return any(job.log is log for job in self._running)

@@ -37,6 +37,7 @@ from kbroker.log.directories.partition_dirs import (
     FUTURE_SUFFIX,
     STRAY_SUFFIX,
     Key,
+    MadeAhead,
     entries_of,
     holds_other,
     new_name,
@@ -219,7 +220,7 @@ class LogDirectory:
                 on_disk_error=self.report,
                 files=self.files,
                 later=self.do_later,
-                on_holes=partial(self.cleaner.note, key, 0),
+                on_holes=partial(self.cleaner.note_holes, key),
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             return log
@@ -318,6 +319,18 @@ class LogDirectory:
 
     # -- partitions -------------------------------------------------------------------------------------------
 
+    def takes(self, made: MadeAhead) -> bool:
+        """Give what was made ahead the name of its partition, if it lies here and nothing has that name."""
+        key = made.new.key
+        if made.directory != self.directory or key in self.logs:
+            return False
+        try:
+            self._departures.finish(key)
+            os.rename(made.path, f"{self.directory}/{key[0]}-{key[1]}")
+        except OSError:
+            return False
+        return True
+
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
@@ -346,7 +359,7 @@ class LogDirectory:
                 on_disk_error=self.report,
                 files=self.files,
                 later=self.do_later,
-                on_holes=partial(self.cleaner.note, (topic, partition), 0),
+                on_holes=partial(self.cleaner.note_holes, (topic, partition)),
             )
             self.logs[topic, partition] = log
         elif log.topic_id is None and topic_id is not None:

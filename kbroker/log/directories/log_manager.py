@@ -9,9 +9,11 @@ A directory that cannot be opened, or that fails later, goes offline with its pa
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +24,7 @@ from kbroker.divided import Divided
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import Belongs, LogDirectory
 from kbroker.log.directories.moves import Move, SourceError
-from kbroker.log.directories.partition_dirs import Key, NewPartition, make_ahead
+from kbroker.log.directories.partition_dirs import Key, MadeAhead, NewPartition, make_ahead
 from kbroker.log.directories.recovery_progress import run_all
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
@@ -71,6 +73,8 @@ class LogManager:
         self._wished: dict[Key, str] = {}
         self._movers = ThreadPoolExecutor(1, thread_name_prefix="kbroker-move")
         self._makers = ThreadPoolExecutor(_MAKERS, thread_name_prefix="kbroker-make")
+        self._stopped = threading.Event()
+        self._made: dict[Key, MadeAhead] = {}
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -194,6 +198,7 @@ class LogManager:
             move.stop()
         self.moves.clear()
         self._movers.shutdown()
+        self._stopped.set()
         self._makers.shutdown(cancel_futures=True)
         for manager in self.managers:
             manager.close(clean=clean and not manager.failure, now_ms=now_ms)
@@ -212,6 +217,9 @@ class LogManager:
         """Return a partition's log, created in the emptiest directory where there is none; raises OSError."""
         key = topic, partition
         manager = self.home(key) or self._place(key)
+        made = self._made.pop(key, None)
+        if made is not None and not (made.new.topic_id == topic_id and manager.takes(made)):
+            self._discard(made)
         try:
             log = manager.get_or_create(topic, partition, topic_id, config, now_ms)
         except OSError as error:
@@ -220,10 +228,10 @@ class LogManager:
         self._wished.pop(key, None)
         return log
 
-    def make_ahead(self, new: Sequence[NewPartition]) -> list[Future[None]]:
-        """Have the files of partitions that are not here made by threads, so that `get_or_create` need not.
+    def make_ahead(self, new: Sequence[NewPartition]) -> list[Future[list[MadeAhead]]]:
+        """Have the files of partitions that are not here made by threads, for `offer`.
 
-        What cannot be made is left to that, which tells of it. Each is made where it will be looked for.
+        What cannot be made is left to `get_or_create`, which tells of it.
         """
         if not self.online:
             return []
@@ -236,7 +244,27 @@ class LogManager:
                 left[directory] = left.get(directory, 0) + 1
                 self._wish(key, directory)
             jobs[number % _MAKERS].append((directory, each))
-        return [self._makers.submit(_make_all, job) for job in jobs if job]
+        return [self._makers.submit(_make_all, job, self._stopped) for job in jobs if job]
+
+    def offer(self, made: Sequence[MadeAhead]) -> None:
+        """Let `get_or_create` take what was made, until `withdraw`."""
+        for each in made:
+            before = self._made.get(each.new.key)
+            self._made[each.new.key] = each
+            if before is not None:
+                self._discard(before)
+
+    def withdraw(self, made: Sequence[MadeAhead]) -> None:
+        """Have removed what nobody has taken."""
+        for each in made:
+            if self._made.get(each.new.key) is each:
+                del self._made[each.new.key]
+                self._discard(each)
+
+    def _discard(self, made: MadeAhead) -> None:
+        for manager in self.online:
+            if manager.directory == made.directory:
+                manager.discard(made.path, 0)
 
     def _open_to_new(self) -> list[LogDirectory]:
         # Where all are cordoned a partition that had been placed before still needs a home (as in Kafka).
@@ -435,13 +463,18 @@ def _extent(log: PartitionLog) -> tuple[int, int]:
     return log.log_end_offset, log.log_start_offset
 
 
-def _make_all(job: Sequence[tuple[str, NewPartition]]) -> None:
+def _make_all(job: Sequence[tuple[str, NewPartition]], stopped: threading.Event) -> list[MadeAhead]:
     """Run by a thread."""
+    found: list[MadeAhead] = []
     for directory, new in job:
-        try:
-            make_ahead(directory, new)
-        except OSError:
-            return  # whoever creates the log meets it, too
+        if stopped.is_set():
+            break
+        # Whoever creates the log meets it, too.
+        with contextlib.suppress(OSError, ValueError):
+            made = make_ahead(directory, new)
+            if made is not None:
+                found.append(made)
+    return found
 
 
 def _attempt(manager: LogDirectory, trouble: str, work: Callable[[], object]) -> None:

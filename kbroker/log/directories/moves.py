@@ -149,7 +149,7 @@ class Move:
             on_disk_error=self.target.report,
             files=self.target.files,
             later=self.target.do_later,
-            on_holes=partial(self.target.cleaner.note, (log.topic, log.partition), 0),
+            on_holes=partial(self.target.cleaner.note_holes, (log.topic, log.partition)),
         )
         if (moved.log_start_offset, moved.log_end_offset) != (log.log_start_offset, log.log_end_offset):
             raise OSError(f"the copy ends at {moved.log_end_offset}, the log at {log.log_end_offset}")

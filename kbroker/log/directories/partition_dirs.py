@@ -80,23 +80,30 @@ class NewPartition(NamedTuple):
     topic_id: uuid.UUID | None
 
 
-def make_ahead(directory: str, new: NewPartition) -> None:
-    """Make the directory of a new partition with the files of an empty log, unless there is one; raises OSError.
+class MadeAhead(NamedTuple):
+    """The files of an empty log at `path`, which has a deleted one's name until somebody takes it."""
 
-    For any thread: the directory has a deleted one's name until it is whole, and what is there is never touched.
+    new: NewPartition
+    directory: str
+    path: str
+
+
+def make_ahead(directory: str, new: NewPartition) -> MadeAhead | None:
+    """Make a directory with the files of an empty log, to be renamed; None where there is one. For any thread.
+
+    Raises OSError, and ValueError for what is no name; then nothing is left.
     """
     topic, partition = new.key
-    path = f"{directory}/{topic}-{partition}"
-    if os.path.exists(path):
-        return
-    made = f"{directory}/{new_name(topic, partition, DELETE_SUFFIX)}"
+    if os.path.exists(f"{directory}/{topic}-{partition}"):
+        return None
+    path = f"{directory}/{new_name(topic, partition, DELETE_SUFFIX)}"
     try:
-        os.mkdir(made)
+        os.mkdir(path)
         for suffix in SEGMENT_SUFFIXES:
-            os.close(open_descriptor(offset_name(made, 0, suffix), os.O_WRONLY | os.O_CREAT))
+            os.close(open_descriptor(offset_name(path, 0, suffix), os.O_WRONLY | os.O_CREAT))
         if new.topic_id is not None:
-            checkpoints.write_topic_id(made, new.topic_id)
-        os.rename(made, path)
+            checkpoints.write_topic_id(path, new.topic_id)
     except OSError:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
         raise
+    return MadeAhead(new, directory, path)

@@ -16,6 +16,7 @@ import pytest
 
 from kbroker.divided import Divided
 from kbroker.log import checkpoints
+from kbroker.log.append_info import AppendError
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError, is_locked
 from kbroker.log.directories.log_directory import LogDirectory
@@ -435,3 +436,23 @@ def test_holes_that_a_leaders_log_has_are_no_damage_at_the_next_start(tmp_path: 
     assert log.may_have_holes
     crash(again)
     assert loaded(tmp_path / "data").logs["t", 0].log_end_offset == 5
+
+
+def test_no_hole_is_taken_that_the_next_start_would_not_know_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = loaded(tmp_path / "data")
+    log = logs.get_or_create("t", 0, TOPIC_ID, CONFIG)
+    copied = bytearray(batch())
+    copied[:8] = (2).to_bytes(8, "big")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.CheckpointFile, "put", full)
+    with pytest.raises(AppendError, match="space"):
+        log.append_as_follower(memoryview(copied), NOW)
+    assert (log.log_end_offset, log.may_have_holes) == (0, False)
+    monkeypatch.undo()
+    log.append_as_follower(memoryview(copied), NOW)
+    assert (log.log_end_offset, log.may_have_holes) == (3, True)

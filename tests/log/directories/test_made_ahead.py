@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.directories import partition_dirs
+from kbroker.log.directories import log_manager, partition_dirs
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.partition_dirs import NewPartition
@@ -32,7 +32,7 @@ def dirs_of(tmp_path: Path, count: int = 1) -> LogManager:
 
 def ahead(dirs: LogManager, *indexes: int) -> None:
     for each in dirs.make_ahead([NewPartition(("t", index), TOPIC_ID) for index in indexes]):
-        each.result(60)
+        dirs.offer(each.result(60))
 
 
 def files_of(path: Path) -> dict[str, bytes]:
@@ -50,7 +50,8 @@ def test_what_was_made_ahead_is_what_a_log_makes_itself(tmp_path: Path, monkeypa
     ahead(dirs, *range(1, 40))
     assert makers
     assert all(name.startswith("kbroker-make") for name in makers)
-    assert files_of(tmp_path / "0" / "t-1") == files_of(tmp_path / "0" / "t-0")
+    (path,) = tmp_path.glob("0/t-1.*-delete")
+    assert files_of(path) == files_of(tmp_path / "0" / "t-0")
     opened = os.open
 
     def makes_none(path: str, flags: int, *rest: int) -> int:
@@ -103,21 +104,61 @@ def test_what_cannot_be_made_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     dirs.close()
 
 
-def test_what_a_crash_left_half_made_is_gone_with_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def gone(dirs: LogManager, tmp_path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while list(tmp_path.glob("*/t-*")):  # a thread removes it
+        assert time.monotonic() < deadline
+        dirs.tick(NOW + 3_600_000)
+
+
+def test_what_nobody_takes_is_never_seen_and_goes(tmp_path: Path) -> None:
+    """A LeaderAndIsr is refused after its files were made: the topic may be gone, or begun anew under another id."""
     dirs = dirs_of(tmp_path)
-    monkeypatch.setattr(os, "rename", lambda *_: None)  # as if the process had ended before
+    (job,) = dirs.make_ahead([NewPartition(("t", 1), TOPIC_ID)])
+    made = job.result(60)
+    dirs.offer(made)
+    dirs.withdraw(made)
+    assert not (tmp_path / "0" / "t-1").exists()
+    gone(dirs, tmp_path)
+    dirs.close()
+
+
+def test_what_was_made_for_another_topic_of_the_name_is_not_taken(tmp_path: Path) -> None:
+    dirs = dirs_of(tmp_path)
     ahead(dirs, 1)
-    monkeypatch.undo()
+    other = uuid.UUID(int=8)
+    assert dirs.get_or_create("t", 1, other, LogConfig(), NOW).topic_id == other
+    ahead(dirs, 1)  # there is one now
+    assert len(list(tmp_path.glob("0/t-1"))) == 1
+    dirs.close()
+
+
+def test_a_stop_waits_for_one_partition_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dirs = dirs_of(tmp_path)
+    count, going, on = 0, threading.Event(), threading.Event()
+
+    def slow(_directory: str, _new: NewPartition) -> None:
+        nonlocal count
+        count += 1
+        going.set()
+        assert on.wait(60)
+
+    monkeypatch.setattr(log_manager, "make_ahead", slow)
+    dirs.make_ahead([NewPartition(("t", index), TOPIC_ID) for index in range(400)])
+    assert going.wait(60)
+    threading.Timer(0.1, on.set).start()
+    dirs.close()
+    assert count <= 8
+
+
+def test_what_a_crash_left_half_made_is_gone_with_the_next_start(tmp_path: Path) -> None:
+    dirs = dirs_of(tmp_path)
+    ahead(dirs, 1)
     left = [each.name for each in tmp_path.glob("0/t-*")]
     assert len(left) == 1
     assert left[0].endswith("-delete")
     dirs.close()
     dirs = dirs_of(tmp_path)
     assert ("t", 1) not in dirs
-    deadline = time.monotonic() + 60
-    while list(tmp_path.glob("0/t-*")):  # a thread removes it
-        assert time.monotonic() < deadline
-        dirs.tick(NOW + 3_600_000)
+    gone(dirs, tmp_path)
     dirs.close()
