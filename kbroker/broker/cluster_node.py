@@ -79,6 +79,7 @@ class ClusterNode(Node):
         peers = TcpPeers()
         self.peers = peers
         self._killed = False
+        self._hurried = asyncio.Event()
         self._failures = 0
         self._saying: asyncio.Task[None] | None = None
         self.tree = tree
@@ -278,12 +279,16 @@ class ClusterNode(Node):
         self.logs.close(clean=False)  # the second close, which would be a clean one, finds nothing to do
         await self.stop()
 
+    def hasten(self) -> None:
+        self._hurried.set()
+
     async def _leave(self) -> None:
         if self._killed:
             return
         if self._saying is not None:
             self._saying.cancel()
-        await shut_down_controlled(self.config, self.peers, self._broker_epoch, self.controller_endpoint)
+        endpoint = self.controller_endpoint
+        await shut_down_controlled(self.config, self.peers, self._broker_epoch, endpoint, self._hurried)
         self.replica_manager.stop_fetching()  # not sooner: leaders count on this replica until it is let out
 
     # --- what the parts ask

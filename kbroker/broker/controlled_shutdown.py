@@ -24,8 +24,28 @@ async def shut_down_controlled(
     peers: Peers,
     broker_epoch: Callable[[], int],
     controller_endpoint: Callable[[], tuple[str, int] | None],
+    hurried: asyncio.Event,
 ) -> None:
-    """Ask until nothing is led here any more, or until controlled.shutdown.max.retries are over."""
+    """Ask until nothing is led here any more, controlled.shutdown.max.retries are over, or somebody is in a hurry."""
+    asking = asyncio.ensure_future(_ask_until_done(config, peers, broker_epoch, controller_endpoint))
+    waiting = asyncio.ensure_future(hurried.wait())
+    try:
+        await asyncio.wait((asking, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            asking.result()
+        else:
+            log.warning("controlled shutdown: given up, as there was a second signal")
+    finally:
+        asking.cancel()
+        waiting.cancel()
+
+
+async def _ask_until_done(
+    config: BrokerConfig,
+    peers: Peers,
+    broker_epoch: Callable[[], int],
+    controller_endpoint: Callable[[], tuple[str, int] | None],
+) -> None:
     if not config.get_bool("controlled.shutdown.enable") or broker_epoch() < 0:
         return
     tries = max(config.get_int("controlled.shutdown.max.retries"), 1)

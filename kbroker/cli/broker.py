@@ -91,6 +91,8 @@ def drain(broker_id: int, dry_run: bool, connection: Connection) -> None:
     with connection.admin() as admin:
         partitions = partitions_of(admin)
         racks = {each["id"]: each["rack"] for each in _brokers(admin, partitions)}
+        if broker_id not in racks and not any(broker_id in each["replica_nodes"] for each in partitions.values()):
+            raise click.ClickException(f"no broker with id {broker_id} lives, and none has a replica of anything")
         targets, stuck = plan(broker_id, {key: each["replica_nodes"] for key, each in partitions.items()}, racks)
         if stuck:
             topic, index = stuck[0]

@@ -210,11 +210,18 @@ def _assign(
         assigned += [TopicPartition(topic, partition) for partition in wanted or sorted(known)]
     consumer.assign(assigned)
     printing.assigned = True
-    first = patiently(lambda: consumer.beginning_offsets(assigned))
-    end = patiently(lambda: consumer.end_offsets(assigned))
+    try:
+        first = patiently(lambda: consumer.beginning_offsets(assigned))
+        end = patiently(lambda: consumer.end_offsets(assigned))
+    except KeyError as error:  # kafka-python's way to say so
+        raise click.ClickException(f"{_named(error.args[0])} has no leader") from None
     printing.ends = dict(end)
     for each, offset in _start_offsets(consumer, start, first, end).items():
         consumer.seek(each, offset)
+
+
+def _named(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"
 
 
 def _known_partitions(consumer: Any, topic: str) -> set[int]:

@@ -168,8 +168,15 @@ def _raise_file_limit() -> None:
 async def _serve(starting: Coroutine[Any, Any, Node], ready_file: str | None, started: Callable[[Node], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    node: Node | None = None
+
+    def told() -> None:
+        if stop.is_set() and node is not None:
+            node.hasten()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, told)
     node = await _unless_stopped(starting, stop)
     if node is None:
         return
@@ -186,6 +193,7 @@ async def _serve(starting: Coroutine[Any, Any, Node], ready_file: str | None, st
         if ready_file is not None:
             with contextlib.suppress(OSError):
                 os.unlink(ready_file)
+        logging.getLogger("kbroker").info("[KafkaServer id=%d] shutting down", node.config.node_id)
         await node.stop()
 
 

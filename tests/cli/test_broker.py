@@ -74,6 +74,10 @@ def test_brokers_that_do_not_live_take_nothing(kbroker: CommandLine) -> None:
     assert "does not exist" in kbroker.fails("topic", "reassign", "nothing", "--to", "1,2")
 
 
+def test_a_broker_that_nobody_has_heard_of_is_not_drained(kbroker: CommandLine) -> None:
+    assert "no broker with id 77 lives" in kbroker.fails("broker", "drain", "77")
+
+
 def test_a_broker_is_drained(kbroker: CommandLine) -> None:
     kbroker.ok("topic", "create", "drained", "-p", "4", "-r", "2")
     before = described(kbroker, "drained")
