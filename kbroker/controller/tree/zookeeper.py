@@ -63,7 +63,8 @@ _REASONS = {
     exceptions.NotEmptyError: Reason.NOT_EMPTY,
     exceptions.NoChildrenForEphemeralsError: Reason.NO_CHILDREN_FOR_EPHEMERALS,
 }
-_DENIALS = (exceptions.NoAuthError, exceptions.AuthFailedError, exceptions.SessionClosedRequireSaslError)
+_NOT_LET_IN = (exceptions.AuthFailedError, exceptions.SessionClosedRequireSaslError)
+"""What becomes of a session, not an answer about a path: whatever was asked meanwhile is answered so."""
 _NOT_AT_FAULT = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 """What a refused batch says of the changes before the one at fault, and of those behind it."""
 
@@ -128,6 +129,8 @@ class ZooKeeperTree:
             await tree.close()
             if isinstance(error, (Denied, Unreachable)):
                 raise
+            if isinstance(error, _NOT_LET_IN):
+                raise tree._refusal() from None
             if isinstance(error, exceptions.KazooException):
                 raise _meaning(error, "its chroot", 0) from None
             if isinstance(error, KazooTimeoutError):
@@ -147,7 +150,7 @@ class ZooKeeperTree:
         self._session_id = client.client_id[0] if client.client_id else 0
         try:
             client.exists("/")
-        except (exceptions.AuthFailedError, exceptions.SessionClosedRequireSaslError):
+        except _NOT_LET_IN:
             raise self._refusal() from None
         except exceptions.NoAuthError:
             pass  # of the root, which need not be the cluster's
@@ -362,10 +365,12 @@ def _meaning(error: BaseException, path: str, index: int) -> Exception:
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return Refused(index, path, reason)
-    if isinstance(error, _DENIALS):
+    if isinstance(error, exceptions.NoAuthError):
         return Denied(f"ZooKeeper does not let this broker use {path}")
     if isinstance(error, exceptions.InvalidACLError):
         return Denied(f"ZooKeeper knows this broker by no name, so {path} can't be its own (zookeeper.set.acl)")
+    if isinstance(error, _NOT_LET_IN):
+        return Unreachable("ZooKeeper does not take the credentials of this broker")
     if isinstance(error, (exceptions.SessionExpiredError, exceptions.SessionMovedError)):
         return SessionExpired("the session on ZooKeeper is gone")
     return Unreachable(f"ZooKeeper: {type(error).__name__} {error}".rstrip())

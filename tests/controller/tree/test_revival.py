@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, SessionClosedRequireSaslError
 from kazoo.protocol.states import KeeperState
 
 from kbroker.controller.tree import zookeeper
 from kbroker.controller.tree.security import Security
 from kbroker.controller.tree.threads import Threads
+from kbroker.controller.tree.znode import Denied, Unreachable
 from kbroker.controller.tree.zookeeper import ZooKeeperTree
 
 from .test_tree import run, until
@@ -137,6 +139,13 @@ def test_a_client_that_begins_while_its_tree_is_closed_is_ended() -> None:
         assert len(made.clients) == 2
 
     run(scenario())
+
+
+@pytest.mark.parametrize("refusal", [AuthFailedError, SessionClosedRequireSaslError])
+def test_what_is_asked_while_credentials_are_refused_is_not_forbidden(refusal: type[KazooException]) -> None:
+    """It may be let in a second later: who hears that something is forbidden gives it up."""
+    assert isinstance(zookeeper._meaning(refusal(), "/brokers/ids", 0), Unreachable)
+    assert isinstance(zookeeper._meaning(NoAuthError(), "/brokers/ids", 0), Denied)
 
 
 def test_threads_that_were_begun_end_where_another_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
