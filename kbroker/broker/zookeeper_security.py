@@ -35,6 +35,11 @@ def zookeeper_security(config: BrokerConfig) -> Security:
     tls = _tls(config) if config.get_bool(_ENABLE) else None
     if tls is None:
         _say_what_has_no_effect(config)
+        if digest is not None:
+            log.warning(
+                "zookeeper.digest.credentials: user and password go to ZooKeeper in clear text, as %s is not true",
+                _ENABLE,
+            )
     if not config.get_bool("zookeeper.set.acl"):
         return Security(tls, user, digest)
     has_certificate = tls is not None and config.get_optional_str(f"{_PREFIX}.keystore.location")
@@ -80,9 +85,12 @@ def _user(config: BrokerConfig) -> tuple[str, str] | None:
     except (JaasError, UnicodeDecodeError) as error:
         raise ConfigError(f"{_LOGIN}: {path} is no login configuration: {error}") from None
     modules = sections.get(section)
+    logs_in = config.get_bool("zookeeper.sasl.client")
     if modules is None:
+        if logs_in:
+            log.warning("%s: %s has no section %s: this broker does not log in to ZooKeeper", _LOGIN, path, section)
         return None
-    if not config.get_bool("zookeeper.sasl.client"):
+    if not logs_in:
         raise ConfigError(f"{path} has a section {section}, but zookeeper.sasl.client is false")
     module = modules[0]
     if module.name != _DIGEST_MODULE or len(modules) > 1:

@@ -70,9 +70,15 @@ def test_a_broker_that_is_alone_says_that_it_does_not_log_in(jaas: Path) -> None
     ]
 
 
-def test_a_jaas_file_without_the_section_says_nothing(jaas: Path) -> None:
+def test_a_jaas_file_without_the_section_is_told_of(jaas: Path, caplog: pytest.LogCaptureFixture) -> None:
     login = {"java.security.auth.login.config": str(jaas)}
-    assert zookeeper_security(config({**login, "zookeeper.sasl.clientconfig": "Other"})).user is None
+    other = {**login, "zookeeper.sasl.clientconfig": "Other"}
+    assert zookeeper_security(config({**other, "zookeeper.sasl.client": "false"})).user is None
+    assert not caplog.records
+    assert zookeeper_security(config(other)).user is None
+    assert [each.getMessage() for each in caplog.records] == [
+        f"java.security.auth.login.config: {jaas} has no section Other: this broker does not log in to ZooKeeper"
+    ]
     assert "zookeeper.sasl.client is false" in refused({**login, "zookeeper.sasl.client": "false"})
 
 
@@ -188,3 +194,17 @@ def test_keys_of_tls_without_tls_are_told_of(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING):
         assert zookeeper_security(config({"zookeeper.ssl.keystore.location": "/x/key.jks"})).tls is None
     assert "zookeeper.ssl.keystore.location: without effect" in caplog.text
+
+
+def test_credentials_in_clear_text_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    credentials = {"zookeeper.digest.credentials": "kafka:secret"}
+    assert zookeeper_security(config({**credentials, **TLS})).digest is not None
+    assert not caplog.records
+    assert zookeeper_security(config(credentials)).digest is not None
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        (
+            "WARNING",
+            "zookeeper.digest.credentials: user and password go to ZooKeeper in clear text, as "
+            "zookeeper.ssl.client.enable is not true",
+        )
+    ]

@@ -16,7 +16,7 @@ from kbroker.controller.cluster.pacing import all_of, paced
 from kbroker.controller.cluster.partitions import bring_online, mark_leaderless, take_out
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.features import unsupported
-from kbroker.controller.tree.znode import Changed
+from kbroker.controller.tree.znode import Znode
 from kbroker.controller.znodes import BROKER_IDS, Registration, Unreadable, read
 
 log = logging.getLogger(__name__)
@@ -27,22 +27,32 @@ async def read_brokers(term: Term) -> dict[int, LiveBroker]:
     names = await term.tree.children(BROKER_IDS, lambda: term.put("brokers", lambda: look(term)))
     numbers = [int(name) for name in names if name.isdecimal()]
     term.context.lacking.intersection_update(numbers)
-    found = await all_of(numbers, lambda number: _read(term, number))
+    found = await all_of(numbers, lambda number: _usable(term, number))
     return {number: broker for number, broker in zip(numbers, found, strict=True) if broker is not None}
 
 
-async def _read(term: Term, number: int) -> LiveBroker | None:
-    # Of one that is known already, the watch that was set then has not gone off.
-    watch = (
-        None if number in term.context.brokers else lambda: term.put(("broker", number), lambda: _again(term, number))
-    )
-    return await _usable(term, number, watch)
+async def _get(term: Term, number: int) -> Znode | None:
+    """Read a broker's znode, and watch it, once: one more with each look would be kept until it goes off."""
+    path, watched = f"{BROKER_IDS}/{number}", term.context.watched_brokers
+    if number in watched:
+        return await term.tree.get(path)
+
+    def changed() -> None:
+        watched.discard(number)
+        term.put(("broker", number), lambda: _again(term, number))
+
+    watched.add(number)
+    try:
+        return await term.tree.get(path, changed)
+    except BaseException:
+        watched.discard(number)
+        raise
 
 
-async def _usable(term: Term, number: int, watch: Changed | None = None) -> LiveBroker | None:
+async def _usable(term: Term, number: int) -> LiveBroker | None:
     """Return a registered broker; None where its registration cannot be read, or lacks what is finalized."""
     path = f"{BROKER_IDS}/{number}"
-    found = await term.tree.get(path, watch)
+    found = await _get(term, number)
     if found is None:
         return None
     try:
@@ -87,16 +97,12 @@ async def look(term: Term) -> None:
             del term.context.brokers[number]
         await _failed(term, again)
         for number in again:
-            await _watch(term, number)
+            await _get(term, number)
         await _started(term, again)
     if dead:
         for number in dead:
             del term.context.brokers[number]
         await _failed(term, dead)
-
-
-async def _watch(term: Term, number: int) -> None:
-    await term.tree.get(f"{BROKER_IDS}/{number}", lambda: term.put(("broker", number), lambda: _again(term, number)))
 
 
 def open_channel(term: Term, number: int) -> None:
@@ -163,7 +169,7 @@ async def _again(term: Term, number: int) -> None:
         await look(term)  # its znode may be one that can be read, now
         return
     path = f"{BROKER_IDS}/{number}"
-    found = await term.tree.get(path, lambda: term.put(("broker", number), lambda: _again(term, number)))
+    found = await _get(term, number)
     if found is None or found.stat.created != known.epoch:
         return  # it goes, or has come back: the watch on all of them tells
     try:

@@ -66,6 +66,8 @@ class Context:
         """What is finalized: whoever does not support it is not taken for live."""
         self.lacking: set[int] = set()
         """Those that are registered, and are not for that."""
+        self.watched_brokers: set[int] = set()
+        """Those whose znodes are watched, live or not."""
         self.brokers: dict[int, LiveBroker] = {}
         self.leaving: set[int] = set()
         """Brokers that have asked for their shutdown: registered still, but nobody's choice."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from kbroker.config.model import ConfigError
 from kbroker.controller.features import SUPPORTED_IN_CLUSTER, unsupported
-from kbroker.controller.tree.znode import MetadataTree, Session, Unreachable
+from kbroker.controller.tree.znode import Denied, MetadataTree, Session, Unreachable
 from kbroker.controller.znodes import FEATURE, Features, Unreadable, read
 
 log = logging.getLogger(__name__)
@@ -94,6 +94,9 @@ class FinalizedFeatures:
         except Unreachable:
             self._watched = False  # it is looked again when ZooKeeper is back
         except Unreadable as error:
+            log.error("%s; what was known of it stays", error)
+        except Denied as error:
+            self._watched = False
             log.error("%s; what was known of it stays", error)
         except ConfigError as error:
             self._fail(str(error))

@@ -79,6 +79,8 @@ class MemberMetadata(ClusterMetadata):
         self._looking: dict[asyncio.Task[None], None] = {}
         self._hindered: dict[str, str] = {}  # coordinators' topics, and why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
+        self._features_turn = asyncio.Lock()
+        """Of one change: those whose clients have given up must not pile up before a controller that is busy."""
         self._places = random.Random()
 
     # --- what is known
@@ -369,9 +371,14 @@ class MemberMetadata(ClusterMetadata):
         self, updates: Sequence[FeatureUpdate], validate_only: bool, deadline: float
     ) -> ApiError | None:
         """Have the controller change levels, and wait until this broker knows of them."""
-        if self._change_features is None:
-            raise ApiError(ErrorCode.NOT_CONTROLLER)
-        epoch = await self._change_features(updates, validate_only)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._features_turn.acquire()
+                changing = self._ask(self._have_changed(updates, validate_only))
+                changing.add_done_callback(lambda _done: self._features_turn.release())
+                epoch = await asyncio.shield(changing)
+        except TimeoutError:
+            return ApiError(ErrorCode.REQUEST_TIMED_OUT)
         if validate_only:
             return None
         known = asyncio.Event()
@@ -391,6 +398,11 @@ class MemberMetadata(ClusterMetadata):
             if look in self._listeners:
                 self.unsubscribe(look)
         return None
+
+    async def _have_changed(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> int:
+        if self._change_features is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        return await self._change_features(updates, validate_only)
 
     def close(self) -> None:
         """Ask for nothing more, and tell nobody."""

@@ -26,6 +26,15 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
         self._ended = ended
         self.trouble = ""
 
+    def start(self) -> None:
+        """Start the threads for watches and answers, both or none: kazoo would leave the first alone for ever."""
+        try:
+            super().start()
+        except BaseException:
+            self._running = True  # else `stop` does nothing
+            self.stop()
+            raise
+
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         """Run in a thread, and say when that is over."""
 

@@ -51,7 +51,6 @@ _RETRY_DELAY_S, _LONGEST_RETRY_DELAY_S = 0.05, 1.0
 _REVIVAL_DELAY_S = 1.0
 _MOST_ASKED = 200
 """Questions on their way. kazoo's 279th that is not sent yet, as while ZooKeeper is frozen, would hold the loop."""
-_ENDED = (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 _STATES = {
     KazooState.CONNECTED: Session.LIVE,
     KazooState.SUSPENDED: Session.UNREACHABLE,
@@ -64,7 +63,8 @@ _REASONS = {
     exceptions.NotEmptyError: Reason.NOT_EMPTY,
     exceptions.NoChildrenForEphemeralsError: Reason.NO_CHILDREN_FOR_EPHEMERALS,
 }
-_DENIALS = (exceptions.NoAuthError, exceptions.AuthFailedError, exceptions.SessionClosedRequireSaslError)
+_NOT_LET_IN = (exceptions.AuthFailedError, exceptions.SessionClosedRequireSaslError)
+"""What becomes of a session, not an answer about a path: whatever was asked meanwhile is answered so."""
 _NOT_AT_FAULT = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 """What a refused batch says of the changes before the one at fault, and of those behind it."""
 
@@ -90,6 +90,8 @@ class ZooKeeperTree:
         self._is_kept = False
         """Whether a client that has ended is to be replaced: not before the first is let in, nor after `close`."""
         self._reviving: asyncio.Task[None] | None = None
+        self._ended: KazooClient | None = None
+        """The last client of which a thread has ended. Its state does not tell: a new one's is CLOSED, too."""
         self._client = self._new_client()
 
     @classmethod
@@ -127,6 +129,8 @@ class ZooKeeperTree:
             await tree.close()
             if isinstance(error, (Denied, Unreachable)):
                 raise
+            if isinstance(error, _NOT_LET_IN):
+                raise tree._refusal() from None
             if isinstance(error, exceptions.KazooException):
                 raise _meaning(error, "its chroot", 0) from None
             if isinstance(error, KazooTimeoutError):
@@ -146,7 +150,7 @@ class ZooKeeperTree:
         self._session_id = client.client_id[0] if client.client_id else 0
         try:
             client.exists("/")
-        except (exceptions.AuthFailedError, exceptions.SessionClosedRequireSaslError):
+        except _NOT_LET_IN:
             raise self._refusal() from None
         except exceptions.NoAuthError:
             pass  # of the root, which need not be the cluster's
@@ -163,7 +167,11 @@ class ZooKeeperTree:
         self._chroot = self._client.chroot = chroot
 
     def _new_client(self) -> KazooClient:
-        client = self._make(self._thread_ended)
+        def ended() -> None:
+            """Run by a thread of kazoo's at its end; all end together, but the connection's where it gives up."""
+            self._on_loop(self._client_ended, client)
+
+        client = self._make(ended)
         client.chroot = self._chroot
         client.add_listener(lambda state: self._state_changed(client, state))
         return client
@@ -211,6 +219,7 @@ class ZooKeeperTree:
         self._is_kept = False
         if self._reviving is not None:
             self._reviving.cancel()
+            await asyncio.wait([self._reviving])
         await self._loop.run_in_executor(None, _end, self._client)
 
     def _connected(self) -> KazooClient:
@@ -279,12 +288,13 @@ class ZooKeeperTree:
         for listener in self._listeners:
             listener(what)
 
-    def _thread_ended(self) -> None:
-        """Run by a thread of kazoo's at its end."""
-        self._on_loop(self._look_after_client)
+    def _client_ended(self, client: KazooClient) -> None:
+        if client is self._client:
+            self._ended = client
+            self._look_after_client()
 
     def _look_after_client(self) -> None:
-        if not self._is_kept or self._reviving is not None or self._client.client_state not in _ENDED:
+        if not self._is_kept or self._reviving is not None or self._ended is not self._client:
             return
         if self._is_refused:
             log.error("%s; it tries again", self._refusal())
@@ -295,13 +305,34 @@ class ZooKeeperTree:
     async def _revive(self) -> None:
         """Put another client in place of one that has ended, after a while (ZooKeeperClient.scheduleReinitialize)."""
         try:
-            await asyncio.sleep(_REVIVAL_DELAY_S)
-            ended, self._client = self._client, self._new_client()
-            await self._loop.run_in_executor(None, _end, ended)
-            await self._loop.run_in_executor(None, self._client.start_async)
+            while True:
+                await asyncio.sleep(_REVIVAL_DELAY_S)
+                try:
+                    await self._replace()
+                except Exception:  # as where there are no descriptors or threads left
+                    log.exception("there is no client of ZooKeeper at %s yet; it tries again", self._what)
+                else:
+                    break
         finally:
             self._reviving = None
         self._look_after_client()
+
+    async def _replace(self) -> None:
+        ended, self._client = self._client, self._new_client()
+        try:
+            await self._on_thread(_end, ended)
+        except Exception:
+            log.exception("a client of ZooKeeper at %s did not end as it should", self._what)
+        await self._on_thread(self._client.start_async)
+
+    async def _on_thread(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Call something that blocks. Who is cancelled meanwhile goes when it is done: no thread can be stopped."""
+        done = self._loop.run_in_executor(None, call, *arguments)
+        try:
+            await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await asyncio.wait([done])
+            raise
 
     def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         """Called on kazoo's threads; the loop may be gone by then."""
@@ -313,8 +344,10 @@ class ZooKeeperTree:
 
 
 def _end(client: KazooClient) -> None:
-    client.stop()
-    client.close()
+    try:
+        client.stop()
+    finally:
+        client.close()
 
 
 def _made(change: Change, result: Any) -> Done:
@@ -332,10 +365,12 @@ def _meaning(error: BaseException, path: str, index: int) -> Exception:
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return Refused(index, path, reason)
-    if isinstance(error, _DENIALS):
+    if isinstance(error, exceptions.NoAuthError):
         return Denied(f"ZooKeeper does not let this broker use {path}")
     if isinstance(error, exceptions.InvalidACLError):
         return Denied(f"ZooKeeper knows this broker by no name, so {path} can't be its own (zookeeper.set.acl)")
+    if isinstance(error, _NOT_LET_IN):
+        return Unreachable("ZooKeeper does not take the credentials of this broker")
     if isinstance(error, (exceptions.SessionExpiredError, exceptions.SessionMovedError)):
         return SessionExpired("the session on ZooKeeper is gone")
     return Unreachable(f"ZooKeeper: {type(error).__name__} {error}".rstrip())

@@ -175,6 +175,31 @@ def test_a_broker_that_lacks_what_is_finalized_is_not_taken_for_live_until_that_
     in_world(scenario, (1,))
 
 
+def test_a_broker_that_is_not_taken_for_live_is_watched_once() -> None:
+    async def scenario(world: World) -> None:
+        await world.start(1, 2)
+        await world.start_unsettled(3)
+        await world.tool.commit([Create(f"{BROKER_IDS}/7", b"nonsense")])
+        for _ in range(3):
+            await world.kill(2)
+            await world.settle()
+            await world.start(2)
+        assert set(world.context.brokers) == {1, 2}
+        watches = world.active.tree.tree._data_watches
+        assert {number: len(watches[f"{BROKER_IDS}/{number}"]) for number in (1, 2, 3, 7)} == dict.fromkeys(
+            (1, 2, 3, 7), 1
+        )
+        registered = world.nodes[3].registration().encode()
+        for features in ({}, REGISTERED):
+            world.features[3] = features
+            await world.tool.commit([SetData(f"{BROKER_IDS}/3", world.nodes[3].registration().encode())])
+            await world.settle()
+        assert set(world.context.brokers) == {1, 2, 3}
+        assert world.nodes[3].registration().encode() != registered
+
+    in_world(scenario, (1, 2))
+
+
 def test_a_change_goes_on_what_stands_and_is_made_once() -> None:
     async def scenario(world: World) -> None:
         await world.start(1)

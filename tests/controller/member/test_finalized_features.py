@@ -10,7 +10,7 @@ from kbroker.config.model import ConfigError
 from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION
 from kbroker.controller.member.finalized_features import NO_EPOCH, FinalizedFeatures
 from kbroker.controller.tree.memory import MemoryEnsemble
-from kbroker.controller.tree.znode import Create, Delete, SetData
+from kbroker.controller.tree.znode import Create, Delete, Denied, SetData
 from kbroker.controller.znodes import FEATURE, Features, Unreadable
 
 from .world import PATIENCE_S, until
@@ -117,5 +117,27 @@ def test_what_changed_while_zookeeper_was_away_is_known_after_it():
         await tool.commit([SetData(FEATURE, Features({}).encode())])
         follower.tree.heal()
         await until(lambda: follower.heard[-1] == ({}, 1))
+
+    run(scenario, Features(BOTH).encode())
+
+
+def test_what_zookeeper_has_denied_is_looked_at_again_when_it_is_back():
+    async def scenario(tool, follower):
+        await follower.features.load()
+        get = follower.tree.get
+
+        async def denied(path, _changed=None):
+            raise Denied(f"ZooKeeper does not let this broker use {path}")
+
+        follower.tree.get = denied
+        follower.follow()
+        await follower.features.settled()
+        follower.tree.get = get
+        await tool.commit([SetData(FEATURE, Features({}).encode())])
+        follower.tree.cut()
+        follower.tree.heal()
+        await until(lambda: follower.heard[-1] == ({}, 1))
+        await tool.commit([SetData(FEATURE, Features({TRANSACTION_VERSION: 1}).encode())])
+        await until(lambda: follower.heard[-1] == ({TRANSACTION_VERSION: 1}, 2))
 
     run(scenario, Features(BOTH).encode())

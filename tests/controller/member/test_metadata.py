@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kbroker.controller import znodes
+from kbroker.controller.features import TRANSACTION_VERSION, FeatureUpdate
 from kbroker.controller.member.entity_configs import TRIES
 from kbroker.controller.member.metadata_cache import LEADER_DURING_DELETE
 from kbroker.controller.tree.znode import SetData
@@ -416,5 +417,34 @@ def test_what_an_older_controller_told_does_not_count_once_a_newer_one_was_heard
         assert member.metadata.state.controller_id == 1
         assert await in_slices(await member.metadata.learn(request, lambda: True))
         assert member.metadata.state.controller_id == 9
+
+    run(scenario)
+
+
+def test_a_change_of_features_behind_a_busy_controller_is_answered_when_the_time_is_over():
+    async def scenario(member):
+        metadata, free, changes = member.metadata, asyncio.Event(), []
+
+        async def busy(updates, _validate_only):
+            changes.append(updates)
+            await free.wait()
+            return 7
+
+        metadata._change_features = busy
+
+        async def changed(level, timeout_ms):
+            updates = [FeatureUpdate(TRANSACTION_VERSION, level, 1)]
+            await done(metadata.update_features(updates, 1, validate_only=False, _timeout_ms=timeout_ms))
+
+        for level in (1, 2, 1):
+            with pytest.raises(ApiError) as caught:
+                await asyncio.wait_for(changed(level, 1), PATIENCE_S / 4)
+            assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
+        assert len(changes) == 1, "those nobody waits for any more wait at the controller"
+        last = asyncio.create_task(changed(2, PATIENCE_S * 1000))
+        free.set()
+        await until(lambda: len(changes) == 2)
+        metadata.features_changed({TRANSACTION_VERSION: 2}, 7)
+        await last
 
     run(scenario)

@@ -16,9 +16,12 @@ from kazoo.exceptions import NoAuthError
 from compat_tests.harness.brokers import free_port
 from compat_tests.harness.certificates import Authority
 from compat_tests.harness.zookeeper import ZooKeeper as Server
+from kbroker.broker.membership import Membership, prepare
+from kbroker.controller.member.registration import BrokerRegistration
 from kbroker.controller.tree.security import Others, Security
 from kbroker.controller.tree.znode import Create, Denied, Session, SetData, Unreachable
 from kbroker.controller.tree.zookeeper import ZooKeeperTree
+from kbroker.controller.znodes import Endpoint, Registration
 
 from .keepers import PATIENCE_S, SESSION_TIMEOUT_MS
 from .test_tree import run, until
@@ -232,3 +235,43 @@ def test_who_was_refused_meanwhile_is_let_in_again(secured: Secured, caplog: pyt
 
     run(scenario())
     assert "does not take the credentials of this broker; it tries again" in caplog.text
+
+
+class Follower:
+    def __init__(self) -> None:
+        self.renewals = 0
+
+    def expired(self) -> None: ...
+
+    def renewed(self) -> None:
+        self.renewals += 1
+
+
+def test_a_broker_that_is_refused_again_and_again_registers_once_it_is_let_in(
+    secured: Secured, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kazoo says that it is connected before it logs in: what a broker asks then must not seem to be forbidden."""
+
+    async def scenario() -> None:
+        security = Security(user=("kafka", "secret"))
+        async with session(f"{secured.plain}/members", security) as tree:
+            await prepare(tree)
+            follower, failures = Follower(), list[str]()
+            registration = BrokerRegistration(tree, 1, PATIENCE_S * 1000)
+            membership = Membership(tree, registration, [follower], failures.append)
+            await membership.begin(Registration((Endpoint("PLAINTEXT", "h", 1),), {"PLAINTEXT": "PLAINTEXT"}))
+            before = registration.epoch
+            object.__setattr__(security, "user", ("kafka", "wrong"))  # of the clients to come
+            tree._client._connection.sasl_options["password"] = "wrong"
+            tree._client._connection._socket.shutdown(2)
+            await until(lambda: caplog.text.count("this broker; it tries again") == 3)
+            object.__setattr__(security, "user", ("kafka", "secret"))
+            await until(lambda: follower.renewals > 0 or bool(failures))
+            assert not failures
+            assert registration.epoch > before
+            node = await tree.get("/brokers/ids/1")
+            assert node is not None
+            assert node.stat.owner == tree.session_id
+            membership.close()
+
+    run(scenario())
