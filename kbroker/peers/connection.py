@@ -83,6 +83,8 @@ class TcpPeer:
     async def _connected(self) -> _Frames:
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
+            # All who waited may have given up before it fails: then that is nobody's news.
+            self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             # Others may wait for the same connection: who gives up must not take it from them.
             return await asyncio.shield(self._connecting)

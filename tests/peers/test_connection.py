@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 from contextlib import asynccontextmanager
 
@@ -156,3 +157,25 @@ def test_who_is_cancelled_while_the_connection_is_made_stays_so():
             return asking.cancelled()
 
     assert run(ask())
+
+
+def test_a_way_that_fails_when_nobody_waits_for_it_any_more_is_no_news(monkeypatch):
+    async def ask():
+        loop, refused, told = asyncio.get_running_loop(), asyncio.Event(), []
+        loop.set_exception_handler(lambda _loop, context: told.append(context["message"]))
+
+        async def slow(*_, **__):
+            await refused.wait()
+            raise ConnectionRefusedError
+
+        monkeypatch.setattr(loop, "create_connection", slow)
+        peer = TcpPeers().peer("127.0.0.1", 1, "test")
+        with pytest.raises(PeerGone):
+            await peer.ask(MetadataRequest(), 12, MetadataResponse, 20)
+        refused.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        gc.collect()
+        assert told == []
+
+    asyncio.run(ask())
