@@ -121,8 +121,7 @@ class Ledger:
                     self._one(producer, number)
                 except KafkaException as error:
                     self.outcome[number] = "unknown"
-                    if error.args[0].txn_requires_abort():
-                        self._until(partial(producer.abort_transaction, 10))
+                    if self._is_aborted(producer, error):
                         self.outcome[number] = "aborted"
                     else:
                         self.fenced += 1
@@ -131,6 +130,22 @@ class Ledger:
                 number += 1
         except BaseException as error:  # noqa: BLE001 - told by the main thread
             self.error = error
+
+    def _is_aborted(self, producer: Producer, error: KafkaException) -> bool:
+        """Abort what failed, where that is possible.
+
+        librdkafka ends also a transaction of which the coordinator has not heard yet, as its AddPartitionsToTxn was
+        lost on the way; INVALID_TXN_STATE, which Kafka's coordinators say to that too, is fatal to it.
+        """
+        if not error.args[0].txn_requires_abort():
+            return False
+        try:
+            self._until(partial(producer.abort_transaction, 10))
+        except KafkaException as second:
+            if not second.args[0].fatal():
+                raise
+            return False
+        return True
 
     def _one(self, producer: Producer, number: int) -> None:
         self.outcome[number] = "unknown"
