@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import click
 from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec
+from kafka.errors import KafkaConnectionError
 from kafka.structs import TopicPartition
 
 from kbroker.cli.client import Connection, Failures, client_options, code_error, error_text, patiently
@@ -140,7 +143,10 @@ def _existing(admin: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 def _describe(admin: Any, topic: dict[str, Any]) -> dict[str, Any]:
     name = topic["name"]
-    led = [TopicPartition(name, p["partition_index"]) for p in topic["partitions"] if p["leader_id"] >= 0]
+    led: dict[int, list[TopicPartition]] = {}
+    for p in topic["partitions"]:
+        if p["leader_id"] >= 0:
+            led.setdefault(p["leader_id"], []).append(TopicPartition(name, p["partition_index"]))
     earliest = _offsets(admin, led, OffsetSpec.EARLIEST)
     latest = _offsets(admin, led, OffsetSpec.LATEST)
     configs = admin.describe_configs([ConfigResource("TOPIC", name)]).get("topic", {}).get(name, {})
@@ -165,11 +171,15 @@ def _describe(admin: Any, topic: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _offsets(admin: Any, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
-    if not partitions:
-        return {}
-    found = patiently(lambda: admin.list_partition_offsets(dict.fromkeys(partitions, spec)))
-    return {where.partition: at.offset for where, at in found.items()}
+def _offsets(admin: Any, led: dict[int, list[TopicPartition]], spec: OffsetSpec) -> dict[int, int]:
+    """Return offsets by partition, without those whose leader is gone while the next one is not elected yet."""
+    offsets = {}
+    for partitions in led.values():
+        wanted = dict.fromkeys(partitions, spec)
+        with contextlib.suppress(KafkaConnectionError):
+            found = patiently(partial(admin.list_partition_offsets, wanted))
+            offsets.update({where.partition: at.offset for where, at in found.items()})
+    return offsets
 
 
 def _id_text(topic_id: Any) -> str | None:

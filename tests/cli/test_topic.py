@@ -6,8 +6,12 @@ import os
 import pty
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from kafka.errors import KafkaConnectionError
+
+from kbroker.cli import topic
 
 
 def test_a_topics_life(anywhere, name):
@@ -122,3 +126,21 @@ def test_on_a_terminal_tables_have_lines(cli, name):
     assert name in shown
     assert "\u2500" in shown
     assert "PARTITION" in shown
+
+
+def test_what_a_dead_leader_leads_is_described_without_its_offsets():
+    class Admin:
+        def list_partition_offsets(self, wanted):
+            if any(each.partition == 1 for each in wanted):
+                raise KafkaConnectionError("111 ECONNREFUSED")
+            return {each: SimpleNamespace(offset=7) for each in wanted}
+
+        def describe_configs(self, _resources):
+            return {}
+
+    partitions = [
+        {"partition_index": index, "leader_id": leader, "replica_nodes": [1, 2], "isr_nodes": [2]}
+        for index, leader in enumerate((2, 1, -1))
+    ]
+    found = topic._describe(Admin(), {"name": "t", "is_internal": False, "partitions": partitions})
+    assert [(each["leader"], each["latest"]) for each in found["partitions"]] == [(2, 7), (1, None), (None, None)]
