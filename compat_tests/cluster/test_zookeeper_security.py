@@ -110,6 +110,8 @@ def stranger(secured: Secured) -> Iterator[KazooClient]:
 
 def create(bootstrap: str, topic: str, factor: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    # A Java broker that has just started knows of no controller for a moment, for which librdkafka would wait in vain.
+    wait_for("the controller", lambda: admin.list_topics(timeout=10).controller_id >= 0, DEADLINE_S)
     admin.create_topics([NewTopic(topic, 1, factor)], operation_timeout=DEADLINE_S)[topic].result(DEADLINE_S)
 
 
