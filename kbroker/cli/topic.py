@@ -10,7 +10,7 @@ from uuid import UUID
 
 import click
 from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec
-from kafka.errors import KafkaConnectionError
+from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from kafka.structs import TopicPartition
 
 from kbroker.cli.client import Connection, Failures, client_options, code_error, error_text, patiently
@@ -176,7 +176,7 @@ def _offsets(admin: Any, led: dict[int, list[TopicPartition]], spec: OffsetSpec)
     offsets = {}
     for partitions in led.values():
         wanted = dict.fromkeys(partitions, spec)
-        with contextlib.suppress(KafkaConnectionError):
+        with contextlib.suppress(KafkaConnectionError, NodeNotReadyError):
             found = patiently(partial(admin.list_partition_offsets, wanted))
             offsets.update({where.partition: at.offset for where, at in found.items()})
     return offsets

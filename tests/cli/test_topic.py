@@ -9,7 +9,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from kafka.errors import KafkaConnectionError
+from kafka.errors import KafkaConnectionError, NodeNotReadyError
 
 from kbroker.cli import topic
 
@@ -128,11 +128,12 @@ def test_on_a_terminal_tables_have_lines(cli, name):
     assert "PARTITION" in shown
 
 
-def test_what_a_dead_leader_leads_is_described_without_its_offsets():
+@pytest.mark.parametrize("error", [KafkaConnectionError("111 ECONNREFUSED"), NodeNotReadyError(1)])
+def test_what_a_dead_leader_leads_is_described_without_its_offsets(error):
     class Admin:
         def list_partition_offsets(self, wanted):
             if any(each.partition == 1 for each in wanted):
-                raise KafkaConnectionError("111 ECONNREFUSED")
+                raise error
             return {each: SimpleNamespace(offset=7) for each in wanted}
 
         def describe_configs(self, _resources):
