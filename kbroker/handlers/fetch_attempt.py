@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.cluster_state import BrokerEndpoint
 from kbroker.divided import Divided
 from kbroker.handlers.fetch_session import FINAL_EPOCH, FetchSessions, Key, Session, wanted_of
+from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import (
@@ -287,22 +287,12 @@ class Fetch:
         return response
 
     def _add_leader_hints(self, response: FetchResponse) -> None:
-        nodes: dict[int, BrokerEndpoint] = {}
+        hints = LeaderHints(self._ctx)
         for topic in response.responses:
             for data in topic.partitions:
                 if data.error_code in _LED_ELSEWHERE:
-                    self._hint(topic, data, nodes)
-        response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in nodes.values()]
-
-    def _hint(self, topic: FetchableTopicResponse, data: PartitionData, nodes: dict[int, BrokerEndpoint]) -> None:
-        state = self._ctx.services.controller.state
-        known = state.partition(state.topic_names.get(topic.topic_id, topic.topic), data.partition_index)
-        if known is not None:
-            data.current_leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
-            leader = state.brokers.get(known.leader)
-            reached = leader.by(self._ctx.listener) if leader is not None else None
-            if reached is not None:
-                nodes[known.leader] = reached
+                    _hint(topic, data, hints)
+        response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in hints.nodes]
 
     def answer(self, found: Iterable[PartitionData]) -> Divided[FetchResponse]:
         """Return the answer of a long request: what was `found` of each item."""
@@ -318,13 +308,13 @@ class Fetch:
             made = self._sessions.create_divided(answered, self._version, now_ms, of_follower=of_follower)
             session_id = yield from made
         response = FetchResponse(session_id=session_id)
-        nodes: dict[int, BrokerEndpoint] = {}
+        hints = LeaderHints(self._ctx)
         for entry in answered:
             topic = _add(response.responses, entry)
             if entry[2].error_code in _LED_ELSEWHERE and self._version >= _FIRST_HINT_VERSION:
-                self._hint(topic, entry[2], nodes)
+                _hint(topic, entry[2], hints)
             yield
-        response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in nodes.values()]
+        response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in hints.nodes]
         return response
 
     def _must_answer(self, session: Session, key: Key, data: PartitionData) -> bool:
@@ -368,3 +358,9 @@ def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | N
     if epoch < want.last_fetched_epoch or offset < want.fetch_offset:
         return EpochEndOffset(epoch, offset)
     return None
+
+
+def _hint(topic: FetchableTopicResponse, data: PartitionData, hints: LeaderHints) -> None:
+    leader = hints.leader(topic.topic_id, topic.topic, data.partition_index)
+    if leader is not None:
+        data.current_leader = LeaderIdAndEpoch(*leader)

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 
 from kbroker.controller.decide import INTERNAL_TOPICS
+from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext
 from kbroker.log.append_info import AppendError
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -172,18 +173,12 @@ def code_of_unexpected(error: Exception) -> ErrorCode:
 
 def add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:
     """Tell who leads now, where the client asked the wrong broker."""
-    state = ctx.services.controller.state
-    nodes = {}
+    hints = LeaderHints(ctx)
     for topic in answer.responses:
-        name = topic.name or state.topic_names.get(topic.topic_id, "")
         for partition in topic.partition_responses:
             if partition.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 continue
-            known = state.partition(name, partition.index)
-            if known is not None:
-                partition.current_leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
-                leader = state.brokers.get(known.leader)
-                reached = leader.by(ctx.listener) if leader is not None else None
-                if reached is not None:
-                    nodes[known.leader] = reached
-    answer.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in nodes.values()]
+            leader = hints.leader(topic.topic_id, topic.name, partition.index)
+            if leader is not None:
+                partition.current_leader = LeaderIdAndEpoch(*leader)
+    answer.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in hints.nodes]

@@ -289,7 +289,7 @@ class ReplicaManager:
         if state.leader == self.node_id:
             partition.lead(told, tuple(state.replicas))
         else:
-            partition.follow(told, tuple(state.replicas))
+            partition.follow(told, tuple(state.replicas), state.leader)
             if state.leader != NO_LEADER and not self._closed:
                 self._fetchers.follow(partition, state.leader)
         text = "%s-%d: leader %d in epoch %d, in sync %s"

@@ -138,6 +138,7 @@ class ReplicatedPartition(Partition):
         "end_waiters",
         "is_throttled_follower",
         "is_throttled_leader",
+        "leader",
         "leadership",
     )
 
@@ -150,6 +151,8 @@ class ReplicatedPartition(Partition):
         self._around = around
         self.alone = False
         self.leadership = Leadership(around.node_id)
+        self.leader = -1
+        """Who leads in `leader_epoch`; -1 for nobody."""
         self.acks = Waits()
         """Who waits for the high watermark."""
         self.copies = Waits()
@@ -197,15 +200,17 @@ class ReplicatedPartition(Partition):
         if begins:
             self.log.leader_epochs.begin(told.leader_epoch, end)
         self.leader_epoch = told.leader_epoch
+        self.leader = around.node_id
         self.leading = True
         self._take_isr()
         self.advance()
         self.poke()
 
-    def follow(self, told: Granted, replicas: tuple[int, ...]) -> None:
-        """Lead no longer; whoever waits is told."""
+    def follow(self, told: Granted, replicas: tuple[int, ...], leader: int) -> None:
+        """Lead no longer, as somebody else does or nobody (-1); whoever waits is told."""
         self.leadership.follow(told, replicas)
         self.leader_epoch = told.leader_epoch
+        self.leader = leader
         self.leading = False
         self._take_isr()
         self.poke()

@@ -1,0 +1,47 @@
+"""Who leads a partition, told along with the refusal to whoever asked the wrong broker (KIP-951).
+
+Owns where that is known from: what the controller said of the replica that is here may be newer than the cluster's
+metadata, as LeaderAndIsr comes before UpdateMetadata (KafkaApis.getCurrentLeader). A client that is told of the old
+leader once more believes it, and where that one has left meanwhile, librdkafka writes nothing for two seconds. No API:
+Produce and Fetch use it.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+
+from kbroker.cluster_state import BrokerEndpoint
+from kbroker.handlers.registry import RequestContext
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
+
+
+class LeaderHints:
+    """What one answer tells of leaders; `nodes` are those of them that a client can reach."""
+
+    __slots__ = ("_ctx", "_nodes")
+
+    def __init__(self, ctx: RequestContext) -> None:
+        self._ctx = ctx
+        self._nodes: dict[int, BrokerEndpoint] = {}
+
+    @property
+    def nodes(self) -> list[BrokerEndpoint]:
+        return list(self._nodes.values())
+
+    def leader(self, topic_id: bytes, topic: str, index: int) -> tuple[int, int] | None:
+        """Return leader (-1: none) and leader epoch of a partition named by topic id or name; None where unknown."""
+        services = self._ctx.services
+        state = services.controller.state
+        name = state.topic_names.get(topic_id, topic)
+        known = state.partition(name, index)
+        if known is None:
+            return None
+        found = known.leader, known.leader_epoch
+        here = services.replicas.get((name, index))
+        if isinstance(here, ReplicatedPartition) and here.topic_id == state.topics[name].topic_id:
+            found = max(found, (here.leader, here.leader_epoch), key=itemgetter(1))
+        broker = state.brokers.get(found[0])
+        reached = broker.by(self._ctx.listener) if broker is not None else None
+        if reached is not None:
+            self._nodes[found[0]] = reached
+        return found
