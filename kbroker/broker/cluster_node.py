@@ -371,10 +371,12 @@ class ClusterNode(Node):
         )
 
     def _follow(self, old: ClusterState, new: ClusterState) -> None:
-        """Let changed configs reach the parts, another controller who asks it, and deleted topics the groups."""
+        """Let what has changed reach the parts: configs, who the controller is, who lives, deleted topics."""
         self.replica_manager.controller_changed()
         if self._dynamic_configs.follow(old, new):
             self.controller.configure(controller_config(self.config))
+        if old.brokers.keys() != new.brokers.keys():
+            self.replica_manager.brokers_changed()
         if old.topics is new.topics:
             return
         changed = {

@@ -160,6 +160,16 @@ class ReplicaManager:
         """Take in that somebody else may be the controller now."""
         self._changes.controller_changed()
 
+    def brokers_changed(self) -> None:
+        """Take in, in slices, that other brokers live now than before."""
+        self._spawn(in_slices(self._brokers_changed()))
+
+    def _brokers_changed(self) -> Divided[None]:
+        for each in list(self._replicas):
+            if isinstance(each, ReplicatedPartition):
+                each.brokers_changed()
+            yield
+
     def _outdated(self, request: LeaderAndIsrRequest | StopReplicaRequest) -> ErrorCode:
         """Refuse what is left of a request while which a newer controller was heard of."""
         is_older = request.controller_epoch < self.controller_epoch

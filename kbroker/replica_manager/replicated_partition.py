@@ -296,6 +296,16 @@ class ReplicatedPartition(Partition):
         # One that is no longer waited for, as it was about to come in and has not.
         self.advance()
 
+    def brokers_changed(self) -> None:
+        """Wait no longer for a broker that is gone: neither acks=all, if it was not in sync, nor DeleteRecords.
+
+        A fetch of another follower may never come to tell, if all that clients may have under way waits here.
+        """
+        if self.leading:
+            self.advance()
+            if self.deletions:
+                self._tell_deleted()
+
     def advance(self) -> None:
         """Move the high watermark as far as it may go, and tell whoever waits for it."""
         if not self.leading:

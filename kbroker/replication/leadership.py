@@ -211,8 +211,20 @@ class Leadership:
             return False
         if error in _NOT_DONE:
             self.proposed = None
+            if error == ErrorCode.INELIGIBLE_REPLICA:
+                self._wait_for_nobody_in(proposal.isr - self.isr)
             return False
         return error not in _AWAIT_THE_CONTROLLER
+
+    def _wait_for_nobody_in(self, refused: frozenset[int]) -> None:
+        """Commit without those who may not come in: they are about to stop, and may have fetched for the last time.
+
+        (Kafka's leaders wait for such a one until it has been gone for replica.lag.time.max.ms.)
+        """
+        for each in refused:
+            follower = self._followers.get(each)
+            if follower is not None:
+                follower.caught_up_ms = NEVER
 
     def _propose(self, isr: frozenset[int]) -> Proposal:
         self.proposed = Proposal(self.leader_epoch, self.partition_epoch, isr)

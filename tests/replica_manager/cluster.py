@@ -297,6 +297,8 @@ class Cluster:
         self.registered: set[int] = set()
         self.refuse: list[ErrorCode] = []
         """What the next AlterPartition requests are answered at the top, or NONE."""
+        self.not_let_in: dict[int, ErrorCode] = {}
+        """Who does not come in, and what a partition's change that has it is answered."""
         self.granted: list[tuple[Key, tuple[int, ...]]] = []
         self._epochs = 0
         self._sending: dict[int, asyncio.Task[None]] = {}
@@ -372,6 +374,7 @@ class Cluster:
         for node in self.nodes.values():
             if node.alive:
                 node.services.controller.state = self.state()
+                node.manager.brokers_changed()
 
     # --- the controller's decisions
 
@@ -489,6 +492,8 @@ class Cluster:
         if set(isr) != set(assigned.isr):
             if asked.partition_epoch < assigned.partition_epoch:
                 return AlteredPartition(asked.partition_index, ErrorCode.INVALID_UPDATE_VERSION)
+            if refusal := next((code for each, code in self.not_let_in.items() if each in isr), 0):
+                return AlteredPartition(asked.partition_index, refusal)
             if not set(isr) <= self.registered:
                 return AlteredPartition(asked.partition_index, ErrorCode.INELIGIBLE_REPLICA)
             assigned.isr = isr
