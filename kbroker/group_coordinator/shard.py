@@ -19,9 +19,9 @@ from kbroker.group_coordinator.classic.sync_group import SyncGroups
 from kbroker.group_coordinator.config import GroupConfig, Settings
 from kbroker.group_coordinator.consumer.classic_members import ClassicMembers
 from kbroker.group_coordinator.consumer.heartbeat import Heartbeats
+from kbroker.group_coordinator.consumer.member_removal import MemberRemoval
 from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.regexes import Regexes
-from kbroker.group_coordinator.consumer.removal import Removal
 from kbroker.group_coordinator.consumer.sessions import REASONS, Sessions
 from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.group_coordinator.deleted_topics import DeletedTopics
@@ -72,7 +72,7 @@ class GroupShard:
         migration = Migration(groups, config, rebalances, sessions, topics)
         self._regexes = Regexes(groups, topics, settings, seconds)
         targets = Targets(self._regexes, sessions, topics, settings)
-        self._removal = removal = Removal(groups, migration, topics)
+        self._removal = removal = MemberRemoval(groups, migration, topics)
         self.heartbeats = Heartbeats(groups, migration, targets, removal, sessions, settings)
         self._classic_members = ClassicMembers(migration, targets, removal, sessions, topics, config.consumer_max_size)
         self._unknown_types: set[int] = set()

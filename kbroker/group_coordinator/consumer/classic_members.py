@@ -20,10 +20,10 @@ from kbroker.group_coordinator.consumer.classic_subscriptions import (
     write_assignment,
 )
 from kbroker.group_coordinator.consumer.identity import check_instance, check_room, dynamic_member, static_member
+from kbroker.group_coordinator.consumer.member_removal import MemberRemoval
 from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.reconciliation import Owned
 from kbroker.group_coordinator.consumer.regexes import Change
-from kbroker.group_coordinator.consumer.removal import Removal
 from kbroker.group_coordinator.consumer.sessions import Sessions
 from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.group_coordinator.groups.consumer_group import CONSUMER, ConsumerGroup
@@ -48,7 +48,7 @@ class ClassicMembers:
         self,
         migration: Migration,
         targets: Targets,
-        removal: Removal,
+        removal: MemberRemoval,
         sessions: Sessions,
         topics: Topics,
         max_size: int,

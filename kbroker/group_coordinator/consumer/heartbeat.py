@@ -19,9 +19,9 @@ from kbroker.group_coordinator.consumer.identity import (
     dynamic_member,
     static_member,
 )
+from kbroker.group_coordinator.consumer.member_removal import MemberRemoval
 from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.reconciliation import Owned
-from kbroker.group_coordinator.consumer.removal import Removal
 from kbroker.group_coordinator.consumer.sessions import Sessions
 from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember
@@ -50,7 +50,7 @@ class Heartbeats:
         groups: Groups,
         migration: Migration,
         targets: Targets,
-        removal: Removal,
+        removal: MemberRemoval,
         sessions: Sessions,
         settings: Settings,
     ) -> None:

@@ -1,6 +1,6 @@
 """The timers of the members of consumer groups: how long each may be silent, or take for what it was told.
 
-Owns when they begin and end; what one means: removal.py.
+Owns when they begin and end; what one means: member_removal.py.
 
 By key: ("consumer session", group, member) a member that is silent; ("revoke", group, member) one that does not give up
 what it must. Of classic members besides: ("consumer join", group, member) one that was told to join again,

@@ -23,7 +23,7 @@ _RETRY_MS = 500
 """When the removal of a member is tried again that could not be written."""
 
 
-class Removal:
+class MemberRemoval:
     """Removes members of a shard's groups."""
 
     def __init__(self, groups: Groups, migration: Migration, topics: Topics) -> None:
