@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kbroker.clock import Clock
 from kbroker.controller import znodes
+from kbroker.controller.member.rereading import Rereading
 from kbroker.controller.tree.znode import (
     Change,
     Check,
@@ -23,7 +24,6 @@ from kbroker.controller.tree.znode import (
     Delete,
     MetadataTree,
     Refused,
-    Session,
     SetData,
     Unreachable,
 )
@@ -55,8 +55,7 @@ class EntityConfigs:
         self._unread: dict[str, None] = {}  # topics whose configs could not be read when they came
         self._last = -1
         self._listener: Listener = lambda _kind, _name, _configs: None
-        self._following: asyncio.Task[None] | None = None
-        self._again = self._closed = False
+        self._rereading = Rereading(tree, self._hear, "configs")
 
     def of(self, kind: str, name: str) -> Configs:
         """Return what is known of an entity's configs; empty: it has none."""
@@ -83,42 +82,15 @@ class EntityConfigs:
     def follow(self, listener: Listener) -> None:
         """Call `listener(kind, name, configs)` for each entity that was read again because it has changed."""
         self._listener = listener
-        self._tree.listen(self._session_changed)
-        self.look()
-
-    def _session_changed(self, what: Session) -> None:
-        # A watch goes with its connection, whoever's session it is.
-        if what is Session.LIVE and not self._closed:
-            self.look()
+        self._rereading.begin()
 
     def look(self) -> None:
         """Read what has changed, now or once that is done which is under way."""
-        if self._closed:
-            return
-        if self._following is not None:
-            self._again = True
-            return
-        self._following = asyncio.get_running_loop().create_task(self._follow())
+        self._rereading.look()
 
     def close(self) -> None:
         """Follow no more."""
-        self._closed = True
-        if self._following is not None:
-            self._following.cancel()
-
-    async def _follow(self) -> None:
-        try:
-            while True:
-                self._again = False
-                await self._hear()
-                if not self._again:
-                    break
-        except Unreachable:
-            pass  # it is looked again when ZooKeeper is back
-        except Exception:
-            log.exception("changes of configs are not followed until the next one")
-        finally:
-            self._following = None
+        self._rereading.close()
 
     async def _hear(self) -> None:
         """Go through the notifications that are new, and set a watch for the next."""

@@ -6,13 +6,13 @@ neither starts nor goes on. Never writes: the controller does. (Apache Kafka 3.9
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
 from kbroker.config.model import ConfigError
 from kbroker.controller.features import SUPPORTED_IN_CLUSTER, unsupported
-from kbroker.controller.tree.znode import Denied, MetadataTree, Session, Unreachable
+from kbroker.controller.member.rereading import Rereading
+from kbroker.controller.tree.znode import Denied, MetadataTree, Unreachable
 from kbroker.controller.znodes import FEATURE, Features, Unreadable, read
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ class FinalizedFeatures:
         self.epoch = NO_EPOCH
         self._listener: Listener = lambda _levels, _epoch: None
         self._fail: Callable[[str], None] = log.critical
-        self._following: asyncio.Task[None] | None = None
-        self._again = self._watched = self._closed = False
+        self._rereading = Rereading(tree, self._reread, FEATURE)
+        self._watched = False
 
     async def load(self, changed: Callable[[], None] | None = None) -> None:
         """Read what is finalized. Raises ConfigError for what this broker does not support, Unreadable, Unreachable."""
@@ -47,14 +47,8 @@ class FinalizedFeatures:
     def follow(self, listener: Listener, fail: Callable[[str], None]) -> None:
         """Call `listener(levels, epoch)` with what was read, now and after changes; `fail(text)` if it cannot go on."""
         self._listener, self._fail = listener, fail
-        self._tree.listen(self._session_changed)
         listener(self.levels, self.epoch)
-        self.look()
-
-    def _session_changed(self, what: Session) -> None:
-        # A watch goes with its connection, whoever's session it is.
-        if what is Session.LIVE:
-            self._changed()
+        self._rereading.begin(self._changed)
 
     def _changed(self) -> None:
         self._watched = False
@@ -62,37 +56,24 @@ class FinalizedFeatures:
 
     def look(self) -> None:
         """Read again, now or once that is done which is under way."""
-        if self._closed:
-            return
-        if self._following is not None:
-            self._again = True
-            return
-        self._following = asyncio.get_running_loop().create_task(self._follow())
+        self._rereading.look()
 
     async def settled(self) -> None:
         """Wait until what is being read has been, if anything is."""
-        if self._following is not None:
-            await asyncio.shield(self._following)
+        await self._rereading.settled()
 
     def close(self) -> None:
         """Follow no more."""
-        self._closed = True
-        if self._following is not None:
-            self._following.cancel()
+        self._rereading.close()
 
-    async def _follow(self) -> None:
+    async def _reread(self) -> None:
+        before = self.levels, self.epoch
+        watch, self._watched = None if self._watched else self._changed, True
         try:
-            while True:
-                self._again = False
-                before = self.levels, self.epoch
-                watch, self._watched = None if self._watched else self._changed, True
-                await self.load(watch)
-                if (self.levels, self.epoch) != before:
-                    self._listener(self.levels, self.epoch)
-                if not self._again:
-                    break
+            await self.load(watch)
         except Unreachable:
-            self._watched = False  # it is looked again when ZooKeeper is back
+            self._watched = False
+            raise
         except Unreadable as error:
             log.error("%s; what was known of it stays", error)
         except Denied as error:
@@ -100,5 +81,6 @@ class FinalizedFeatures:
             log.error("%s; what was known of it stays", error)
         except ConfigError as error:
             self._fail(str(error))
-        finally:
-            self._following = None
+        else:
+            if (self.levels, self.epoch) != before:
+                self._listener(self.levels, self.epoch)

@@ -97,7 +97,8 @@ def test_what_cannot_be_read_hinders_a_start_and_is_passed_over_later():
         await follower.features.load()
         follower.follow()
         await tool.commit([SetData(FEATURE, b"nonsense")])
-        await until(lambda: follower.features._watched and follower.features._following is None)
+        await until(lambda: follower.features._watched)
+        await follower.features.settled()
         with pytest.raises(Unreadable, match="/feature cannot be read"):
             await follower.features.load()
         await tool.commit([SetData(FEATURE, Features({TRANSACTION_VERSION: 1}).encode())])

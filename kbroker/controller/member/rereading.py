@@ -1,0 +1,67 @@
+"""Reading something in ZooKeeper again whenever it may have changed: one reading at a time, and one more after it.
+
+Owns the task that reads, and that a new connection is a reason to read: watches go with the old one, whoever's session
+it is. Never knows what is read; whoever reads sets the watch that calls `look`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from kbroker.controller.tree.znode import MetadataTree, Session, Unreachable
+
+log = logging.getLogger(__name__)
+
+
+class Rereading:
+    """`read` reads all that may have changed; after an Unreachable of it the next connection is waited for."""
+
+    def __init__(self, tree: MetadataTree, read: Callable[[], Awaitable[None]], what: str) -> None:
+        """`what` is what the log calls it."""
+        self._tree = tree
+        self._read = read
+        self._what = what
+        self._reading: asyncio.Task[None] | None = None
+        self._again = self._closed = False
+
+    def begin(self, connected: Callable[[], None] | None = None) -> None:
+        """Read now, and whenever there is a new connection: `connected` is called then, which is `look` without."""
+        again = connected or self.look
+        self._tree.listen(lambda what: again() if what is Session.LIVE else None)
+        self.look()
+
+    def look(self) -> None:
+        """Read again, now or once that is done which is under way."""
+        if self._closed:
+            return
+        if self._reading is not None:
+            self._again = True
+            return
+        self._reading = asyncio.get_running_loop().create_task(self._follow())
+
+    async def settled(self) -> None:
+        """Wait until what is being read has been, if anything is."""
+        if self._reading is not None:
+            await asyncio.shield(self._reading)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._closed = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _follow(self) -> None:
+        try:
+            while True:
+                self._again = False
+                await self._read()
+                if not self._again:
+                    break
+        except Unreachable:
+            pass  # it is looked again when ZooKeeper is back
+        except Exception:
+            log.exception("%s is not followed until it changes again", self._what)
+        finally:
+            self._reading = None
