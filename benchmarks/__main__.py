@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -258,7 +259,9 @@ def main() -> None:
     for line in lines:
         shown.add_row(*line)
     Console(width=160).print(shown)
-    path = save(lines, samples, touches, "python -m benchmarks " + " ".join(sys.argv[1:]), beside)
+    # Not where the other checkout lies on this machine.
+    told = ["CHECKOUT" if text == str(args.beside) else shlex.quote(text) for text in sys.argv[1:]]
+    path = save(lines, samples, touches, " ".join(["python -m benchmarks", *told]), beside)
     print(f"saved {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
