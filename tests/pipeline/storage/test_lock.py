@@ -41,16 +41,15 @@ def ended_process() -> int:
 def test_second_job_is_refused_while_the_first_one_renews(tmp_path: Path) -> None:
     files = local_files(tmp_path)
     with WriterLock(files, renewed_s=0.0) as lock:
-        before = (tmp_path / NAME).stat().st_ino
-        renewals = 0
-        for _ in range(tries(500)):
+        begun = (tmp_path / NAME).read_text()
+        looks, renewed, deadline = 0, False, time.monotonic() + PATIENCE_S
+        while looks < tries(500) or not renewed:
+            assert time.monotonic() < deadline, "the lock is not renewed"
             lock.check()
             with pytest.raises(PipelineError, match=GONE):
                 WriterLock(files).__enter__()
-            now = (tmp_path / NAME).stat().st_ino
-            renewals += now != before
-            before = now
-    assert renewals > 0
+            renewed = renewed or (tmp_path / NAME).read_text() != begun
+            looks += 1
     assert os.listdir(tmp_path) == []
 
 
