@@ -40,6 +40,8 @@ class LeaderHints:
         here = services.replicas.get((name, index))
         if isinstance(here, ReplicatedPartition) and here.topic_id == state.topics[name].topic_id:
             found = max(found, (here.leader, here.leader_epoch), key=itemgetter(1))
+        if found[0] in self._nodes:
+            return found
         broker = state.brokers.get(found[0])
         reached = broker.by(self._ctx.listener) if broker is not None else None
         if reached is not None:
