@@ -119,7 +119,7 @@ def measure(name: str, scale: float, only: str, checkout: Path | None) -> dict[s
             say("Java perf producer, 1 kB", work.java_perf(broker, "producer", "g", count, 1000))
             say("Java perf consumer, 1 kB", work.java_perf(broker, "consumer", "g", count, 1000))
         if want("produce to consume"):
-            say("produce to consume", work.latency(broker, "h", n(3000)))
+            say("produce to consume", work.latency(broker, "h", n(12_000)))
         say("memory after the load", {"mb": memory_mb(broker.pid)})
         if want("idle connections"):
             say("5,000 idle connections", work.idle_connections(broker, 5000))

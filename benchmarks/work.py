@@ -136,7 +136,7 @@ def java_perf(broker: BrokerProcess, tool: str, topic: str, records: int, size: 
     return {"mb_per_s": float(fields[3]) * 1.048576}
 
 
-def latency(broker: BrokerProcess, topic: str, records: int = 3000) -> Figures:
+def latency(broker: BrokerProcess, topic: str, records: int) -> Figures:
     """Produce one record at a time and consume it: the time from send to receipt, in us."""
     from confluent_kafka import Consumer, Producer, TopicPartition
 

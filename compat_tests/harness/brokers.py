@@ -114,7 +114,7 @@ class BrokerProcess(ABC):
             if time.monotonic() > deadline:
                 self.stop()
                 raise BrokerFailed(f"{self.name} was not ready after {START_TIMEOUT_S} s:\n{self.log_tail()}")
-            time.sleep(0.02)
+            time.sleep(0.002)
         return self
 
     def stop(self) -> int:
