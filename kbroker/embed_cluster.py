@@ -80,7 +80,10 @@ class ClusterBroker:
             warnings.warn(warning, stacklevel=3)
         self._node = await ClusterNode.start(config, tree=self._cluster.ensemble.connect())
         # Clients know the broker by its address: it keeps it.
-        self._settings["listeners"] = f"PLAINTEXT://{self._node.addresses[0]}"
+        names = [each.name for each in config.listeners.bind]
+        self._settings["listeners"] = ",".join(
+            f"{name}://{address}" for name, address in zip(names, self._node.addresses, strict=True)
+        )
 
     async def _end(self, how: Any) -> None:
         node, self._node = self.node, None

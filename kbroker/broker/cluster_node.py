@@ -243,10 +243,9 @@ class ClusterNode(Node):
         self.periodic_work.begin(self.bootstrap_servers)
 
     def _registered_as(self, endpoint: BrokerEndpoint) -> Registration:
-        protocols = {each.name: "PLAINTEXT" for each in self.config.listeners.bind}
         return Registration(
             tuple(Endpoint(name, *address) for name, address in endpoint.listeners.items()),
-            protocols,
+            dict(self.config.listeners.protocols),
             endpoint.rack,
             self.clock.now_ms(),
             REGISTERED,
@@ -299,7 +298,7 @@ class ClusterNode(Node):
     def endpoint_of(self, broker_id: int) -> tuple[str, int] | None:
         """Return where a broker is reached by other brokers; None where it does not live, as far as is known."""
         broker = self.member.state.brokers.get(broker_id)
-        return None if broker is None else broker.listeners.get(inter_broker_listener(self.config))
+        return None if broker is None else broker.listeners.get(self.config.listeners.inter_broker)
 
     def controller_endpoint(self) -> tuple[str, int] | None:
         """Return where the controller is reached by other brokers; None while none is known."""
@@ -394,22 +393,10 @@ class ClusterNode(Node):
             self.groups.on_topics_deleted(gone)
 
 
-def inter_broker_listener(config: BrokerConfig) -> str:
-    """Return the name of the listener over which brokers talk to each other. Raises ConfigError for one there is not.
-
-    Without inter.broker.listener.name it has the name of its security protocol, and only PLAINTEXT can be served.
-    """
-    name = (config.get_optional_str("inter.broker.listener.name") or "PLAINTEXT").upper()
-    names = [each.name for each in config.listeners.bind]
-    if name not in names:
-        raise ConfigError(f"inter.broker.listener.name {name} is not among listeners, which has {', '.join(names)}")
-    return name
-
-
 def controller_config(config: BrokerConfig) -> ControllerConfig:
     """Return what a broker's configuration says to its controller."""
     return ControllerConfig(
-        inter_broker_listener=inter_broker_listener(config),
+        inter_broker_listener=config.listeners.inter_broker,
         unclean_leader_election=config.get_bool("unclean.leader.election.enable"),
         delete_topics=config.get_bool("delete.topic.enable"),
         auto_rebalance=config.get_bool("auto.leader.rebalance.enable"),

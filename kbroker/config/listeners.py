@@ -16,6 +16,7 @@ _ENDPOINT: Final = re.compile(
     r"(?P<name>[^:/]+)://(?:\[(?P<v6>[0-9A-Fa-f:.%\w]*)\]|(?P<host>[^:\[\]/]*)):(?P<port>-?\d+)"
 )
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SERVED: Final = frozenset({"PLAINTEXT"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ class Listeners:
 
     bind: tuple[Endpoint, ...]
     advertised: Mapping[str, Endpoint]
+    protocols: Mapping[str, str]
+    """The security protocol of each listener in `bind`."""
+    inter_broker: str
+    """The listener over which brokers talk to each other; in `bind` wherever there may be others."""
 
 
 def parse_endpoint(key: str, text: str) -> Endpoint:
@@ -62,9 +67,15 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 
 def resolve(
-    listeners: Iterable[str], advertised: Iterable[str] | None, protocol_map: str, controller_names: Iterable[str]
+    listeners: Iterable[str],
+    advertised: Iterable[str] | None,
+    protocol_map: str,
+    controller_names: Iterable[str],
+    inter_broker: str,
 ) -> Listeners:
     """Put the keys about listeners together; listeners of a KRaft controller are left out.
+
+    `inter_broker` is the name of the listener between brokers, which a node alone need not have.
 
     Raises ConfigError for duplicates, for protocols that this version does not serve and for unknown names.
     """
@@ -82,7 +93,7 @@ def resolve(
     if not bind:
         raise ConfigError("listeners: there is no listener for clients, only those of controller.listener.names")
     for endpoint in bind:
-        _require_plaintext(endpoint, protocols)
+        _require_served(endpoint, protocols)
         if endpoint.host == "0.0.0.0" and not advertised:
             raise ConfigError(
                 f"listeners: clients cannot connect to 0.0.0.0:{endpoint.port}; set advertised.listeners to an address "
@@ -100,14 +111,14 @@ def resolve(
         if endpoint.host == "0.0.0.0":
             raise ConfigError("advertised.listeners: clients cannot connect to 0.0.0.0; name a host they can reach")
         told[endpoint.name] = endpoint
-    return Listeners(tuple(bind), told)
+    return Listeners(tuple(bind), told, {name: protocols[name] for name in known}, inter_broker.upper())
 
 
-def _require_plaintext(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:
+def _require_served(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:
     protocol = protocols.get(endpoint.name)
     if protocol is None:
         raise ConfigError(
             f"listeners: {endpoint.name} is missing in listener.security.protocol.map; add {endpoint.name}:PLAINTEXT"
         )
-    if protocol != "PLAINTEXT":
+    if protocol not in _SERVED:
         raise ConfigError(f"listeners: {endpoint.name} asks for {protocol}; only PLAINTEXT can be served yet")

@@ -45,6 +45,8 @@ _NOT_TOLD: Final = DYNAMIC_ONLY | {"node.id"}
 _OF_AUTHORIZERS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 _GONE_PREFIXES: Final = ("zookeeper.", "password.encoder.")
+_BETWEEN_BROKERS: Final = ("inter.broker.listener.name", "security.inter.broker.protocol")
+"""What names the listener over which brokers talk to each other, the stronger first."""
 _LOGIN: Final = "java.security.auth.login.config"
 
 
@@ -306,12 +308,20 @@ class BrokerConfig:
         self.static["node.id"] = self.static["broker.id"] = node if node is not None else broker or ""
 
     def _resolve_listeners(self) -> listener_rules.Listeners:
-        return listener_rules.resolve(
+        found = listener_rules.resolve(
             self.get_list("listeners"),
             self.get_list("advertised.listeners") or None,
             self.get_str("listener.security.protocol.map"),
             self.get_list("controller.listener.names"),
+            self.get_optional_str("inter.broker.listener.name") or self.get_str("security.inter.broker.protocol"),
         )
+        told = next((key for key in _BETWEEN_BROKERS if self._values[key] is not None and key in self.static), None)
+        if (self.in_cluster or told) and found.inter_broker not in found.protocols:
+            raise ConfigError(
+                f"{told or _BETWEEN_BROKERS[0]} {found.inter_broker} is not among listeners, which has "
+                f"{', '.join(each.name for each in found.bind)}"
+            )
+        return found
 
 
 def _hint(unknown: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 from kbroker.divided import Divided
 from kbroker.handlers.services import Services
 from kbroker.protocol.schema import Versions
+from kbroker.security.principal import ANONYMOUS
 
 
 class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure of the program
@@ -32,8 +33,8 @@ class RequestContext:
     """
 
     __slots__ = (
-        "client_host", "client_id", "client_software", "forms", "listener", "local_address", "raw_client_id",
-        "services", "version",
+        "client_host", "client_id", "client_software", "forms", "listener", "local_address", "principal",
+        "raw_client_id", "services", "version",
     )  # fmt: skip
 
     def __init__(self, services: Services, client_host: str, listener: str, local_address: tuple[str, int]) -> None:
@@ -44,6 +45,8 @@ class RequestContext:
         self.client_software: tuple[str, str] = ("", "")
         self.listener = listener
         self.local_address = local_address
+        self.principal = ANONYMOUS
+        """Who has authenticated on this connection."""
         self.version = 0
         self.forms: Any = None
         """What is known of this connection's requests (express_produce.Forms)."""

@@ -283,7 +283,6 @@ def test_settings_of_consumer_groups_that_do_not_go_together(settings: dict[str,
         ("sasl.of.a.later.version", "x"),
         ("ssl.keystore.location", "/etc/key.jks"),
         ("ssl.client.auth", "required"),
-        ("security.inter.broker.protocol", "SASL_SSL"),
         ("early.start.listeners", "PLAINTEXT"),
         ("listener.name.plaintext.ssl.client.auth", "required"),
         ("listener.name.plaintext.plain.sasl.jaas.config", "secret"),
@@ -304,10 +303,16 @@ def test_all_that_promises_security_is_named_also_from_the_environment() -> None
         BrokerConfig.load(environment=environment)
 
 
+@pytest.mark.parametrize("key", ["inter.broker.listener.name", "security.inter.broker.protocol"])
+def test_the_listener_between_brokers_must_be_one_that_there_is(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key} SASL_SSL is not among listeners, which has PLAINTEXT"):
+        BrokerConfig({key: "SASL_SSL"})
+    assert BrokerConfig({key: "PLAINTEXT"}).listeners.inter_broker == "PLAINTEXT"
+
+
 def test_the_defaults_of_security_may_be_given() -> None:
     refused = {name: to_text(key.default) for name, key in BROKER.items() if key.refused and key.default is not None}
     assert "ssl.client.auth" in refused
-    assert "security.inter.broker.protocol" in refused
     assert BrokerConfig({name: text for name, text in refused.items() if text is not None}).warnings == []
 
 

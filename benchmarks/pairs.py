@@ -1,0 +1,157 @@
+"""`python -m benchmarks.pairs --beside DIR`: two checkouts of kbroker, both up, take turns at slices of work.
+
+One round of `python -m benchmarks` and the next differ by 10 % and more, since each begins with fresh processes and the
+machine's own pace drifts: a difference of 3 % cannot be seen like that. Here both brokers run all the time, the one
+whose turn it is not does nothing, and every slice of work is compared with its neighbour of some seconds later. Told
+are the median of the slices' ratios and a range in which the true one lies (95 %, by resampling the slices).
+
+Asserts nothing about time. DIR has its environment in DIR/.venv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import work
+from benchmarks.subjects import running
+from compat_tests.harness.brokers import BrokerProcess
+
+RESULTS = Path(__file__).parent / "results"
+_RESAMPLED = 2000
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A slice of work, the figures that are compared, and whether more of them is better."""
+
+    name: str
+    run: Callable[[BrokerProcess], work.Figures]
+    figures: dict[str, bool]
+
+
+PIECES = [
+    Piece(
+        "raw produce 1 record, 1 in flight",
+        lambda b: work.raw(b, "produce", "d", records=1, in_flight=1, requests=4000),
+        {"p50_us": False, "p99_us": False},
+    ),
+    Piece(
+        "raw produce 1 record, 32 in flight",
+        lambda b: work.raw(b, "produce", "c", records=1, in_flight=32, requests=40_000),
+        {"requests_per_s": True},
+    ),
+    Piece("raw fetch 1 MB", lambda b: work.raw(b, "fetch", "e", requests=1000, bytes=1 << 20), {"mb_per_s": True}),
+    Piece("raw fetch 256 kB", lambda b: work.raw(b, "fetch", "e", requests=4000, bytes=1 << 18), {"mb_per_s": True}),
+    Piece(
+        "confluent-kafka produce, 100 B",
+        lambda b: work.confluent_produce(b, "f", 300_000, 100),
+        {"messages_per_s": True, "cpu_s_per_gb": False},
+    ),
+    Piece(
+        "confluent-kafka consume, 100 B",
+        lambda b: work.confluent_consume(b, "f", 300_000, 100),
+        {"messages_per_s": True},
+    ),
+    Piece("Java perf producer, 1 kB", lambda b: work.java_perf(b, "producer", "g", 300_000, 1000), {"mb_per_s": True}),
+    Piece("Java perf consumer, 1 kB", lambda b: work.java_perf(b, "consumer", "g", 300_000, 1000), {"mb_per_s": True}),
+    Piece(
+        "produce to consume",
+        lambda b: work.latency(b, "h", 4000),
+        {"p50_us": False, "p99_us": False, "p999_us": False},
+    ),
+]
+
+
+def spread(ratios: Sequence[float], seed: int = 1) -> tuple[float, float, float]:
+    """Return the median of ratios, and the range of the middle 95 % of the medians of as many, drawn from them."""
+    chance = random.Random(seed)
+    logs = [math.log(ratio) for ratio in ratios]
+    drawn = sorted(statistics.median(chance.choices(logs, k=len(logs))) for _ in range(_RESAMPLED))
+    low, high = drawn[int(_RESAMPLED * 0.025)], drawn[int(_RESAMPLED * 0.975)]
+    return math.exp(statistics.median(logs)), math.exp(low), math.exp(high)
+
+
+def measure(beside: Path, slices: int, only: str) -> list[list[str]]:
+    """Run every piece in slices on both; return the table's lines."""
+    lines = []
+    with running("kbroker") as (ours, _), running("before", beside) as (theirs, _):
+        sides = (ours, theirs)
+        for side in sides:
+            work.create(side.bootstrap, *"cdefgh")
+            work.raw(side, "produce", "e", records=100, size=1000, requests=1000)
+        for piece in PIECES:
+            if only not in piece.name:
+                continue
+            found: tuple[list[work.Figures], list[work.Figures]] = ([], [])
+            for number in range(slices + 1):
+                order = (0, 1) if number % 2 == 0 else (1, 0)
+                for which in order:
+                    figures = piece.run(sides[which])
+                    if number:  # the first of each is for warming up
+                        found[which].append(figures)
+            for figure, more in piece.figures.items():
+                lines.append(_line(piece.name, figure, more, found))
+                print("  ".join(lines[-1]), flush=True)
+    return lines
+
+
+def _line(name: str, figure: str, more: bool, found: tuple[list[work.Figures], list[work.Figures]]) -> list[str]:
+    ours, theirs = ([each[figure] for each in side] for side in found)
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a > 0 and b > 0]
+    middle, low, high = spread([a / b for a, b in pairs])
+    return [
+        name,
+        figure,
+        f"{statistics.median(ours):,.2f}",
+        f"{statistics.median(theirs):,.2f}",
+        f"{middle:.3f}x",
+        f"{low:.3f} to {high:.3f}",
+        "more" if more else "less",
+    ]
+
+
+HEADINGS = ["work", "figure", "kbroker", "beside", "ratio", "95 %", "better is"]
+
+
+def save(lines: list[list[str]], slices: int) -> Path:
+    stamp = time.strftime("%Y-%m-%d-%H%M", time.gmtime())
+    path = RESULTS / f"{stamp}-pairs.md"
+    text = [
+        f"# Two checkouts in turns, {stamp} UTC",
+        "",
+        f"- command: `python -m benchmarks.pairs --beside CHECKOUT --slices {slices}`; both up at once",
+        f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, clients on it too",
+        f"- versions: Python {platform.python_version()}",
+        "",
+        "| " + " | ".join(HEADINGS) + " |",
+        "|" + "---|" * len(HEADINGS),
+        *("| " + " | ".join(line) + " |" for line in lines),
+        "",
+    ]
+    path.write_text("\n".join(text))
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description=__doc__)
+    parser.add_argument("--beside", type=Path, metavar="DIR", required=True, help="another checkout")
+    parser.add_argument("--slices", type=int, default=21)
+    parser.add_argument("--only", default="", help="pieces whose name contains this")
+    args = parser.parse_args()
+    lines = measure(args.beside, args.slices, args.only)
+    if lines and not args.only:
+        print(f"saved {save(lines, args.slices)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

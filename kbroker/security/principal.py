@@ -1,0 +1,35 @@
+"""Who a client is: Kafka's KafkaPrincipal.
+
+Owns its parts and its text, TYPE:NAME. Never finds out who somebody is: the ways of authentication do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+USER: Final = "User"
+"""The type of every principal that authentication makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who has authenticated. Type and name are compared as they are, upper and lower case apart."""
+
+    kind: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Principal:
+        """Read TYPE:NAME; the name may have colons. Raises ValueError for anything else."""
+        kind, colon, name = text.partition(":")
+        if not colon or not kind:
+            raise ValueError(f"{text!r} is not a principal like User:alice")
+        return cls(kind, name)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
+"""Whoever comes without a name: by a listener without authentication, or by TLS without a certificate."""
