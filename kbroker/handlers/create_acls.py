@@ -62,7 +62,7 @@ def create_acls(
     results = []
     for outcome in wanted:
         fault = refused.get(outcome.pattern) if isinstance(outcome, Acl) else outcome
-        results.append(_result(0, None) if fault is None else _result(fault.code, fault.message))
+        results.append(AclCreationResult() if fault is None else _result(fault.code, fault.message))
         yield
     return in_effect(ctx, CreateAclsResponse(results=results))
 

@@ -19,7 +19,7 @@ def describe_acls(ctx: RequestContext, request: DescribeAclsRequest) -> Divided[
     """Describe what is found; codes that nobody knows find nothing."""
     check_filter(request)
     check_enabled(ctx, "No Authorizer is configured on the broker")
-    answer = DescribeAclsResponse(error_message=None)
+    answer = DescribeAclsResponse()
     try:
         wanted = filter_of(request)
     except ApiError:
