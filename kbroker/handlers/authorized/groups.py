@@ -19,12 +19,15 @@ from kbroker.handlers.authorized.guard import (
     rights_of,
     with_field,
 )
+from kbroker.handlers.join_group import NULLABLE_NAME_SINCE
 from kbroker.handlers.offset_fetch import BATCHED_SINCE
 from kbroker.handlers.registry import Handler, RequestContext
-from kbroker.protocol.errors import ErrorCode
+from kbroker.handlers.sync_group import PROTOCOL_REQUIRED_SINCE
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import DescribedGroup
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest
+from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -34,6 +37,7 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from kbroker.protocol.messages.sync_group import SyncGroupRequest
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 
@@ -59,6 +63,32 @@ def refused_group(result: type[Any]) -> Refuse:
         return result(group_id=name, error_code=code)
 
     return refuse
+
+
+def join_group(handler: Handler, _response: type[Any]) -> Handler:
+    """Let in by Group:Read."""
+
+    def guarded(ctx: RequestContext, request: JoinGroupRequest) -> Any:
+        if not rights_of(ctx).may(Operation.READ, GROUP, request.group_id):
+            name = None if ctx.version >= NULLABLE_NAME_SINCE else ""
+            return JoinGroupResponse(error_code=_REFUSED, protocol_name=name)
+        return handler(ctx, request)
+
+    return guarded
+
+
+def sync_group(handler: Handler, _response: type[Any]) -> Handler:
+    """Hand out assignments by Group:Read; what lacks its protocol is refused for that, as Kafka does."""
+
+    def guarded(ctx: RequestContext, request: SyncGroupRequest) -> Any:
+        is_whole = request.protocol_type is not None and request.protocol_name is not None
+        if ctx.version >= PROTOCOL_REQUIRED_SINCE and not is_whole:
+            return handler(ctx, request)
+        if not rights_of(ctx).may(Operation.READ, GROUP, request.group_id):
+            raise refuse_all(GROUP)
+        return handler(ctx, request)
+
+    return guarded
 
 
 def list_groups(handler: Handler, response: type[Any]) -> Handler:
@@ -162,7 +192,7 @@ def find_coordinator(handler: Handler, response: type[Any]) -> Handler:
         if ctx.version >= _COORDINATORS_SINCE:
             return several(ctx, request, rights, *kind)
         if not rights.may(Operation.DESCRIBE, kind[0], request.key):
-            raise refuse_all(kind[0])
+            raise ApiError(kind[1], DEFAULT_MESSAGES.get(kind[1]))
         return handler(ctx, request)
 
     def several(

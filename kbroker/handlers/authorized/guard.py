@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kbroker.divided import Divided
 from kbroker.handlers.registry import Handler, RequestContext
-from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 
@@ -47,9 +47,8 @@ def rights_of(ctx: RequestContext) -> Rights:
 
 
 def refuse_all(kind: ResourceType) -> ApiError:
-    """Return the refusal of a whole request."""
-    code = REFUSALS[kind]
-    return ApiError(code, DEFAULT_MESSAGES.get(code))
+    """Return the refusal of a whole request: its code says all."""
+    return ApiError(REFUSALS[kind])
 
 
 def open_to_all(handler: Handler, _response: type[Any]) -> Handler:
@@ -80,7 +79,8 @@ def on_cluster(operation: Operation, *also: Operation) -> Guard:
         def guarded(ctx: RequestContext, request: Any) -> Any:
             rights = rights_of(ctx)
             if not any(rights.on_cluster(each, tell=False) for each in also) and not rights.on_cluster(operation):
-                raise refuse_all(ResourceType.CLUSTER)
+                text = f"This request needs {operation.name} permission."
+                raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, text)
             return handler(ctx, request)
 
         return guarded

@@ -114,8 +114,8 @@ RULES: Final[dict[str, Rule]] = {
     "DeleteTopics": Rule("Topic:Delete or Cluster:Delete", topics.delete_topics),
     # Groups and their offsets.
     "FindCoordinator": Rule("Group:Describe or TransactionalId:Describe", groups.find_coordinator),
-    "JoinGroup": _MEMBER,
-    "SyncGroup": _MEMBER,
+    "JoinGroup": Rule("Group:Read", groups.join_group),
+    "SyncGroup": Rule("Group:Read", groups.sync_group),
     "Heartbeat": _MEMBER,
     "LeaveGroup": _MEMBER,
     "ConsumerGroupHeartbeat": Rule(

@@ -219,7 +219,13 @@ CASES = [
         9,
         (G, O.READ),
     ),
-    case(sync_group.SyncGroupRequest(group_id=GROUP, member_id="nobody"), 5, (G, O.READ)),
+    case(
+        sync_group.SyncGroupRequest(
+            group_id=GROUP, member_id="nobody", protocol_type="consumer", protocol_name="range"
+        ),
+        5,
+        (G, O.READ),
+    ),
     case(heartbeat.HeartbeatRequest(group_id=GROUP, member_id="nobody"), 4, (G, O.READ)),
     case(leave_group.LeaveGroupRequest(group_id=GROUP, members=[leave_group.MemberIdentity("m")]), 5, (G, O.READ)),
     case(
@@ -287,7 +293,17 @@ CASES = [
         (X, O.WRITE),
         (T, O.WRITE),
     ),
-    case(add_partitions_to_txn.AddPartitionsToTxnRequest(), 4, (C, O.CLUSTER_ACTION)),
+    case(
+        add_partitions_to_txn.AddPartitionsToTxnRequest(
+            transactions=[
+                add_partitions_to_txn.AddPartitionsToTxnTransaction(
+                    TXN, 1, 0, True, [add_partitions_to_txn.AddPartitionsToTxnTopic(TOPIC, [0])]
+                )
+            ]
+        ),
+        4,
+        (C, O.CLUSTER_ACTION),
+    ),
     case(add_offsets_to_txn.AddOffsetsToTxnRequest(transactional_id=TXN, group_id=GROUP), 3, (X, O.WRITE), (G, O.READ)),
     case(
         txn_offset_commit.TxnOffsetCommitRequest(
