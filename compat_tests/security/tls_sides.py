@@ -66,6 +66,8 @@ class TlsKBroker(KBroker):
 
     def _command(self) -> list[str]:
         command = super()._command()
+        at = command.index("--listen")  # one listener of PLAINTEXT, before all others
+        del command[at : at + 2]
         names = ["PLAINTEXT", *LISTENERS]
         command += ["--set", f"listener.security.protocol.map={protocol_map()}"]
         return [*command, "--set", "listeners=" + ",".join(f"{name}://127.0.0.1:0" for name in names)]

@@ -294,8 +294,8 @@ def test_a_setting_that_promises_security_refuses_the_start(name: str, value: st
 
 
 def test_all_that_promises_security_is_named_also_from_the_environment() -> None:
-    environment = {"KAFKA_SASL_ENABLED_MECHANISMS": "PLAIN", "KAFKA_SSL_CLIENT_AUTH": "required"}
-    with pytest.raises(ConfigError, match=r"^sasl\.enabled\.mechanisms, ssl\.client\.auth: "):
+    environment = {"KAFKA_SASL_LOGIN_CLASS": "x", "KAFKA_SASL_KERBEROS_SERVICE_NAME": "k"}
+    with pytest.raises(ConfigError, match=r"^sasl\.kerberos\.service\.name, sasl\.login\.class: "):
         BrokerConfig.load(environment=environment)
 
 
