@@ -1,0 +1,1 @@
+"""The same clients with the same secrets at both brokers."""

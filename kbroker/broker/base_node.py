@@ -42,6 +42,7 @@ from kbroker.network.server import Server, own_host_name, server_limits
 from kbroker.replicas import Replicas
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
+from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
@@ -75,7 +76,7 @@ class Node:
         producer_ids: ProducerIdSupply,
         cluster: ClusterServices | None = None,
     ) -> None:
-        """Put the parts together over logs and metadata that are loaded."""
+        """Put the parts together over logs and metadata that are loaded. Raises ConfigError where TLS cannot work."""
         loop = asyncio.get_running_loop()
         self.config = config
         self.clock = clock
@@ -100,6 +101,7 @@ class Node:
             loop.call_soon,
         )
         authorizer = self._authorizer(metadata)
+        self.tls = TlsListeners(config)
         dispatcher = Dispatcher(in_cluster=cluster is not None, authorizer=authorizer)
         self.services = Services(
             node_id=self.node_id,
@@ -113,13 +115,16 @@ class Node:
             fetch_max_bytes=config.get_int("fetch.max.bytes"),
             transactions=self.transactions,
             markers=self.markers,
+            tls=self.tls,
             cluster=cluster,
             authorizer=authorizer,
             on_levels_changed=dispatcher.forget_entries,
         )
-        self.server = Server(self.services, dispatcher, server_limits(config))
+        self.server = Server(self.services, dispatcher, server_limits(config), self.tls.by_name)
         self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions)
-        self._dynamic_configs = DynamicConfigs(config, logs, cleaner_pool, self._reconfigure, self.groups, self.server)
+        self._dynamic_configs = DynamicConfigs(
+            config, logs, cleaner_pool, self._reconfigure, self.groups, self.server, self.tls
+        )
         self._parts = AsyncExitStack()
 
     def _authorizer(self, metadata: ClusterMetadata) -> Authorizer | None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -78,7 +79,7 @@ class ClusterNode(Node):
         acls: ZooKeeperAcls | None,
     ) -> None:
         """Put the parts together over logs, configs, ACLs and features that are loaded. None does anything yet."""
-        peers = TcpPeers()
+        peers = TcpPeers(self._client_context)
         self.peers = peers
         self._killed = False
         self._hurried = asyncio.Event()
@@ -301,6 +302,10 @@ class ClusterNode(Node):
         self.replica_manager.stop_fetching()  # not sooner: leaders count on this replica until it is let out
 
     # --- what the parts ask
+
+    def _client_context(self) -> ssl.SSLContext | None:
+        """Return in what TLS another broker is asked now; None where that goes without."""
+        return self.tls.client_context()
 
     def _broker_epoch(self) -> int:
         return self.registration.epoch

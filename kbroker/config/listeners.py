@@ -16,7 +16,7 @@ _ENDPOINT: Final = re.compile(
     r"(?P<name>[^:/]+)://(?:\[(?P<v6>[0-9A-Fa-f:.%\w]*)\]|(?P<host>[^:\[\]/]*)):(?P<port>-?\d+)"
 )
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_SERVED: Final = frozenset({"PLAINTEXT"})
+_SERVED: Final = ("PLAINTEXT", "SSL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,10 @@ def _require_served(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:
     protocol = protocols.get(endpoint.name)
     if protocol is None:
         raise ConfigError(
-            f"listeners: {endpoint.name} is missing in listener.security.protocol.map; add {endpoint.name}:PLAINTEXT"
+            f"listeners: {endpoint.name} is missing in listener.security.protocol.map; add "
+            f"{endpoint.name}:PLAINTEXT, or {endpoint.name}:SSL"
         )
     if protocol not in _SERVED:
-        raise ConfigError(f"listeners: {endpoint.name} asks for {protocol}; only PLAINTEXT can be served yet")
+        raise ConfigError(
+            f"listeners: {endpoint.name} asks for {protocol}; only {' and '.join(_SERVED)} can be served yet"
+        )

@@ -284,6 +284,8 @@ class BrokerConfig:
         for name, text in sorted(self.static.items()):
             key = self._keys.get(name) or broker_key(name)
             base = listener_base(name) or name
+            if base is not name and name.split(".", 3)[2].lower() != name.split(".", 3)[2]:
+                raise ConfigError(f"{name}: the name of a listener is written in small letters here, as in Kafka")
             promises = key.refused if key else base.startswith(_SECURITY_PREFIXES)
             if promises and text.strip() and (key is None or parse_text(name, key.type, text) != key.default):
                 promised.append(name)
@@ -293,9 +295,12 @@ class BrokerConfig:
                 f"{', '.join(revocation)}: this version does not look whether ZooKeeper's certificate was revoked; to "
                 "connect all the same, leave this out"
             )
+        of_tls = [name for name in promised if (listener_base(name) or name).startswith("ssl.")]
+        if of_tls:
+            raise ConfigError(f"{', '.join(of_tls)}: there is nothing of the kind in this version; leave this out")
         if promised:
             raise ConfigError(
-                f"{', '.join(promised)}: this version has no TLS and no SASL, so nobody knows who a client is; "
+                f"{', '.join(promised)}: this version has no SASL, so nobody knows by a password who a client is; "
                 "to serve like that, leave this out"
             )
 

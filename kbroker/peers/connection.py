@@ -1,4 +1,4 @@
-"""A TCP connection to another broker: frames out, frames in, each answer to who waits for it.
+"""A connection to another broker, plain or by TLS: frames out, frames in, each answer to who waits for it.
 
 Owns the socket and what is in flight on it. Never asks again: whoever asked knows whether that may be.
 """
@@ -6,8 +6,10 @@ Owns the socket and what is in flight on it. Never asks again: whoever asked kno
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from kbroker.peers.interface import PeerGone
@@ -25,18 +27,30 @@ _CONNECT_SECONDS = 10
 _LENGTH, _CORRELATION = struct.Struct(">i"), struct.Struct(">i")
 
 
+Tls = Callable[[], ssl.SSLContext | None]
+"""In what context a connection that is made now speaks TLS; None: it does not."""
+
+
+def _plain() -> None:
+    return None
+
+
 class TcpPeers:
-    """Makes ways to brokers over plain TCP."""
+    """Makes ways to brokers over TCP, and TLS where `tls` has a context."""
+
+    def __init__(self, tls: Tls = _plain) -> None:
+        self._tls = tls
 
     def peer(self, host: str, port: int, client_id: str) -> TcpPeer:
-        return TcpPeer(host, port, client_id)
+        return TcpPeer(host, port, client_id, self._tls)
 
 
 class TcpPeer:
     """A Peer over TCP."""
 
-    def __init__(self, host: str, port: int, client_id: str) -> None:
+    def __init__(self, host: str, port: int, client_id: str, tls: Tls = _plain) -> None:
         self._address = host, port
+        self._tls = tls
         self._client_id = client_id
         self._correlation = 0
         self._frames: _Frames | None = None
@@ -98,7 +112,12 @@ class TcpPeer:
     async def _connect(self) -> _Frames:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                _, self._frames = await asyncio.get_running_loop().create_connection(_Frames, *self._address)
+                context = self._tls()
+                name = self._address[0] if context is not None else None
+                loop = asyncio.get_running_loop()
+                _, self._frames = await loop.create_connection(
+                    _Frames, *self._address, ssl=context, server_hostname=name
+                )
             return self._frames
         finally:
             self._connecting = None
