@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.subjects import TunedKafka
 from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.harness.certificates import Authority
 from compat_tests.harness.parts import fetch as fetch_part
@@ -34,6 +35,12 @@ from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from kbroker.protocol.messages.headers import RequestHeader
 
 TOPIC = "tls"
+
+
+class TunedTlsKafka(TlsApacheKafka, TunedKafka):
+    """Apache Kafka with these listeners, and the JVM options that it has by itself."""
+
+
 IN_FLIGHT = 5
 Figures = dict[str, float]
 
@@ -139,7 +146,7 @@ def brokers(directory: Path) -> Iterator[tuple[dict[str, BrokerProcess], Path]]:
     settings = tls_settings(stores)
     yield (
         {
-            "Apache Kafka": TlsApacheKafka(fetch_part("kafka"), directory / "apache", settings),
+            "Apache Kafka": TunedTlsKafka(fetch_part("kafka"), directory / "apache", settings),
             "kbroker": TlsKBroker(directory / "kbroker", settings),
         },
         authority.file,
