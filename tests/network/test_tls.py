@@ -198,6 +198,17 @@ def test_who_is_not_let_in(
     until("a line", lambda: words in caplog.text)
 
 
+def test_a_name_in_a_certificate_cannot_write_lines_of_the_log(
+    mutual: str, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kbroker.network.refusals")
+    own = files.write("lines.pem", development.sign(files.authority, "mallory\n[now] INFO all is well").pem())
+    with contextlib.suppress(OSError), TlsClient(mutual, context(files, own)) as client:
+        client.send_bytes(frame(ApiVersionsRequest(), 0, 1))
+        assert client._sock.recv(100) == b""
+    until("a line", lambda: "no rule of ssl.principal.mapping.rules fits CN=mallory?" in caplog.text)
+
+
 def test_a_plaintext_client_on_a_tls_port_and_the_other_way_round(secure: str, plain: str, files: Files) -> None:
     with WireClient(secure) as client:
         client.send_bytes(frame(ApiVersionsRequest(), 0, 1))
