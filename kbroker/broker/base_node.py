@@ -40,6 +40,8 @@ from kbroker.log.open_files import OpenFiles
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, own_host_name, server_limits
 from kbroker.replicas import Replicas
+from kbroker.security.authorizer.authorizer import Authorizer
+from kbroker.security.principal import Principal
 from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
@@ -98,8 +100,9 @@ class Node:
             MarkerWriter(self._leader_of, self._marker_target),
             loop.call_soon,
         )
+        authorizer = self._authorizer(metadata)
         self.tls = TlsListeners(config)
-        dispatcher = Dispatcher(in_cluster=cluster is not None)
+        dispatcher = Dispatcher(in_cluster=cluster is not None, authorizer=authorizer)
         self.services = Services(
             node_id=self.node_id,
             config=config,
@@ -114,6 +117,7 @@ class Node:
             markers=self.markers,
             tls=self.tls,
             cluster=cluster,
+            authorizer=authorizer,
             on_levels_changed=dispatcher.forget_entries,
         )
         self.server = Server(self.services, dispatcher, server_limits(config), self.tls.by_name)
@@ -122,6 +126,22 @@ class Node:
             config, logs, cleaner_pool, self._reconfigure, self.groups, self.server, self.tls
         )
         self._parts = AsyncExitStack()
+
+    def _authorizer(self, metadata: ClusterMetadata) -> Authorizer | None:
+        """Return who decides what clients may do, by the cluster's ACLs as they are then."""
+        wanted = self.config.authorization
+        if wanted is None:
+            return None
+        users = [Principal.parse(each) for each in wanted.super_users]
+        authorizer = Authorizer(users, allow_if_no_acl=wanted.allow_if_no_acl)
+        authorizer.replace(metadata.state.acls)
+
+        def follow(old: ClusterState, new: ClusterState) -> None:
+            if new.acls is not old.acls:
+                authorizer.replace(new.acls)
+
+        metadata.subscribe(follow)
+        return authorizer
 
     def hasten(self) -> None:
         """Let a stop, now or later, wait for nobody else."""

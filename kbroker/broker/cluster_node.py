@@ -35,6 +35,7 @@ from kbroker.controller.member.finalized_features import FinalizedFeatures
 from kbroker.controller.member.metadata import MemberMetadata
 from kbroker.controller.member.registration import BrokerRegistration
 from kbroker.controller.member.topic_changes import partition_counts
+from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Refused, Unreachable
 from kbroker.controller.znodes import LOG_DIR_EVENT, Endpoint, Registration, Unreadable, encode_log_dir_event
 from kbroker.handlers.services import ClusterServices, in_cluster
@@ -75,8 +76,9 @@ class ClusterNode(Node):
         tree: MetadataTree,
         configs: EntityConfigs,
         features: FinalizedFeatures,
+        acls: ZooKeeperAcls | None,
     ) -> None:
-        """Put the parts together over logs, configs and features that are loaded. None of them does anything yet."""
+        """Put the parts together over logs, configs, ACLs and features that are loaded. None does anything yet."""
         peers = TcpPeers(self._client_context)
         self.peers = peers
         self._killed = False
@@ -86,6 +88,7 @@ class ClusterNode(Node):
         self.tree = tree
         self._configs = configs
         self._features = features
+        self._acls = acls
         self.registration = BrokerRegistration(
             tree, config.node_id, max(2 * config.get_int("zookeeper.session.timeout.ms"), _LEAST_PATIENCE_MS)
         )
@@ -97,6 +100,7 @@ class ClusterNode(Node):
             topic_defaults(config),
             lambda: self.controller.is_active,
             lambda updates, validate_only: self.controller.update_features(updates, validate_only=validate_only),
+            acls,
         )
         self.member = metadata
         call_soon = asyncio.get_running_loop().call_soon
@@ -179,6 +183,10 @@ class ClusterNode(Node):
         await steadily(features.load)
         configs = EntityConfigs(tree, clock)
         await steadily(configs.load)
+        acls = ZooKeeperAcls(tree, clock) if config.authorization is not None else None
+        if acls is not None:
+            await steadily(acls.load)
+            parts.callback(acls.close)
         parts.callback(configs.close)
         parts.callback(features.close)
         config.set_dynamic(configs.of("brokers", ""), configs.of("brokers", str(config.node_id)))
@@ -189,7 +197,7 @@ class ClusterNode(Node):
         parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
         configure_dirs(logs, config)
         await _load(logs, configs, config, clock)
-        node = cls(config, clock, logs, cleaner_pool, tree, configs, features)
+        node = cls(config, clock, logs, cleaner_pool, tree, configs, features, acls)
         cluster = in_cluster(node.services)
         parts.push_async_callback(node.controller.close)
         parts.callback(node._membership.close)
@@ -227,6 +235,8 @@ class ClusterNode(Node):
         self.member.subscribe(self._coordinators.follow_deletions)
         self.member.subscribe(self._follow)
         self._configs.follow(self.member.configs_changed)
+        if self._acls is not None:
+            self._acls.follow(self.member.acls_changed)
         self._features.follow(self.member.features_changed, self._fail)
         endpoint = await self._listen(bound, serve=False)
         self.member.expect(await steadily(partial(partition_counts, self.tree)))

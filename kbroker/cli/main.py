@@ -20,6 +20,7 @@ VERBS = {
     "broker": "List, describe and drain the brokers of a cluster.",
     "consume": "Print the records of topics.",
     "group": "List, describe, reset and delete consumer groups.",
+    "acl": "Add, list and remove access control lists.",
     "cert": "Make certificates for development.",
     "log": "Check, dump, repair and adopt the files of a data directory.",
     "pipeline": "Archive, replay and count what is in topics, on Apache Spark.",

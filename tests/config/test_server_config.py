@@ -278,9 +278,6 @@ def test_settings_of_consumer_groups_that_do_not_go_together(settings: dict[str,
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
-        ("super.users", "User:admin"),
-        ("allow.everyone.if.no.acl.found", "false"),
         ("sasl.enabled.mechanisms", "PLAIN"),
         ("sasl.of.a.later.version", "x"),
         ("early.start.listeners", "PLAINTEXT"),
@@ -289,7 +286,7 @@ def test_settings_of_consumer_groups_that_do_not_go_together(settings: dict[str,
     ],
 )
 def test_a_setting_that_promises_security_refuses_the_start(name: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=r"has no SASL or authorization") as refused:
+    with pytest.raises(ConfigError, match=r"has no SASL") as refused:
         BrokerConfig({name: value})
     assert str(refused.value).startswith(f"{name}: ")
     assert value not in str(refused.value)
@@ -297,8 +294,8 @@ def test_a_setting_that_promises_security_refuses_the_start(name: str, value: st
 
 
 def test_all_that_promises_security_is_named_also_from_the_environment() -> None:
-    environment = {"KAFKA_AUTHORIZER_CLASS_NAME": "x", "KAFKA_SUPER_USERS": "User:a", "KAFKA_SSL_CLIENT_AUTH": "none"}
-    with pytest.raises(ConfigError, match=r"^authorizer\.class\.name, super\.users: "):
+    environment = {"KAFKA_SASL_LOGIN_CLASS": "x", "KAFKA_SASL_KERBEROS_SERVICE_NAME": "k"}
+    with pytest.raises(ConfigError, match=r"^sasl\.kerberos\.service\.name, sasl\.login\.class: "):
         BrokerConfig.load(environment=environment)
 
 
@@ -330,7 +327,7 @@ def test_tls_that_no_listener_speaks_is_told() -> None:
 
 def test_a_security_setting_that_is_left_empty_promises_nothing() -> None:
     names = ("ssl.keystore.location", "ssl.endpoint.identification.algorithm", "super.users", "sasl.jaas.config")
-    assert BrokerConfig(dict.fromkeys(names, " ")).warnings == ["unknown config super.users"]
+    assert BrokerConfig(dict.fromkeys(names, " ")).warnings == []
 
 
 def test_a_key_of_our_own_is_told_only_where_it_is_set() -> None:
