@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from compat_tests.wire.client import CLOSED, WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
 from kbroker.network import server as server_module
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -394,3 +397,23 @@ def test_keys_are_replaced_while_clients_go_on(broker: Broker, secure: str, plai
         assert serial(secure, files) == third
     assert held.ask(ApiVersionsRequest(), 0).error_code == 0
     held.close()
+
+
+def test_rights_are_those_of_the_name_in_the_certificate(files: Files) -> None:
+    settings = {
+        "listeners": "SSL://127.0.0.1:0",
+        **files.listener(client_auth="required"),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:CN=admin,O=Example;User:CN=server",
+    }
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example"), x509.NameAttribute(NameOID.COMMON_NAME, "admin")]
+    )
+    admin = files.write("admin.pem", development.sign(files.authority, name).pem())
+    codes = {}
+    with Broker(settings) as own:
+        for who, certificate in (("alice", files.client), ("admin", admin)):
+            with TlsClient(own.bootstrap_servers, context(files, certificate)) as client:
+                request = CreateTopicsRequest(topics=[CreatableTopic("of-rights", 1, 1)], timeout_ms=5000)
+                codes[who] = client.ask(request, 7).topics[0].error_code
+    assert codes == {"alice": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "admin": 0}
