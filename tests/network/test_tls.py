@@ -399,6 +399,19 @@ def test_keys_are_replaced_while_clients_go_on(broker: Broker, secure: str, plai
     held.close()
 
 
+def test_an_embedded_broker_makes_its_own_certificates() -> None:
+    with Broker(tls=True) as own:
+        made = ssl.create_default_context(cafile=own.certificates.ca)
+        made.load_cert_chain(own.certificates.client("alice"))
+        with TlsClient(own.bootstrap_servers, made) as client:
+            assert client.ask(ApiVersionsRequest(), 0).error_code == 0
+            assert principals(own) == ["User:CN=alice"]
+        directory = Path(own.certificates.ca).parent
+    assert not directory.exists()
+    with pytest.raises(RuntimeError, match="tls=True"):
+        assert Broker().certificates
+
+
 def test_rights_are_those_of_the_name_in_the_certificate(files: Files) -> None:
     settings = {
         "listeners": "SSL://127.0.0.1:0",
