@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import socket
 import ssl
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -347,6 +349,33 @@ def test_a_client_that_says_goodbye_is_gone_and_hears_one(broker: Broker, secure
     assert not left.is_alive()
     client.close()
     until("it is gone", lambda: broker.node.server.connection_count == 0)
+
+
+@pytest.mark.parametrize("how", ["answered", "half", "refused", "goodbye"])
+def test_a_connection_that_is_gone_leaves_nothing_to_collect(
+    broker: Broker, secure: str, files: Files, how: str
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        if how in ("half", "refused"):
+            sock = raw(secure)
+            sock.sendall(b"\x16\x03\x01")
+        else:
+            client = TlsClient(secure, context(files))
+            assert client.ask(ApiVersionsRequest(), 0).error_code == 0
+            sock = client._sock
+        until("it has come", lambda: broker.node.server.connection_count == 1)
+        (held,) = [weakref.ref(each._outbox) for each in list(broker.node.server._connections)]
+        if how == "refused":
+            sock.sendall(bytes(2000))
+            sock.recv(100)
+        if how == "goodbye":
+            sock.unwrap()  # type: ignore[attr-defined]
+        sock.close()
+        until("nothing is left", lambda: held() is None)
+    finally:
+        gc.enable()
 
 
 def alter(client: WireClient, own: dict[str, str]) -> tuple[int, str]:
