@@ -16,7 +16,7 @@ _ENDPOINT: Final = re.compile(
     r"(?P<name>[^:/]+)://(?:\[(?P<v6>[0-9A-Fa-f:.%\w]*)\]|(?P<host>[^:\[\]/]*)):(?P<port>-?\d+)"
 )
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_SERVED: Final = frozenset({"PLAINTEXT"})
+_SERVED: Final = frozenset({"PLAINTEXT", "SASL_PLAINTEXT"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +121,6 @@ def _require_served(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:
             f"listeners: {endpoint.name} is missing in listener.security.protocol.map; add {endpoint.name}:PLAINTEXT"
         )
     if protocol not in _SERVED:
-        raise ConfigError(f"listeners: {endpoint.name} asks for {protocol}; only PLAINTEXT can be served yet")
+        raise ConfigError(
+            f"listeners: {endpoint.name} asks for {protocol}; only PLAINTEXT and SASL_PLAINTEXT can be served yet"
+        )

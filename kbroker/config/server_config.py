@@ -290,8 +290,8 @@ class BrokerConfig:
             )
         if promised:
             raise ConfigError(
-                f"{', '.join(promised)}: this version has no TLS, SASL or authorization, so every client may do "
-                "everything; to serve like that, leave this out"
+                f"{', '.join(promised)}: this version has no TLS, no authorization and not all of SASL, so clients "
+                "might do what this forbids; to serve like that, leave this out"
             )
 
     def _check_node_id(self) -> None:

@@ -11,6 +11,7 @@ import logging
 import resource
 import socket
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,9 @@ from kbroker.network.dispatch import Dispatcher
 from kbroker.network.loop_watch import LoopWatch
 from kbroker.network.memory_budget import Memory
 from kbroker.network.refusals import Refusals
+from kbroker.network.sasl_gate import SaslGate
 from kbroker.network.turns import SLICE, Turns, now
+from kbroker.security.sasl.authentication import Offer
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +72,16 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
 class Server:
     """Serves one broker's listeners."""
 
-    def __init__(self, services: Services, dispatcher: Dispatcher, limits: ServerLimits) -> None:
+    def __init__(
+        self,
+        services: Services,
+        dispatcher: Dispatcher,
+        limits: ServerLimits,
+        sasl: Mapping[str, Offer] | None = None,
+    ) -> None:
+        """`sasl` has what each listener offers whose clients have to authenticate."""
         self.dispatcher = dispatcher
+        self._sasl = sasl or {}
         self.max_request_bytes = limits.max_request_bytes
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         loop = asyncio.get_running_loop()
@@ -203,6 +214,10 @@ class Server:
         log.debug("%s connects to %s", connection.peer, connection.listener)
         self._per_ip[host] += 1
         self._hosts[connection] = host
+        offer = self._sasl.get(connection.listener)
+        if offer is not None:
+            gate = SaslGate(connection, self.dispatcher, offer, self._services.clock, self.max_request_bytes)
+            connection.run = gate.run
         return RequestContext(self._services, "/" + host, connection.listener, ("", 0))
 
     def _why_too_many(self, host: str) -> str | None:

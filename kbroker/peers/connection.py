@@ -6,18 +6,26 @@ Owns the socket and what is in flight on it. Never asks again: whoever asked kno
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from collections import deque
 from typing import Any, TypeVar, cast
 
+from kbroker.config.model import ConfigError
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from kbroker.protocol.wire import read_uvarint
+from kbroker.security.sasl.login import Login
+from kbroker.security.sasl.mechanism import AuthenticationFailed
 
 Answer = TypeVar("Answer")
 
+_SHARE_OF_SESSION = 0.85
+"""Of a session's time, after which to log in again."""
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """A larger frame ends the connection: a follower asks for 10 MB and gets one batch more at most."""
 _CONNECT_SECONDS = 10
@@ -26,17 +34,23 @@ _LENGTH, _CORRELATION = struct.Struct(">i"), struct.Struct(">i")
 
 
 class TcpPeers:
-    """Makes ways to brokers over plain TCP."""
+    """Makes ways to brokers over plain TCP. `login` begins an authentication where they ask for one."""
+
+    def __init__(self, login: Login | None = None) -> None:
+        self._login = login
 
     def peer(self, host: str, port: int, client_id: str) -> TcpPeer:
-        return TcpPeer(host, port, client_id)
+        return TcpPeer(host, port, client_id, self._login)
 
 
 class TcpPeer:
     """A Peer over TCP."""
 
-    def __init__(self, host: str, port: int, client_id: str) -> None:
+    def __init__(self, host: str, port: int, client_id: str, login: Login | None = None) -> None:
         self._address = host, port
+        self._login = login
+        self._log_in_at = math.inf
+        """When to log in anew, by the loop's clock: before the session ends."""
         self._client_id = client_id
         self._correlation = 0
         self._frames: _Frames | None = None
@@ -49,7 +63,7 @@ class TcpPeer:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 frames = self._frames
-                if frames is None or frames.is_gone:
+                if frames is None or frames.is_gone or asyncio.get_running_loop().time() >= self._log_in_at:
                     frames = await self._connected()
                 body = await frames.exchange(self._framed(request, version), self._correlation)
         except TimeoutError:
@@ -98,10 +112,47 @@ class TcpPeer:
     async def _connect(self) -> _Frames:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                _, self._frames = await asyncio.get_running_loop().create_connection(_Frames, *self._address)
-            return self._frames
+                frames = self._frames
+                if frames is None or frames.is_gone:
+                    _, frames = await asyncio.get_running_loop().create_connection(_Frames, *self._address)
+                    self._log_in_at = math.inf
+                if self._login is not None:
+                    try:
+                        await self._authenticate(frames, self._login)
+                    except BaseException:
+                        frames.end("not logged in")
+                        raise
+                self._frames = frames
+            return frames
         finally:
             self._connecting = None
+
+    async def _authenticate(self, frames: _Frames, login: Login) -> None:
+        """Log in; raises PeerGone where the other broker does not let this one in."""
+        try:
+            mechanism, client = login()
+            answer = await self._exchange(frames, SaslHandshakeRequest(mechanism), 1, SaslHandshakeResponse)
+            if answer.error_code:
+                raise PeerGone(f"{self} does not offer {mechanism}, but {', '.join(answer.mechanisms) or 'nothing'}")
+            token: bytes | None = client.first()
+            while token is not None:
+                said = await self._exchange(frames, SaslAuthenticateRequest(token), 2, SaslAuthenticateResponse)
+                if said.error_code:
+                    raise PeerGone(f"{self} does not let this broker in: {said.error_message}")
+                # A password is salted by some ms of work, in which others are served.
+                token = await asyncio.to_thread(client.respond, bytes(said.auth_bytes))
+        except (AuthenticationFailed, ConfigError) as error:
+            raise PeerGone(f"{self} could not be logged in to: {error}") from None
+        lifetime_s = said.session_lifetime_ms / 1000
+        now = asyncio.get_running_loop().time()
+        self._log_in_at = now + lifetime_s * _SHARE_OF_SESSION if lifetime_s > 0 else math.inf
+
+    async def _exchange(self, frames: _Frames, request: Any, version: int, answer: type[Answer]) -> Answer:
+        body = await frames.exchange(self._framed(request, version), self._correlation)
+        try:
+            return decode(answer, version, body[_header_bytes(request, version, body) :])
+        except (Malformed, IndexError) as error:
+            raise PeerGone(f"{self} sent what cannot be read: {error}") from None
 
     def _drop(self, why: str) -> None:
         if self._frames is not None:
