@@ -45,23 +45,33 @@ def alter_user_scram_credentials(
     ctx: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> Divided[AlterUserScramCredentialsResponse | Awaitable[AlterUserScramCredentialsResponse]]:
     """Change credentials; the answer comes once they are in effect."""
-    ctx.services.controller.check_is_controller()
-    changes: dict[str, list[_Change]] = {}
+    controller = ctx.services.controller
+    controller.check_is_controller()
     asked: list[_Change] = [*request.deletions, *request.upsertions]
+    changes: dict[str, _Change] = {}
+    refused: dict[str, ApiError] = {}
     for each in asked:
-        changes.setdefault(each.name, []).append(each)
+        if each.name not in refused:  # the first fault of a user is the one that is told
+            try:
+                if changes.pop(each.name, None) is not None:
+                    text = "A user credential cannot be altered twice in the same request"
+                    raise ApiError(ErrorCode.DUPLICATE_RESOURCE, text)
+                revise = _revise(each)
+                if isinstance(each, ScramCredentialDeletion):
+                    revise(controller.decided.configs(USERS, entity_name(each.name)))
+                changes[each.name] = each
+            except ApiError as error:
+                refused[each.name] = error
         yield
     results = []
-    for user, own in changes.items():
+    for user, change in changes.items():
         try:
-            if len(own) > 1:
-                text = "A user credential cannot be altered twice in the same request"
-                raise ApiError(ErrorCode.DUPLICATE_RESOURCE, text)
-            yield from ctx.services.controller.change_configs(USERS, entity_name(user), _revise(own[0]))
+            yield from controller.change_configs(USERS, entity_name(user), _revise(change))
             results.append(AlterUserScramCredentialsResult(user, error_message=None))
         except ApiError as error:
-            results.append(AlterUserScramCredentialsResult(user, error.code, error.message))
+            refused[user] = error
         yield
+    results += [AlterUserScramCredentialsResult(user, error.code, error.message) for user, error in refused.items()]
     return in_effect(ctx, AlterUserScramCredentialsResponse(results=results))
 
 

@@ -62,7 +62,7 @@ def test_who_knows_the_password_is_served(connect, version):
     answer = client.ask(SaslHandshakeRequest("PLAIN"), 1)
     assert (answer.error_code, answer.mechanisms) == (0, ["PLAIN"])
     answer = client.ask(SaslAuthenticateRequest(RIGHT), version)
-    assert (answer.error_code, answer.error_message, answer.auth_bytes, answer.session_lifetime_ms) == (0, None, b"", 0)
+    assert (answer.error_code, answer.error_message, answer.auth_bytes, answer.session_lifetime_ms) == (0, "", b"", 0)
     assert len(client.ask(MetadataRequest(topics=[]), 9).brokers) == 1
 
 

@@ -120,7 +120,7 @@ def test_all_users_are_described_without_a_name(admin):
         ([ScramCredentialDeletion("x", 1)], ErrorCode.RESOURCE_NOT_FOUND),
         ([ScramCredentialDeletion("x", 7)], ErrorCode.UNSUPPORTED_SASL_MECHANISM),
         ([upsertion("x"), upsertion("x", mechanism="SCRAM-SHA-512")], ErrorCode.DUPLICATE_RESOURCE),
-        ([upsertion("x"), ScramCredentialDeletion("x", 1)], ErrorCode.DUPLICATE_RESOURCE),
+        ([upsertion("x"), ScramCredentialDeletion("x", 1)], ErrorCode.RESOURCE_NOT_FOUND),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_changed(admin, changes, code):

@@ -11,6 +11,6 @@ class SaslAuthenticateRequest:
 @message(key=36, versions="0-2", flexible="2+")
 class SaslAuthenticateResponse:
     error_code: i16 = f()
-    error_message: str | None = f(nullable="0+", default=None)
+    error_message: str | None = f(nullable="0+")
     auth_bytes: bytes = f()
     session_lifetime_ms: i64 = f("1+")

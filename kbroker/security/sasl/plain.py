@@ -34,9 +34,9 @@ class PlainServer:
         if self._spoken:
             raise AuthenticationFailed("PLAIN has one message, and here is another")
         self._spoken = True
-        parts = token.decode("utf-8", "replace").split("\0")
+        parts = token.decode("utf-8", "replace").split("\0", 3)
         if len(parts) != 3:
-            raise AuthenticationFailed(f"a PLAIN message has 3 parts, not {len(parts)}")
+            raise _told(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
         acts_as, name, password = parts
         if not name:
             raise _told("Authentication failed: username not specified")

@@ -15,6 +15,7 @@ from kbroker.security.sasl.mechanism import (
     UnsupportedMechanism,
 )
 from kbroker.security.sasl.plain import PlainServer
+from kbroker.security.sasl.scram import ScramServer
 
 
 class Token:
@@ -107,9 +108,10 @@ def test_a_failure_is_the_end(time):
 
 def test_what_is_no_message_of_a_mechanism_is_told_in_general_words(time):
     one = authentication(time)
+    one._offer.begin["SCRAM-SHA-256"] = lambda: ScramServer("SCRAM-SHA-256", {}.get)
     with pytest.raises(AuthenticationFailed) as failed:
-        log_in(one, b"x", "PLAIN")
-    text = "Authentication failed during authentication due to invalid credentials with SASL mechanism PLAIN"
+        log_in(one, b"x", "SCRAM-SHA-256")
+    text = "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
     assert one.told(failed.value) == text
 
 

@@ -39,9 +39,9 @@ def test_who_knows_the_password_is_let_in(message):
             "Authentication failed: Client requested an authorization id that is different from username",
         ),
         (b"bob\0alice\0wrong", "Authentication failed: Invalid username or password"),
-        (b"", None),
-        (b"alice\0secret", None),
-        (b"\0alice\0secret\0", None),
+        (b"", "Invalid SASL/PLAIN response: expected 3 tokens, got 1"),
+        (b"alice\0secret", "Invalid SASL/PLAIN response: expected 3 tokens, got 2"),
+        (b"\0alice\0secret\0\0\0", "Invalid SASL/PLAIN response: expected 3 tokens, got 4"),
         (b"\xff\xfe\0\xff\0\xff", "Authentication failed: Invalid username or password"),
     ],
 )
