@@ -150,7 +150,8 @@ def latency(broker: BrokerProcess, topic: str, records: int) -> Figures:
             "log_level": 0,
         }
     )
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0))
+    consumer.assign([TopicPartition(topic, 0, end)])
     taken = []
     for i in range(records + 200):
         started = time.perf_counter()

@@ -309,8 +309,11 @@ def code_error(code: int) -> Any | None:
     return None if error is NoError else error
 
 
-def patiently(call: Callable[[], T]) -> T:
-    """Repeat a call while the cluster asks for that: coordinators load, leaders move."""
+def patiently(call: Callable[[], T], *, reads: bool = False) -> T:
+    """Repeat a call while the cluster asks for that: coordinators load, leaders move.
+
+    One that only `reads` is also repeated when its broker is gone: for some seconds clients are still told of it.
+    """
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -318,4 +321,7 @@ def patiently(call: Callable[[], T]) -> T:
         except BrokerResponseError as err:
             if not err.retriable or time.monotonic() > deadline:
                 raise
-            time.sleep(_PAUSE_S)
+        except (KafkaConnectionError, NodeNotReadyError):
+            if not reads or time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE_S)

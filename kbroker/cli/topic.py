@@ -117,8 +117,8 @@ def list_topics(internal: bool, as_json: bool, connection: Connection) -> None:
 def describe(names: tuple[str, ...], as_json: bool, connection: Connection) -> None:
     """Describe topics: partitions with their offsets, and the configs that are set."""
     with connection.admin() as admin:
-        topics = _existing(admin, names)
-        found = [_describe(admin, topics[name]) for name in names if name in topics]
+        described = patiently(partial(_described, admin, names), reads=True)
+    found = [described[name] for name in names if name in described]
     if as_json:
         print_json(found)
     else:
@@ -126,7 +126,12 @@ def describe(names: tuple[str, ...], as_json: bool, connection: Connection) -> N
             if index:
                 click.echo()
             _print_topic(topic)
-    _report([f"topic {name} does not exist" for name in names if name not in topics])
+    _report([f"topic {name} does not exist" for name in names if name not in described])
+
+
+def _described(admin: Any, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Return what is told of those topics that exist, by name."""
+    return {name: _describe(admin, topic) for name, topic in _existing(admin, names).items()}
 
 
 def _existing(admin: Any, names: tuple[str, ...]) -> dict[str, Any]:

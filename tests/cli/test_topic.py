@@ -12,6 +12,7 @@ import pytest
 from kafka.errors import KafkaConnectionError, NodeNotReadyError
 
 from kbroker.cli import topic
+from kbroker.cli.client import patiently
 
 
 def test_a_topics_life(anywhere, name):
@@ -145,3 +146,19 @@ def test_what_a_dead_leader_leads_is_described_without_its_offsets(error):
     ]
     found = topic._describe(Admin(), {"name": "t", "is_internal": False, "partitions": partitions})
     assert [(each["leader"], each["latest"]) for each in found["partitions"]] == [(2, 7), (1, None), (None, None)]
+
+
+@pytest.mark.parametrize("error", [KafkaConnectionError("111 ECONNREFUSED"), NodeNotReadyError(1)])
+def test_what_only_reads_is_asked_again_when_its_broker_is_gone(error):
+    answers = iter([error, error, "told"])
+
+    def ask():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert patiently(ask, reads=True) == "told"
+    answers = iter([error])
+    with pytest.raises(type(error)):
+        patiently(ask)
