@@ -109,6 +109,8 @@ class SaslGate:
         try:
             self._authentication.handshake(mechanism, entry.version)
         except UnsupportedMechanism as failed:
+            if self._authentication.again:  # as Kafka, which answers this only the first time
+                raise CloseConnection(str(failed)) from None
             code, reason = ErrorCode.UNSUPPORTED_SASL_MECHANISM, str(failed)
         answer = SaslHandshakeResponse(error_code=code, mechanisms=self._offer.mechanisms)
         if code:

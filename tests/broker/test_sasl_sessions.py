@@ -121,6 +121,12 @@ def test_the_mechanism_must_not_change(connect, clock):
     assert log_in(client, b"n,,n=alice,r=x", SCRAM) == CLOSED
 
 
+def test_a_mechanism_that_is_not_offered_is_not_even_answered_then(connect, clock):
+    client = connect()
+    clock.ms += 5000
+    assert client.ask(SaslHandshakeRequest("X"), 1) == CLOSED
+
+
 def test_a_wrong_password_ends_a_session(connect, clock):
     client = connect()
     clock.ms += 5000
