@@ -1,4 +1,4 @@
-"""The cluster as a value: brokers, topics, partitions, configs.
+"""The cluster as a value: brokers, topics, partitions, configs, access control lists.
 
 Owns `ClusterState` and what it is made of. Never decides (decide.py) and never stores (a MetadataStore does); handlers
 read one immutable state for the length of a request. A topic id is 16 bytes; a leader of -1 means none.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+
+from kbroker.security.authorizer.acls import Acls
 
 NO_LEADER = -1
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
@@ -83,6 +85,8 @@ class ClusterState:
     """Finalized feature levels."""
     features_epoch: int = 0
     """How often they have been changed."""
+    acls: Acls = field(default_factory=dict)
+    """Who may do what, where an authorizer asks."""
 
     def partition(self, topic: str, index: int) -> PartitionState | None:
         """Return a partition's state, or None when the topic or the index does not exist."""

@@ -1,1 +1,1 @@
-"""Both brokers with SASL: the same sequences of frames, the same clients, the same answers."""
+"""The same clients with the same secrets at both brokers."""

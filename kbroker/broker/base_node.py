@@ -40,9 +40,12 @@ from kbroker.log.open_files import OpenFiles
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, own_host_name, server_limits
 from kbroker.replicas import Replicas
+from kbroker.security.authorizer.authorizer import Authorizer
+from kbroker.security.principal import Principal
 from kbroker.security.sasl.scram_credential import ScramCredential
 from kbroker.security.sasl.settings import offers
 from kbroker.security.sasl.user_configs import credential_of
+from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
@@ -76,7 +79,7 @@ class Node:
         producer_ids: ProducerIdSupply,
         cluster: ClusterServices | None = None,
     ) -> None:
-        """Put the parts together over logs and metadata that are loaded."""
+        """Put the parts together over logs and metadata that are loaded. Raises ConfigError where TLS cannot work."""
         loop = asyncio.get_running_loop()
         self.config = config
         self.clock = clock
@@ -100,7 +103,9 @@ class Node:
             MarkerWriter(self._leader_of, self._marker_target),
             loop.call_soon,
         )
-        dispatcher = Dispatcher(in_cluster=cluster is not None)
+        authorizer = self._authorizer(metadata)
+        self.tls = TlsListeners(config)
+        dispatcher = Dispatcher(in_cluster=cluster is not None, authorizer=authorizer)
         self.services = Services(
             node_id=self.node_id,
             config=config,
@@ -113,13 +118,35 @@ class Node:
             fetch_max_bytes=config.get_int("fetch.max.bytes"),
             transactions=self.transactions,
             markers=self.markers,
+            tls=self.tls,
             cluster=cluster,
+            authorizer=authorizer,
             on_levels_changed=dispatcher.forget_entries,
         )
-        self.server = Server(self.services, dispatcher, server_limits(config), offers(config, self._credential_of))
+        self.server = Server(
+            self.services, dispatcher, server_limits(config), self.tls.by_name, offers(config, self._credential_of)
+        )
         self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions)
-        self._dynamic_configs = DynamicConfigs(config, logs, cleaner_pool, self._reconfigure, self.groups, self.server)
+        self._dynamic_configs = DynamicConfigs(
+            config, logs, cleaner_pool, self._reconfigure, self.groups, self.server, self.tls
+        )
         self._parts = AsyncExitStack()
+
+    def _authorizer(self, metadata: ClusterMetadata) -> Authorizer | None:
+        """Return who decides what clients may do, by the cluster's ACLs as they are then."""
+        wanted = self.config.authorization
+        if wanted is None:
+            return None
+        users = [Principal.parse(each) for each in wanted.super_users]
+        authorizer = Authorizer(users, allow_if_no_acl=wanted.allow_if_no_acl)
+        authorizer.replace(metadata.state.acls)
+
+        def follow(old: ClusterState, new: ClusterState) -> None:
+            if new.acls is not old.acls:
+                authorizer.replace(new.acls)
+
+        metadata.subscribe(follow)
+        return authorizer
 
     def hasten(self) -> None:
         """Let a stop, now or later, wait for nobody else."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -34,6 +35,7 @@ from kbroker.controller.member.finalized_features import FinalizedFeatures
 from kbroker.controller.member.metadata import MemberMetadata
 from kbroker.controller.member.registration import BrokerRegistration
 from kbroker.controller.member.topic_changes import partition_counts
+from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Refused, Unreachable
 from kbroker.controller.znodes import LOG_DIR_EVENT, Endpoint, Registration, Unreadable, encode_log_dir_event
 from kbroker.handlers.services import ClusterServices, in_cluster
@@ -78,9 +80,10 @@ class ClusterNode(Node):
         tree: MetadataTree,
         configs: EntityConfigs,
         features: FinalizedFeatures,
+        acls: ZooKeeperAcls | None,
     ) -> None:
-        """Put the parts together over logs, configs and features that are loaded. None of them does anything yet."""
-        peers = TcpPeers(login_between_brokers(config))
+        """Put the parts together over logs, configs, ACLs and features that are loaded. None does anything yet."""
+        peers = TcpPeers(self._client_context, login_between_brokers(config))
         self.peers = peers
         self._killed = False
         self._hurried = asyncio.Event()
@@ -89,6 +92,7 @@ class ClusterNode(Node):
         self.tree = tree
         self._configs = configs
         self._features = features
+        self._acls = acls
         self.registration = BrokerRegistration(
             tree, config.node_id, max(2 * config.get_int("zookeeper.session.timeout.ms"), _LEAST_PATIENCE_MS)
         )
@@ -100,6 +104,7 @@ class ClusterNode(Node):
             topic_defaults(config),
             lambda: self.controller.is_active,
             lambda updates, validate_only: self.controller.update_features(updates, validate_only=validate_only),
+            acls,
         )
         self.member = metadata
         call_soon = asyncio.get_running_loop().call_soon
@@ -188,6 +193,10 @@ class ClusterNode(Node):
         await steadily(configs.load)
         for user in users:
             await steadily(partial(configs.change, USERS, user.entity, user.revise))
+        acls = ZooKeeperAcls(tree, clock) if config.authorization is not None else None
+        if acls is not None:
+            await steadily(acls.load)
+            parts.callback(acls.close)
         parts.callback(configs.close)
         parts.callback(features.close)
         config.set_dynamic(configs.of("brokers", ""), configs.of("brokers", str(config.node_id)))
@@ -198,7 +207,7 @@ class ClusterNode(Node):
         parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
         configure_dirs(logs, config)
         await _load(logs, configs, config, clock)
-        node = cls(config, clock, logs, cleaner_pool, tree, configs, features)
+        node = cls(config, clock, logs, cleaner_pool, tree, configs, features, acls)
         cluster = in_cluster(node.services)
         parts.push_async_callback(node.controller.close)
         parts.callback(node._membership.close)
@@ -236,6 +245,8 @@ class ClusterNode(Node):
         self.member.subscribe(self._coordinators.follow_deletions)
         self.member.subscribe(self._follow)
         self._configs.follow(self.member.configs_changed)
+        if self._acls is not None:
+            self._acls.follow(self.member.acls_changed)
         self._features.follow(self.member.features_changed, self._fail)
         endpoint = await self._listen(bound, serve=False)
         self.member.expect(await steadily(partial(partition_counts, self.tree)))
@@ -301,6 +312,10 @@ class ClusterNode(Node):
         self.replica_manager.stop_fetching()  # not sooner: leaders count on this replica until it is let out
 
     # --- what the parts ask
+
+    def _client_context(self) -> ssl.SSLContext | None:
+        """Return in what TLS another broker is asked now; None where that goes without."""
+        return self.tls.client_context()
 
     def _broker_epoch(self) -> int:
         return self.registration.epoch

@@ -16,6 +16,7 @@ from kbroker.log.cleaner.settings import cleaner_settings
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.network.server import Server, server_limits
+from kbroker.security.tls.of_broker import TlsListeners
 
 
 class DynamicConfigs:
@@ -29,6 +30,7 @@ class DynamicConfigs:
         reconfigure: Callable[[ClusterState], None],
         groups: GroupCoordinator,
         server: Server,
+        tls: TlsListeners,
     ) -> None:
         """`reconfigure` lets topics take over changed defaults."""
         self._config = config
@@ -37,11 +39,16 @@ class DynamicConfigs:
         self._reconfigure = reconfigure
         self._groups = groups
         self._server = server
+        self._tls = tls
 
     def follow(self, old: ClusterState, new: ClusterState) -> bool:
         """Do so where the broker configs in the cluster's state have changed; return whether any value has."""
         config = self._config
-        if old.broker_configs is new.broker_configs or not take_configs(config, new):
+        if old.broker_configs is new.broker_configs:
+            return False
+        changed = take_configs(config, new)
+        self._tls.follow(config)
+        if not changed:
             return False
         self._reconfigure(new)
         configure_dirs(self._logs, config)

@@ -18,6 +18,7 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller import znodes
 from kbroker.controller.tree.security import Others, Security
+from kbroker.security.tls.ciphers import openssl_name
 
 log = logging.getLogger(__name__)
 
@@ -166,20 +167,11 @@ def _choose_ciphers(config: BrokerConfig, context: ssl.SSLContext, versions: lis
     if ssl.TLSVersion.TLSv1_3 in versions:
         raise ConfigError(f"{key} can only be chosen for TLSv1.2; those of TLSv1.3 are the system's choice")
     with contextlib.suppress(ssl.SSLError):  # none of them can be had
-        context.set_ciphers(":".join(map(_openssl_name, wanted)))
+        context.set_ciphers(":".join(map(openssl_name, wanted)))
     chosen = {each["name"] for each in context.get_ciphers()}
-    unknown = [name for name in wanted if _openssl_name(name) not in chosen]
+    unknown = [name for name in wanted if openssl_name(name) not in chosen]
     if unknown:
         raise ConfigError(f"{key}: {', '.join(unknown)} can't be had from this system's OpenSSL")
-
-
-def _openssl_name(name: str) -> str:
-    """Return what OpenSSL calls a cipher suite of TLSv1.2: TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 and the like."""
-    exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")
-    cipher = cipher.replace("_CBC_", "_").replace("AES_128", "AES128").replace("AES_256", "AES256")
-    cipher = cipher.replace("CHACHA20_POLY1305_SHA256", "CHACHA20_POLY1305")
-    whole = cipher if exchange == "RSA" else f"{exchange}-{cipher}"
-    return whole.replace("_", "-")
 
 
 def _pem_file(config: BrokerConfig, store: str) -> str | None:

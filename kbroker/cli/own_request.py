@@ -25,6 +25,15 @@ def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) 
     Raises kafka-python's errors, a retriable one while there is no coordinator, and ClickException for an answer that
     cannot be read.
     """
+    return _ask(admin, group, request, answer)
+
+
+def ask_any(admin: Any, request: Any, answer: type[Answer]) -> Answer | None:
+    """As `ask_coordinator`, of whichever broker."""
+    return _ask(admin, None, request, answer)
+
+
+def _ask(admin: Any, group: str | None, request: Any, answer: type[Answer]) -> Answer | None:
     sent = _Request(request)
     try:
         body = admin._manager.run(_send, admin, group, sent)  # noqa: SLF001 - no public method sends what it does not know
@@ -57,8 +66,8 @@ def _read(sent: _Request, body: bytes, answer: type[Answer]) -> Answer:
         raise click.ClickException(f"the broker's answer cannot be read: {err}") from None
 
 
-async def _send(admin: Any, group: str, request: _Request) -> bytes:
-    node = await admin._find_coordinator_id(group)  # noqa: SLF001
+async def _send(admin: Any, group: str | None, request: _Request) -> bytes:
+    node = None if group is None else await admin._find_coordinator_id(group)  # noqa: SLF001
     body: bytes = await admin._manager.send(request, node_id=node)  # noqa: SLF001
     return body
 

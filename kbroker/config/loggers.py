@@ -1,7 +1,8 @@
 """The loggers of this process as configs of a broker: what Kafka's tools list and alter under BROKER_LOGGER.
 
 Owns Kafka's names for levels, and its checks and messages. Never stores anything: levels last as long as the process.
-Only the root and this package's loggers are shown; those of a program that embeds a broker are its own.
+Only the root, this package's loggers and that of the authorizer are shown; those of a program that embeds a broker are
+its own.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ _LEVELS: Final = {
     "FATAL": logging.CRITICAL,
 }
 _PACKAGE: Final = "kbroker"
+_AUTHORIZER: Final = "kafka.authorizer.logger"
 
 log = logging.getLogger(__name__)
 
 
 def _loggers() -> dict[str, logging.Logger]:
     known = logging.root.manager.loggerDict.items()
-    own = {name: each for name, each in known if name.partition(".")[0] == _PACKAGE}
+    own = {name: each for name, each in known if name.partition(".")[0] == _PACKAGE or name == _AUTHORIZER}
     return {ROOT: logging.root, **{name: each for name, each in own.items() if isinstance(each, logging.Logger)}}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from kbroker.config import listeners as listener_rules
+from kbroker.config.authorization import OF_AUTHORIZERS, authorization
 from kbroker.config.between_keys import check_start
 from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
 from kbroker.config.sources import parse_properties, settings_from_environment
@@ -41,8 +42,6 @@ _GONE: Final = frozenset(
 )
 # Defaults that clients are not told: what only a dynamic change sets, and what has no default in Kafka.
 _NOT_TOLD: Final = DYNAMIC_ONLY | {"node.id"}
-# What Kafka's authorizers and security read, and KafkaConfig does not know.
-_OF_AUTHORIZERS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 _GONE_PREFIXES: Final = ("zookeeper.", "password.encoder.")
 _BETWEEN_BROKERS: Final = ("inter.broker.listener.name", "security.inter.broker.protocol")
@@ -69,6 +68,10 @@ class BrokerConfig:
         self._check_names(strict)
         self._recompute()
         self._refuse_security()
+        self.authorization = authorization(
+            self.get_str("authorizer.class.name").strip(), self.static, in_cluster=self.in_cluster
+        )
+        """What an authorizer goes by; None: there is none."""
         check_start(self)
         self.listeners = self._resolve_listeners()
 
@@ -261,6 +264,8 @@ class BrokerConfig:
         for name in sorted(self.static):
             if (name in self._keys or broker_key(name) is not None) and name not in DYNAMIC_ONLY:
                 continue
+            if name in OF_AUTHORIZERS:
+                continue
             if name in DYNAMIC_ONLY:
                 complaints.append(f"{name} can only be set dynamically and is ignored here")
             elif name in _GONE or name.startswith(_GONE_PREFIXES):
@@ -279,7 +284,9 @@ class BrokerConfig:
         for name, text in sorted(self.static.items()):
             key = self._keys.get(name) or broker_key(name)
             base = listener_base(name) or name
-            promises = key.refused if key else base in _OF_AUTHORIZERS or base.startswith(_SECURITY_PREFIXES)
+            if base is not name and name.split(".", 3)[2].lower() != name.split(".", 3)[2]:
+                raise ConfigError(f"{name}: the name of a listener is written in small letters here, as in Kafka")
+            promises = key.refused if key else base.startswith(_SECURITY_PREFIXES)
             if promises and text.strip() and (key is None or parse_text(name, key.type, text) != key.default):
                 promised.append(name)
         revocation = [name for name in promised if name.startswith("zookeeper.")]
@@ -288,10 +295,13 @@ class BrokerConfig:
                 f"{', '.join(revocation)}: this version does not look whether ZooKeeper's certificate was revoked; to "
                 "connect all the same, leave this out"
             )
+        of_tls = [name for name in promised if (listener_base(name) or name).startswith("ssl.")]
+        if of_tls:
+            raise ConfigError(f"{', '.join(of_tls)}: there is nothing of the kind in this version; leave this out")
         if promised:
             raise ConfigError(
-                f"{', '.join(promised)}: this version has no TLS, no authorization and not all of SASL, so clients "
-                "might do what this forbids; to serve like that, leave this out"
+                f"{', '.join(promised)}: this version does not have this part of SASL, so clients might do what this "
+                "forbids; to serve like that, leave this out"
             )
 
     def _check_node_id(self) -> None:

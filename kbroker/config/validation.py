@@ -107,6 +107,10 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         [name for name in configs if name in BROKER and name.startswith("ssl.") and name != "ssl.client.auth"],
         "These security configs can be dynamically updated only per-listener using the listener prefix",
     )
+    if config.in_cluster:
+        # Java brokers encrypt them there (password.encoder.secret), and could not read these.
+        secrets = [name for name, key in keys.items() if key is not None and key.sensitive]
+        _refuse(secrets, "This broker stores no passwords in ZooKeeper; set these in its properties file")
     known: dict[str, list[str]] = {}
     for configured, key in keys.items():
         if key is not None:

@@ -13,6 +13,7 @@ from kbroker.controller.features import FeatureUpdate
 from kbroker.controller.topic_plans import TopicPlans
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError
+from kbroker.security.authorizer.acls import Acl, AclFilter, Entry, Pattern
 
 Listener = Callable[[ClusterState, ClusterState], None]
 Revise = Callable[[Mapping[str, str]], dict[str, str]]
@@ -76,3 +77,11 @@ class ClusterMetadata(TopicPlans, ABC):
         self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = ...
     ) -> Divided[None]:
         """Change finalized feature levels: all or none. Raises ApiError."""
+
+    @abstractmethod
+    def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> Divided[dict[Pattern, ApiError]]:
+        """Add ACLs that are valid; return why those of some patterns were not."""
+
+    @abstractmethod
+    def delete_acls(self, filters: Sequence[AclFilter]) -> Divided[list[list[Acl] | ApiError]]:
+        """Remove the ACLs that filters mean; return for each filter those that were, or why it was not followed."""

@@ -10,6 +10,7 @@ Stored, on Apache Kafka 3.9's paths:
     /config/{topics,brokers,groups,users}/<name>
                                              {"version": 1, "config": {...}}; "/" and "%" in a name are %2F and %25
     /feature                                 {"version": 2, "status": 1, "features": {"group.version": 1, ...}}
+    /kafka-acl/<type>/<name>, ...            acl_nodes.py; a name is as in a URL
     /kbroker/producer_ids                    {"next": 0}
     /kbroker/deleted_topics/<id>             {"name": "..."}: directories of this topic may be left
 """
@@ -27,10 +28,12 @@ from kbroker.controller.cluster_metadata import ClusterMetadata, Revise
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
 from kbroker.controller.published_state import PublishedState
 from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
+from kbroker.controller.stored_acls import load_acls, stored
 from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import parse_uuid, uuid_text
+from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, added, meant, without
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +43,8 @@ FEATURES = "/feature"
 PRODUCER_IDS = "/kbroker/producer_ids"
 DELETED_TOPICS = "/kbroker/deleted_topics"
 DEFAULT_ENTITY = "<default>"
-PIECE_TOPICS, PIECE_PARTITIONS = 50, 100
-"""Topics, and partitions, that are stored and published at once where there are many: some milliseconds."""
+PIECE_TOPICS, PIECE_PARTITIONS, PIECE_ACLS = 50, 100, 200
+"""Topics, partitions, patterns of ACLs: so many are stored and published at once, which takes some milliseconds."""
 LOGGED_BY_NAME = 8
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
@@ -276,6 +279,40 @@ class Controller(PublishedState, ClusterMetadata):
         self.decide([Put(FEATURES, {"version": 2, "status": 1, "features": levels})], step)
         log.info("feature levels are set: %s", ", ".join(f"{name}={level}" for name, level in sorted(levels.items())))
 
+    # --- access control lists
+
+    def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> Divided[dict[Pattern, ApiError]]:
+        """Add ACLs, those of some patterns at a time."""
+        left = iter(acls.items())
+        while piece := dict(islice(left, PIECE_ACLS)):
+            self._change_acls({each: new for each, new in piece.items() if new - self._entries(each)}, added)
+            yield
+        return {}
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> Divided[list[list[Acl] | ApiError]]:
+        """Find what the filters mean, and remove it, some patterns at a time."""
+        answers, gone = yield from meant(self.decided.acls, filters)
+        left = iter(gone.items())
+        while piece := dict(islice(left, PIECE_ACLS)):
+            self._change_acls({each: some for each, some in piece.items() if some & self._entries(each)}, without)
+            yield
+        return answers
+
+    def _entries(self, pattern: Pattern) -> frozenset[Entry]:
+        return self.decided.acls.get(pattern, frozenset())
+
+    def _change_acls(
+        self,
+        some: Mapping[Pattern, frozenset[Entry]],
+        change: Callable[[Acls, Mapping[Pattern, frozenset[Entry]]], Acls],
+    ) -> None:
+        if some:
+
+            def step(state: ClusterState) -> ClusterState:
+                return replace(state, version=state.version + 1, acls=change(state.acls, some))
+
+            self.decide(stored(change(self.decided.acls, some), some), step)
+
     # --- producer ids
 
     def allocate_producer_ids(self, count: int) -> int:
@@ -405,4 +442,5 @@ def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
         user_configs=_configs(store, "users"),
         features={**BOOTSTRAP, **features.value["features"]} if features else dict(BOOTSTRAP),
         features_epoch=features.version if features else 0,
+        acls=load_acls(store),
     )

@@ -7,6 +7,8 @@ import pkgutil
 
 _NOT_APIS = frozenset(
     {
+        "acl_requests",
+        "authorized",
         "registry",
         "services",
         "fetch_session",

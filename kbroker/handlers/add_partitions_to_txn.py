@@ -1,15 +1,16 @@
 """AddPartitionsToTxn (key 24), versions 0-5: partitions become part of a transaction, before anything is written.
 
 Behaviour: all or none; where one does not exist, the others are answered OPERATION_NOT_ATTEMPTED.
-Version notes: v0-3 come from producers of transaction version 1; before v2 INVALID_PRODUCER_EPOCH stands for
-PRODUCER_FENCED. v4-5 come from brokers, which ask for several transactions at once, and with `verify_only` whether
-partitions are in one (TRANSACTION_ABORTABLE where they are not).
+Version notes: v0-3 come from producers of transaction version 1, which may not write to internal topics; before v2
+INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED. v4-5 come from brokers, which ask for several transactions at once,
+and with `verify_only` whether partitions are in one (TRANSACTION_ABORTABLE where they are not).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
+from kbroker.controller.decide import INTERNAL_TOPICS
 from kbroker.coordination.then import later, then
 from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
@@ -42,9 +43,9 @@ def _on_error(
 
 @handles(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, "0-5", _on_error)
 def add_partitions_to_txn(
-    ctx: RequestContext, request: AddPartitionsToTxnRequest
+    ctx: RequestContext, request: AddPartitionsToTxnRequest, *, may_write: Callable[[str], bool] = lambda _topic: True
 ) -> Divided[AddPartitionsToTxnResponse | Awaitable[Divided[AddPartitionsToTxnResponse]]]:
-    """Add or verify partitions, transaction by transaction."""
+    """Add or verify partitions, transaction by transaction; `may_write` tells to which topics a producer may write."""
     if ctx.version < _BATCHED_SINCE:
         single = AddPartitionsToTxnTransaction(
             transactional_id=request.v3_and_below_transactional_id,
@@ -52,7 +53,7 @@ def add_partitions_to_txn(
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        answer = yield from _one(ctx, single)
+        answer = yield from _one(ctx, single, lambda topic: topic not in INTERNAL_TOPICS and may_write(topic))
         return later(answer, _of_one) if isinstance(answer, Awaitable) else (yield from _of_one(answer))
     answers: dict[str, Codes | Awaitable[Codes]] = {}
     waits = False
@@ -82,20 +83,23 @@ def _batched(answers: Mapping[str, Codes | Awaitable[Codes]]) -> Divided[AddPart
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
-def _one(ctx: RequestContext, asked: AddPartitionsToTxnTransaction) -> Divided[Codes | Awaitable[Codes]]:
+def _one(
+    ctx: RequestContext, asked: AddPartitionsToTxnTransaction, may_write: Callable[[str], bool] | None = None
+) -> Divided[Codes | Awaitable[Codes]]:
     wanted = yield from _partitions(asked.topics)
     state = ctx.services.controller.state
-    unknown = set()
+    codes: dict[TopicPartition, ErrorCode] = {}
+    is_refused = False
     for partition in wanted:
-        if state.partition(*partition) is None:
-            unknown.add(partition)
+        code = ErrorCode.OPERATION_NOT_ATTEMPTED
+        if may_write is not None and not may_write(partition[0]):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif state.partition(*partition) is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        codes[partition] = code
+        is_refused = is_refused or code is not ErrorCode.OPERATION_NOT_ATTEMPTED
         yield
-    if unknown:
-        missing, rest = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
-        codes: dict[TopicPartition, ErrorCode] = {}
-        for partition in wanted:
-            codes[partition] = missing if partition in unknown else rest
-            yield
+    if is_refused:
         return codes
     producer = Identity(asked.producer_id, asked.producer_epoch)
     transactions, version = ctx.services.transactions, ctx.version

@@ -108,15 +108,19 @@ def change(
 ) -> Divided[None]:
     """Compute a resource's new configs from its old ones, check them, and store them unless `validate_only`."""
     config = ctx.services.config
+    is_same = False
 
     def revise(current: Mapping[str, str]) -> dict[str, str]:
+        nonlocal is_same
         configs = compute(current)
+        is_same = configs == current
         if resource_type == TOPIC:
             validate_topic(config, configs)
         elif resource_type == GROUP:
             validate_group(config, configs)
         else:
             validate_broker(config, configs, per_broker=bool(name))
+            ctx.services.tls.check(config.with_dynamic(configs, per_broker=bool(name)))
         return configs
 
     check_resource(ctx, resource_type, name)
@@ -125,3 +129,5 @@ def change(
         revise(controller.decided.configs(kind, name))
     else:
         yield from controller.change_configs(kind, name, revise)
+        if is_same and resource_type == BROKER and name:
+            ctx.services.tls.follow(config)  # the files that its configs name may have been replaced

@@ -140,12 +140,16 @@ class Form:
 class Forms:
     """The forms of the requests of one connection."""
 
-    __slots__ = ("_by_bytes", "_end", "_version")
+    __slots__ = ("__weakref__", "_by_bytes", "_end", "_version")
 
     def __init__(self) -> None:
         self._by_bytes: dict[bytes, Form] = {}
         self._end = 0
         self._version = -1
+
+    def forget(self) -> None:
+        """Leave all requests to produce.py until they are answered there again: rights may have changed."""
+        self._by_bytes.clear()
 
     def answer(self, frame: memoryview, version: int, correlation_id: int, out: bytearray) -> bool:
         """Answer a frame whose form is known; False: nothing was done."""

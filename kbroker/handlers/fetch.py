@@ -59,8 +59,8 @@ class DelayedFetch:
 
 
 @handles(FetchRequest, FetchResponse, "4-18", _on_error)
-def fetch(ctx: RequestContext, request: FetchRequest) -> Reply[FetchResponse]:
-    """Read now, or wait."""
+def fetch(ctx: RequestContext, request: FetchRequest, *, kind: type[Fetch] = Fetch) -> Reply[FetchResponse]:
+    """Read now, or wait; `kind` may be one that reads less than is asked for."""
     left = FEW - len(request.topics) - len(request.forgotten_topics_data)
     session = ctx.services.fetch_sessions.get(request.session_id) if request.session_id else None
     if session is not None:
@@ -70,7 +70,7 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> Reply[FetchResponse]:
     for forgotten in request.forgotten_topics_data if left >= 0 else ():
         left -= len(forgotten.partitions)
     if left < 0:
-        return fetch_many(ctx, request)
-    work = Fetch(ctx, request)
+        return fetch_many(ctx, request, kind)
+    work = kind(ctx, request)
     answer = work.attempt(last=False)
     return answer if answer is not None else DelayedFetch(work).future

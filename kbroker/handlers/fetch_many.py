@@ -26,10 +26,10 @@ LOOKED_AT = 32
 
 
 def fetch_many(
-    ctx: RequestContext, request: FetchRequest
+    ctx: RequestContext, request: FetchRequest, kind: type[Fetch] = Fetch
 ) -> Divided[FetchResponse | Awaitable[FetchResponse | Divided[FetchResponse]]]:
     """Read now, or wait."""
-    work = Fetch(ctx, request, prepared=False)
+    work = kind(ctx, request, prepared=False)
     yield from work.prepare()
     many = _Many(work)
     try:

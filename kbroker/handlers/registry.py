@@ -41,7 +41,7 @@ class RequestContext:
 
     __slots__ = (
         "client_host", "client_id", "client_software", "forms", "listener", "local_address", "principal",
-        "raw_client_id", "services", "version",
+        "raw_client_id", "rights", "services", "version",
     )  # fmt: skip
 
     def __init__(self, services: Services, client_host: str, listener: str, local_address: tuple[str, int]) -> None:
@@ -54,6 +54,8 @@ class RequestContext:
         self.local_address = local_address
         self.principal = ANONYMOUS
         """Who has authenticated on this connection."""
+        self.rights: Any = None
+        """What he may do (authorizer.Rights), once an authorizer was asked."""
         self.version = 0
         self.forms: Any = None
         """What is known of this connection's requests (express_produce.Forms)."""

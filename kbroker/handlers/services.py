@@ -16,6 +16,8 @@ from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replicas import Replicas
+from kbroker.security.authorizer.authorizer import Authorizer
+from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.shard import ProducerIdSupply
@@ -55,8 +57,11 @@ class Services:
     fetch_max_bytes: int
     transactions: TransactionCoordinator
     markers: Target
+    tls: TlsListeners
     cluster: ClusterServices | None = None
     """What only a node of a cluster has."""
+    authorizer: Authorizer | None = None
+    """Who is asked what clients may do; None: they may everything."""
     on_levels_changed: Callable[[], None] = lambda: None
     """Called when the level of a logger was altered."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Protocol
 
@@ -24,8 +24,10 @@ from kbroker.network.frames import FIRST_GROWTH, BadFrame, FrameBuffer
 from kbroker.network.loop_watch import HELD_LONG, LoopWatch
 from kbroker.network.memory_budget import Memory
 from kbroker.network.outbox import BY_FILE_BYTES, GATHERED_BYTES, TINY_BYTES, Outbox, is_range
+from kbroker.network.tls_channel import TlsPort
 from kbroker.network.turns import LONG, NOTED, SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
+from kbroker.security.principal import Principal
 
 log = logging.getLogger(__name__)
 
@@ -87,18 +89,33 @@ class Owner(Protocol):
         """Receive into another buffer from now on: what was received last is still needed."""
 
 
+class Polls(Protocol):
+    """Who tells that there is something to read: the loop, or what lies before it."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...
+
+    def remove_reader(self, fd: int, /) -> Any: ...
+
+
 class Connection:
     """One client; see the module's docstring."""
 
     __slots__ = (
         "_came", "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_out",
-        "_outbox", "_owner", "_parked", "_reading", "_recv", "_sock", "_spill", "_turns", "_work", "active",
+        "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_turns", "_work", "active",
         "idle_since", "listener", "peer", "run", "state",
     )  # fmt: skip
 
     def __init__(
-        self, owner: Owner, loop: asyncio.AbstractEventLoop, sock: socket.socket, peer: str, listener: str = "PLAINTEXT"
+        self,
+        owner: Owner,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        peer: str,
+        listener: str = "PLAINTEXT",
+        port: TlsPort | None = None,
     ) -> None:
+        """`port`: what lies between this connection and its socket, where that is not read as it is."""
         self._owner = owner
         self._loop = loop
         self.run: Run = owner.dispatcher.run
@@ -107,9 +124,15 @@ class Connection:
         self._memory = owner.memory
         self._sock = sock
         self._fd = sock.fileno()
-        self._recv = sock.recv_into
         self._frames = FrameBuffer(owner.max_request_bytes)
-        self._outbox = Outbox(loop, self._turns, sock, self._sent)
+        # Whoever tells that there is something to read, what reads it, and what sends.
+        self._polls: Polls
+        self._recv: Callable[[memoryview], int]
+        if port is None:
+            self._polls, self._recv, self._outbox = loop, sock.recv_into, Outbox(loop, self._turns, sock, self._sent)
+        else:
+            channel = port.channel(sock, self, self._sent)
+            self._polls, self._recv, self._outbox = channel, channel.recv_into, channel
         self._out = bytearray()
         self._spill: Spill = []
         self._work: Work | None = None
@@ -127,6 +150,7 @@ class Connection:
         self._context: Any = owner.opened(self)
         if self._context is None:
             self.state = _CLOSED
+            self._outbox.close()
             sock.close()
         else:
             self._read_on()
@@ -139,6 +163,10 @@ class Connection:
     def busy(self) -> bool:
         """True while what was asked is not fully answered: nothing more of the client's stream is looked at."""
         return self.state is not _SERVING
+
+    def authenticated(self, principal: Principal) -> None:
+        """Take over who the client is."""
+        self._context.principal = principal
 
     def has_moved(self) -> bool:
         """Tell whether anything came in or went out since the last call, or a request is being worked on.
@@ -192,12 +220,12 @@ class Connection:
     def _read_on(self) -> None:
         if not self._reading and self.state is not _CLOSED:
             self._reading = True
-            self._loop.add_reader(self._fd, self._readable)
+            self._polls.add_reader(self._fd, self._readable)
 
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._fd)
+            self._polls.remove_reader(self._fd)
 
     def _readable(self) -> None:
         turns, state = self._turns, self.state

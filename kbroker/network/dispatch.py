@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable, Generator
 from types import GeneratorType
 from typing import Any, cast
+from weakref import WeakSet
 
 from kbroker.divided import Divided
 from kbroker.handlers.express_produce import Forms
@@ -36,6 +37,8 @@ from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.schema import Versions
 from kbroker.protocol.wire import read_uvarint
+from kbroker.security.authorizer.authorizer import Authorizer
+from kbroker.security.authorizer.authorizer import log as authorizer_log
 
 log = logging.getLogger(__name__)
 
@@ -60,14 +63,14 @@ class Entry:
         "api", "decode", "decode_short", "encode", "handler", "prefix", "request_tags", "response", "version",
     )  # fmt: skip
 
-    def __init__(self, api: Api, version: int) -> None:
+    def __init__(self, api: Api, version: int, handler: Handler) -> None:
         self.api = api
         self.version = version
         self.decode: Callable[[Any], Any] = decoder(api.request, version)
         self.decode_short = short_decoder(api.request, version) if api.key == PRODUCE_KEY else _never_short
         self.encode = encoder(api.response, version)
         # Asked once and not per request: where DEBUG is off, requests cost nothing more.
-        self.handler = _told(api, version) if log.isEnabledFor(logging.DEBUG) else api.handler
+        self.handler = _told(api, version, handler) if log.isEnabledFor(logging.DEBUG) else handler
         self.response = api.response
         flexible: Versions = api.request.FLEXIBLE
         self.request_tags = version in flexible
@@ -101,14 +104,14 @@ class Decoded:
             raise Malformed(f"decoded it takes more than {MAX_DECODED_BYTES} bytes")
 
 
-def _told(api: Api, version: int) -> Handler:
+def _told(api: Api, version: int, handler: Handler) -> Handler:
     """Return an API's handler, with a line in the log for each request."""
 
-    def handler(context: RequestContext, request: Any) -> Any:
+    def told(context: RequestContext, request: Any) -> Any:
         log.debug("%s v%d from %s, client %s", api.name, version, context.client_host, context.client_id)
-        return api.handler(context, request)
+        return handler(context, request)
 
-    return handler
+    return told
 
 
 class Work:
@@ -141,15 +144,37 @@ class Work:
 class Dispatcher:
     """Runs requests. One serves all connections of a broker."""
 
-    def __init__(self, *, in_cluster: bool = False) -> None:
+    def __init__(self, *, in_cluster: bool = False, authorizer: Authorizer | None = None) -> None:
+        """With an `authorizer` each handler stands behind its guard (handlers/authorized/)."""
         self._apis = served(in_cluster=in_cluster)
         self._table: dict[int, Entry] = {}
-        self._express = not log.isEnabledFor(logging.DEBUG)
+        self._authorizer = authorizer
+        self._forms: WeakSet[Forms] = WeakSet()
+        if authorizer is not None:
+            authorizer.on_change(self._forget_forms)
+        self._express = self._is_express()
+
+    def _is_express(self) -> bool:
+        """Whether requests may pass by their handler, which then logs nothing of them."""
+        told = (log,) if self._authorizer is None else (log, authorizer_log)
+        return not any(each.isEnabledFor(logging.DEBUG) for each in told)
+
+    def _forget_forms(self) -> None:
+        """Whoever could write by his connection's forms may have lost the right."""
+        for forms in self._forms:
+            forms.forget()
+
+    def _handler(self, api: Api) -> Handler:
+        if self._authorizer is None:
+            return api.handler
+        from kbroker.handlers.authorized import guarded
+
+        return guarded(api)
 
     def forget_entries(self) -> None:
         """Ask anew, for every API that comes next, whether its requests are to be logged."""
         self._table.clear()
-        self._express = not log.isEnabledFor(logging.DEBUG)
+        self._express = self._is_express()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
         """Run one frame: append its answer to `out` and `spill`, or return what there is to do before it has one.
@@ -202,6 +227,8 @@ class Dispatcher:
             if key == PRODUCE_KEY and self._express:
                 if context.forms is None:
                     context.forms = Forms()
+                    if self._authorizer is not None:
+                        self._forms.add(context.forms)
                 context.forms.learn(context, frame, position, request, answer)
             return None
         if answer is None:
@@ -307,8 +334,8 @@ class Dispatcher:
         if version not in api.versions:
             if key != API_VERSIONS_KEY:
                 raise CloseConnection(f"{api.name} has no version {version}")
-            return Entry(api, 0)  # answered in version 0, whatever was asked: KIP-511
-        entry = self._table[key << 16 | version] = Entry(api, version)
+            return Entry(api, 0, self._handler(api))  # answered in version 0, whatever was asked: KIP-511
+        entry = self._table[key << 16 | version] = Entry(api, version, self._handler(api))
         return entry
 
 

@@ -129,13 +129,13 @@ class Outbox:
     def go_on(self, _deadline: float) -> None:
         """Send what the socket takes, which was told of in a turn that was used up."""
         self._told = False
-        if self._pieces:
+        if self.waiting:
             self._send_on()
 
     def _send_on(self) -> None:
         error = None
         try:
-            if self._pieces and not self._push(self._pieces):
+            if self.waiting and not self._push(self._pieces):
                 return
         except OSError as err:
             error = err
@@ -144,7 +144,7 @@ class Outbox:
         self._offset = 0
         self._done(error)
 
-    def _push(self, pieces: deque[Piece]) -> bool:
+    def _push(self, pieces: deque[Piece] | tuple[()]) -> bool:
         """Send until all is sent (True), or the socket is full or others are to be served (False)."""
         budget = _AT_ONCE
         while pieces and budget > 0:

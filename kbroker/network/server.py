@@ -26,6 +26,7 @@ from kbroker.network.loop_watch import LoopWatch
 from kbroker.network.memory_budget import Memory
 from kbroker.network.refusals import Refusals
 from kbroker.network.sasl_gate import SaslGate
+from kbroker.network.tls_channel import HANDSHAKE_SECONDS, Tls, TlsPort
 from kbroker.network.turns import SLICE, Turns, now
 from kbroker.security.sasl.authentication import Offer
 
@@ -77,9 +78,10 @@ class Server:
         services: Services,
         dispatcher: Dispatcher,
         limits: ServerLimits,
+        tls: Mapping[str, Tls] | None = None,
         sasl: Mapping[str, Offer] | None = None,
     ) -> None:
-        """`sasl` has what each listener offers whose clients have to authenticate."""
+        """By listener: `tls` of those to which clients come over TLS, `sasl` what is offered to who has to log in."""
         self.dispatcher = dispatcher
         self._sasl = sasl or {}
         self.max_request_bytes = limits.max_request_bytes
@@ -89,6 +91,10 @@ class Server:
         self.memory = Memory(limits.max_queued_bytes)
         self.watch = LoopWatch(loop, dispatcher.name_of)
         self._refusals = Refusals(loop)
+        patience = min(HANDSHAKE_SECONDS, limits.max_idle_ms / 1000) if limits.max_idle_ms >= 0 else HANDSHAKE_SECONDS
+        self._ports = {
+            name: TlsPort(loop, self.turns, each, self._refusals.tell, patience) for name, each in (tls or {}).items()
+        }
         self._loop = loop
         # The lowest free number is given out, so this many are left when one comes out above it.
         self._last_descriptor = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_SPARED
@@ -137,6 +143,7 @@ class Server:
         self.turns.used(now() - started)
 
     def _accept_some(self, listening: socket.socket, name: str, deadline: float) -> None:
+        port = self._ports.get(name)
         while now() < deadline:
             try:
                 sock, address = listening.accept()
@@ -156,7 +163,7 @@ class Server:
                 sock.close()
                 continue
             # A listener of both families has IPv4's addresses in IPv6's form.
-            Connection(self, self._loop, sock, f"{address[0].removeprefix('::ffff:')}:{address[1]}", name)
+            Connection(self, self._loop, sock, f"{address[0].removeprefix('::ffff:')}:{address[1]}", name, port)
 
     def _cannot_accept(self, listening: socket.socket, name: str, err: OSError) -> None:
         log.error("no more connections can be accepted for now: %s", err.strerror)

@@ -1,4 +1,4 @@
-"""A TCP connection to another broker: frames out, frames in, each answer to who waits for it.
+"""A connection to another broker, plain or by TLS: frames out, frames in, each answer to who waits for it.
 
 Owns the socket and what is in flight on it. Never asks again: whoever asked knows whether that may be.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from kbroker.config.model import ConfigError
@@ -33,21 +35,34 @@ _CONNECT_SECONDS = 10
 _LENGTH, _CORRELATION = struct.Struct(">i"), struct.Struct(">i")
 
 
-class TcpPeers:
-    """Makes ways to brokers over plain TCP. `login` begins an authentication where they ask for one."""
+Tls = Callable[[], ssl.SSLContext | None]
+"""In what context a connection that is made now speaks TLS; None: it does not."""
 
-    def __init__(self, login: Login | None = None) -> None:
+
+def _plain() -> None:
+    return None
+
+
+class TcpPeers:
+    """Makes ways to brokers over TCP, and TLS where `tls` has a context.
+
+    `login` begins an authentication where they ask for one.
+    """
+
+    def __init__(self, tls: Tls = _plain, login: Login | None = None) -> None:
+        self._tls = tls
         self._login = login
 
     def peer(self, host: str, port: int, client_id: str) -> TcpPeer:
-        return TcpPeer(host, port, client_id, self._login)
+        return TcpPeer(host, port, client_id, self._tls, self._login)
 
 
 class TcpPeer:
     """A Peer over TCP."""
 
-    def __init__(self, host: str, port: int, client_id: str, login: Login | None = None) -> None:
+    def __init__(self, host: str, port: int, client_id: str, tls: Tls = _plain, login: Login | None = None) -> None:
         self._address = host, port
+        self._tls = tls
         self._login = login
         self._log_in_at = math.inf
         """When to log in anew, by the loop's clock: before the session ends."""
@@ -114,8 +129,7 @@ class TcpPeer:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 frames = self._frames
                 if frames is None or frames.is_gone:
-                    _, frames = await asyncio.get_running_loop().create_connection(_Frames, *self._address)
-                    self._log_in_at = math.inf
+                    frames = await self._reached()
                 if self._login is not None:
                     try:
                         await self._authenticate(frames, self._login)
@@ -126,6 +140,14 @@ class TcpPeer:
             return frames
         finally:
             self._connecting = None
+
+    async def _reached(self) -> _Frames:
+        self._log_in_at = math.inf
+        context = self._tls()
+        name = self._address[0] if context is not None else None
+        loop = asyncio.get_running_loop()
+        _, frames = await loop.create_connection(_Frames, *self._address, ssl=context, server_hostname=name)
+        return frames
 
     async def _authenticate(self, frames: _Frames, login: Login) -> None:
         """Log in; raises PeerGone where the other broker does not let this one in."""

@@ -26,6 +26,7 @@ NO_LISTS = frozenset(
         "AllocateProducerIds",
         "ApiVersions",
         "ControlledShutdown",
+        "DescribeAcls",
         "DescribeCluster",
         "EndTxn",
         "Heartbeat",

@@ -47,7 +47,7 @@ def ask(running, login, times=1):
 
     async def asking():
         host, _, port = running.bootstrap_servers.rpartition(":")
-        peer = TcpPeers(login).peer(host, int(port), "1")
+        peer = TcpPeers(login=login).peer(host, int(port), "1")
         try:
             asked = [peer.ask(MetadataRequest(topics=[]), 12, MetadataResponse, PATIENCE_MS) for _ in range(times)]
             return await asyncio.gather(*asked, return_exceptions=True)
@@ -99,7 +99,7 @@ def test_a_broker_logs_in_again_before_its_session_ends():
 
     async def asking(running):
         host, _, port = running.bootstrap_servers.rpartition(":")
-        peer = TcpPeers(login).peer(host, int(port), "1")
+        peer = TcpPeers(login=login).peer(host, int(port), "1")
         try:
             deadline = time.monotonic() + 20
             frames = set()

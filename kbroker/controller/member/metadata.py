@@ -21,6 +21,7 @@ from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.finalized_features import NO_EPOCH
 from kbroker.controller.member.metadata_cache import told
 from kbroker.controller.member.topic_changes import create_topic, delete_topic, grow_topic
+from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.placement import alternated, place_replicas
 from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.controller.tree.znode import Denied, MetadataTree, Refused, Unreachable
@@ -28,6 +29,7 @@ from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
+from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, meant
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ _NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
 Holds = Callable[[TopicState | None], bool]
 ChangeFeatures = Callable[[Sequence[FeatureUpdate], bool], Awaitable[int]]
 _T = TypeVar("_T")
-_K = TypeVar("_K", str, bytes)
+_K = TypeVar("_K", str, bytes, Pattern)
 
 
 class MemberMetadata(ClusterMetadata):
@@ -59,18 +61,21 @@ class MemberMetadata(ClusterMetadata):
         defaults: TopicDefaults,
         is_controller: Callable[[], bool],
         change_features: ChangeFeatures | None = None,
+        acls: ZooKeeperAcls | None = None,
     ) -> None:
         super().__init__(defaults, ())
         self._tree = tree
         self._configs = configs
         self._is_controller = is_controller
         self._change_features = change_features
+        self._acls = acls
         self.state = self.decided = ClusterState(
             cluster_id,
             broker_configs=dict(configs.all("brokers")),
             user_configs=dict(configs.all("users")),
             features=_NO_FEATURES,
             features_epoch=NO_EPOCH,
+            acls={} if acls is None else acls.known,
         )
         self._listeners: list[Listener] = []
         self._asked: dict[asyncio.Task[Any], None] = {}  # in order: a simulated world ends them so
@@ -196,6 +201,10 @@ class MemberMetadata(ClusterMetadata):
         state = self.state
         features = {**_NO_FEATURES, **levels}
         self._publish(replace(state, version=state.version + 1, features=features, features_epoch=epoch))
+
+    def acls_changed(self, acls: Acls) -> None:
+        """Hear which ACLs there are by now."""
+        self._publish(replace(self.state, version=self.state.version + 1, acls=acls))
 
     def _publish(self, state: ClusterState) -> None:
         old, self.state, self.decided = self.state, state, state
@@ -407,6 +416,30 @@ class MemberMetadata(ClusterMetadata):
         if self._change_features is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         return await self._change_features(updates, validate_only)
+
+    def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> Divided[dict[Pattern, ApiError]]:
+        known = self._zookeeper_acls()
+        return self._asking(_all((pattern, known.add(pattern, more)) for pattern, more in acls.items()))
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> Divided[list[list[Acl] | ApiError]]:
+        known = self._zookeeper_acls()
+        answers, gone = yield from meant(known.known, filters)
+        refused = yield from self._asking(
+            _all((pattern, known.remove(pattern, some)) for pattern, some in gone.items())
+        )
+        if refused:
+            for place, found in enumerate(answers):
+                meant_here = () if isinstance(found, ApiError) else found
+                fault = next((refused[each.pattern] for each in meant_here if each.pattern in refused), None)
+                if fault is not None:
+                    answers[place] = fault
+                yield
+        return answers
+
+    def _zookeeper_acls(self) -> ZooKeeperAcls:
+        if self._acls is None:
+            raise ApiError(ErrorCode.SECURITY_DISABLED)
+        return self._acls
 
     def close(self) -> None:
         """Ask for nothing more, and tell nobody."""

@@ -1,0 +1,85 @@
+"""`kbroker cert`: certificates for development.
+
+Owns the files and what is said of them; their form is decided in security/tls/development.py. Never overwrites a file.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import click
+
+_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+@click.group("cert")
+def command() -> None:
+    """Make certificates for development."""
+
+
+@command.command("dev", short_help="Make an authority, and certificates for a server and clients.")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--host", "hosts", multiple=True, metavar="NAME", help="A name or address of the server; may be repeated."
+)
+@click.option("--client", "clients", multiple=True, metavar="NAME", help="A client's name; may be repeated [client].")
+@click.option("--password", default="changeit", show_default=True, help="Password of the PKCS12 files.")
+def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], password: str) -> None:
+    """Make an authority for development in DIRECTORY, and certificates for a server and clients.
+
+    What is there already stays, and an authority that is there signs what is new: call it again for one more client.
+    The certificates hold for a year. Whoever has ca.pem can be anybody: this is nothing for production.
+    """
+    from kbroker.security.tls import development
+
+    if len(password) < 6:
+        raise click.UsageError("Java wants passwords of six characters or more")
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made: list[str] = []
+
+    def write(name: str, data: bytes) -> None:
+        """Write a file that only its owner may read."""
+        with open(os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+        made.append(name)
+
+    authority_file = directory / "ca.pem"
+    if authority_file.exists():
+        try:
+            authority = development.load_authority(authority_file.read_bytes())
+        except ValueError as error:
+            raise click.ClickException(f"{authority_file} is no authority of this command: {error}") from None
+    else:
+        authority = development.authority()
+        write("ca.pem", authority.pem())
+    if not (directory / "ca.crt").exists():
+        write("ca.crt", authority.certificates_pem())
+    if not (directory / "truststore.p12").exists():
+        write("truststore.p12", development.trust_store(authority.certificate, password))
+    names = list(dict.fromkeys([*_HOSTS, socket.gethostname(), *hosts]))
+    for name, own_hosts in (("server", names), *((each, []) for each in clients or ("client",))):
+        if (directory / f"{name}.pem").exists():
+            continue
+        signed = development.sign(authority, name, own_hosts)
+        write(f"{name}.pem", signed.pem())
+        write(f"{name}.p12", signed.pkcs12(name, password))
+    _tell(directory, made)
+
+
+def _tell(directory: Path, made: list[str]) -> None:
+    where = directory.absolute()
+    click.echo(f"made in {where}: {', '.join(made)}" if made else f"{where} has all of that already")
+    click.echo(
+        f"""
+For the broker:
+  ssl.keystore.type=PEM
+  ssl.keystore.location={where}/server.pem
+  ssl.truststore.type=PEM
+  ssl.truststore.location={where}/ca.crt
+For clients:
+  security.protocol=SSL
+  ssl.truststore.type=PEM
+  ssl.truststore.location={where}/ca.crt            (librdkafka: ssl.ca.location)"""
+    )

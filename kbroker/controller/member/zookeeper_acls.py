@@ -1,0 +1,207 @@
+"""Access control lists as ZooKeeper has them, followed through their notifications.
+
+Owns what was read of /kafka-acl and /kafka-acl-extended, and which notifications were heard. Never knows what an ACL
+comes to. (Apache Kafka 3.9: AclAuthorizer, ZkNodeChangeNotificationListener.)
+
+A change is written only where nobody has written meanwhile, and the word of it goes with it. A notification names a
+pattern, whose ACLs are then read; whoever was away finds those that came meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from kbroker.clock import Clock
+from kbroker.controller import znodes
+from kbroker.controller.acl_nodes import (
+    CHANGE,
+    CHANGES,
+    ROOTS,
+    TYPES,
+    acl_path,
+    decode_change,
+    decode_entries,
+    encode_change,
+    encode_entries,
+)
+from kbroker.controller.member.rereading import Rereading
+from kbroker.controller.tree.znode import Change, Create, Delete, MetadataTree, Reason, Refused, SetData
+from kbroker.controller.znodes import Unreadable
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.security.authorizer.acls import Acls, Entry, Pattern, PatternType
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 50
+"""Reads, and changes, on their way at a time."""
+EXPIRED_MS = 15 * 60 * 1000
+"""A notification that old has been heard by all who are alive, and is removed."""
+TRIES = 100
+"""Of a change that others are always faster than: each of them has made a change by then."""
+Entries = frozenset[Entry]
+
+
+class ZooKeeperAcls:
+    """All ACLs of a cluster, as far as this broker has heard."""
+
+    def __init__(self, tree: MetadataTree, clock: Clock) -> None:
+        self._tree = tree
+        self._clock = clock
+        self._last = dict.fromkeys(CHANGES, -1)
+        self._listener: Callable[[Acls], None] = lambda _acls: None
+        self._rereading = Rereading(tree, self._hear, "ACLs")
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self.known: dict[Pattern, Entries] = {}
+        """All ACLs: a value that is replaced, never changed, once somebody follows."""
+
+    async def load(self) -> None:
+        """Make the znodes that are missing, read all ACLs, and remember from where on to listen. Raises Unreachable."""
+        for pattern_type, root in ROOTS.items():
+            changes = CHANGES[pattern_type]
+            for path in (*_upwards(root), *(f"{root}/{name}" for name in TYPES), changes):
+                await self._ensure(path)
+            self._last[pattern_type] = max(map(_number, await self._tree.children(changes)), default=-1)
+        found: dict[Pattern, Entries] = {}
+        for pattern_type, root in ROOTS.items():
+            for name, resource_type in TYPES.items():
+                segments = await self._tree.children(f"{root}/{name}")
+                await self._read_all((Pattern(resource_type, each, pattern_type) for each in segments), found)
+        self.known = {pattern: entries for pattern, entries in found.items() if entries}
+
+    def follow(self, listener: Callable[[Acls], None]) -> None:
+        """Call `listener` with all ACLs whenever some have changed."""
+        self._listener = listener
+        self._rereading.begin()
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._rereading.close()
+
+    async def add(self, pattern: Pattern, more: Entries) -> ApiError | None:
+        """Add ACLs; as `change`. Return why they were not, where it is the request's fault."""
+        if "/" in pattern.name:
+            return ApiError(ErrorCode.INVALID_REQUEST, "Failed to create ACL")  # it could have no znode
+        async with self._turns:
+            await self.change(pattern, lambda old: old | more)
+        return None
+
+    async def remove(self, pattern: Pattern, gone: Entries) -> ApiError | None:
+        """Remove ACLs; as `change`."""
+        async with self._turns:
+            await self.change(pattern, lambda old: old - gone)
+        return None
+
+    async def change(self, pattern: Pattern, revise: Callable[[Entries], Entries]) -> None:
+        """Store what `revise` makes of a pattern's ACLs, tell all, and know it here.
+
+        Raises ApiError where others are faster every time; Unreachable, Denied, Unreadable.
+        """
+        path = acl_path(pattern)
+        for _ in range(TRIES):
+            node = await self._tree.get(path)
+            old = frozenset[Entry]() if node is None else _decoded(path, node.data)
+            new = revise(old)
+            if new != old:
+                data = json.dumps(encode_entries(new), separators=(",", ":"), ensure_ascii=False).encode()
+                write: Change
+                if node is None:
+                    write = Create(path, data)
+                elif new:
+                    write = SetData(path, data, node.stat.version)
+                else:
+                    write = Delete(path, node.stat.version)
+                notice = Create(f"{CHANGES[pattern.pattern_type]}/{CHANGE}", encode_change(pattern), sequential=True)
+                try:
+                    await self._tree.commit([write, notice])
+                except Refused as refused:
+                    if refused.path != path:
+                        raise
+                    continue
+            self._take({pattern: new})
+            return
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Failed to update ACLs for {pattern}: others are faster.")
+
+    async def _ensure(self, path: str) -> None:
+        try:
+            await self._tree.commit([Create(path)])
+        except Refused as refused:
+            if refused.reason is not Reason.NODE_EXISTS:
+                raise
+
+    async def _hear(self) -> None:
+        """Go through the notifications that are new, and set watches for the next."""
+        for pattern_type, changes in CHANGES.items():
+            names = await self._tree.children(changes, self._rereading.look)
+            changed: dict[Pattern, None] = {}
+            for name in sorted(names, key=_number):
+                if _number(name) <= self._last[pattern_type]:
+                    continue
+                node = await self._tree.get(f"{changes}/{name}")
+                if node is not None:
+                    try:
+                        changed[decode_change(pattern_type, node.data)] = None
+                    except ValueError as error:
+                        log.warning("a change of ACLs is passed over: %s/%s cannot be read: %s", changes, name, error)
+                self._last[pattern_type] = _number(name)
+            if changed:
+                found: dict[Pattern, Entries] = {}
+                await self._read_all(changed, found)
+                self._take(found)
+                await self._remove_old(pattern_type, names)
+
+    async def _read_all(self, patterns: Iterable[Pattern], found: dict[Pattern, Entries]) -> None:
+        left = list(patterns)
+        while left:
+            piece, left = left[:AT_ONCE], left[AT_ONCE:]
+            await asyncio.gather(*(self._read(pattern, found) for pattern in piece))
+
+    async def _read(self, pattern: Pattern, found: dict[Pattern, Entries]) -> None:
+        path = acl_path(pattern)
+        node = await self._tree.get(path)
+        try:
+            found[pattern] = frozenset() if node is None else _decoded(path, node.data)
+        except Unreadable as error:
+            # As it was before: nobody gains a right by what cannot be read, and nobody loses one.
+            log.error("%s; what was known of it stays", error)
+
+    def _take(self, changed: dict[Pattern, Entries]) -> None:
+        """Know the ACLs of some patterns, and tell who follows."""
+        known = {**self.known, **changed}
+        for pattern, entries in changed.items():
+            if not entries:
+                known.pop(pattern, None)
+        if known != self.known:
+            self.known = known
+            self._listener(known)
+
+    async def _remove_old(self, pattern_type: PatternType, names: Sequence[str]) -> None:
+        """Remove notifications that all have heard; of many the oldest, and the others another time."""
+        for name in sorted(names, key=_number)[:AT_ONCE]:
+            path = f"{CHANGES[pattern_type]}/{name}"
+            node = await self._tree.get(path)
+            if node is None:
+                continue
+            if not 0 <= node.stat.created_ms < self._clock.now_ms() - EXPIRED_MS:
+                break
+            with contextlib.suppress(Refused):  # another broker was first
+                await self._tree.commit([Delete(path)])
+
+
+def _decoded(path: str, data: bytes) -> Entries:
+    return znodes.read(path, data, decode_entries) if data else frozenset()
+
+
+def _upwards(path: str) -> list[str]:
+    """Return a path's parents and itself."""
+    parts = path.strip("/").split("/")
+    return ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]
+
+
+def _number(name: str) -> int:
+    """Return the number at the end of a notification's name, -1 where there is none."""
+    digits = name.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() else -1

@@ -1,0 +1,132 @@
+"""The audit: a line in the log for each change that an administrator asked for.
+
+Owns the logger `kbroker.audit`, and what a line says: who, from where, what, and whether it was done. Values are never
+told: those of configs may be secrets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Final
+
+from kbroker.divided import Divided
+from kbroker.handlers.authorized.guard import finished
+from kbroker.handlers.registry import Api, Handler, RequestContext
+from kbroker.protocol.errors import ApiError
+from kbroker.security.authorizer.acls import (
+    Acl,
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceType,
+    code,
+)
+from kbroker.security.authorizer.authorizer import printable
+
+log = logging.getLogger("kbroker.audit")
+NAMED: Final = 8
+"""Things that a line tells by name; of more it tells the number."""
+_LONGEST: Final = 500
+"""Characters that a line gives to one thing."""
+
+
+def _names(field: str) -> Callable[[Any], Iterable[str]]:
+    return lambda request: (str(each if isinstance(each, str) else each.name) for each in getattr(request, field) or ())
+
+
+def _deleted_topics(request: Any) -> Iterable[str]:
+    yield from request.topic_names
+    for each in request.topics:
+        yield each.name if each.name is not None else each.topic_id.hex()
+
+
+def _resources(request: Any) -> Iterable[str]:
+    return (f"type {each.resource_type} {each.resource_name}" for each in request.resources)
+
+
+def _created_acls(request: Any) -> Iterable[str]:
+    for each in request.creations:
+        kind, pattern = code(ResourceType, each.resource_type), code(PatternType, each.resource_pattern_type)
+        operation, permission = code(Operation, each.operation), code(Permission, each.permission_type)
+        yield str(
+            Acl(Pattern(kind, each.resource_name, pattern), Entry(each.principal, each.host, operation, permission))
+        )
+
+
+def _filters(request: Any) -> Iterable[str]:
+    for each in request.filters:
+        kind, pattern = code(ResourceType, each.resource_type_filter), code(PatternType, each.pattern_type_filter)
+        operation, permission = code(Operation, each.operation), code(Permission, each.permission_type)
+        yield (
+            f"{kind.title}:{pattern.name}:{each.resource_name_filter} of {each.principal_filter} from "
+            f"{each.host_filter}, {permission.name} {operation.name}"
+        )
+
+
+def _users(request: Any) -> Iterable[str]:
+    return (each.name for each in (*request.deletions, *request.upsertions))
+
+
+def _nothing(_request: Any) -> Iterable[str]:
+    return ()
+
+
+AUDITED: Final[dict[str, tuple[Callable[[Any], Iterable[str]], str]]] = {
+    "CreateTopics": (_names("topics"), "topics"),
+    "CreatePartitions": (_names("topics"), "results"),
+    "DeleteTopics": (_deleted_topics, "responses"),
+    "DeleteRecords": (_names("topics"), ""),
+    "DeleteGroups": (_names("groups_names"), "results"),
+    "OffsetDelete": (lambda request: (request.group_id,), ""),
+    "AlterConfigs": (_resources, "responses"),
+    "IncrementalAlterConfigs": (_resources, "responses"),
+    "CreateAcls": (_created_acls, "results"),
+    "DeleteAcls": (_filters, "filter_results"),
+    "AlterUserScramCredentials": (_users, "results"),
+    "AlterClientQuotas": (_nothing, "entries"),
+    "AlterReplicaLogDirs": (_nothing, ""),
+    "ElectLeaders": (_nothing, ""),
+    "AlterPartitionReassignments": (_names("topics"), ""),
+    "UpdateFeatures": (lambda request: (each.feature for each in request.feature_updates), "results"),
+}
+"""What a request names, and the list of its answer that says for each whether it was done."""
+
+
+def audited(api: Api, handler: Handler) -> Handler:
+    """Return a handler that tells the audit of each request, where the API changes what administrators look after."""
+    if api.name not in AUDITED:
+        return handler
+    what, answers = AUDITED[api.name]
+
+    def told(ctx: RequestContext, request: Any) -> Divided[Any]:
+        # A handler may take a request apart, and a connection may end while it is at work.
+        things, principal = _text(what(request)), ctx.principal
+        try:
+            answer = yield from finished(handler(ctx, request), api.response)
+        except ApiError as error:
+            _say(ctx, principal, api, things, f"refused with {error}")
+            raise
+        outcome = "refused" if getattr(answer, "error_code", 0) else "done"
+        results = getattr(answer, answers) if answers else ()
+        failed = sum(1 for each in results if each.error_code)
+        if failed:
+            outcome = f"refused {failed} of {len(results)}"
+        _say(ctx, principal, api, things, outcome)
+        return answer
+
+    return told
+
+
+def _text(things: Iterable[str]) -> str:
+    some = list(islice(things, NAMED + 1))
+    text = "; ".join(printable(each[:_LONGEST]) for each in some[:NAMED])
+    return f"{text}; and more" if len(some) > NAMED else text
+
+
+def _say(ctx: RequestContext, principal: Any, api: Api, things: str, outcome: str) -> None:
+    host = ctx.client_host.removeprefix("/")
+    log.info("%s from %s: %s%s: %s", principal, host, api.name, f" {things}" if things else "", outcome)

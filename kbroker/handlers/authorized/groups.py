@@ -1,0 +1,322 @@
+"""Guards of the APIs about groups and their offsets.
+
+Owns what is told of groups that somebody may not describe, and of offsets of topics that he may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kbroker.divided import Divided, every
+from kbroker.handlers.authorized.guard import (
+    FEW,
+    Refuse,
+    Verdict,
+    finished,
+    name_of,
+    refuse_all,
+    rights_of,
+    with_field,
+)
+from kbroker.handlers.join_group import NULLABLE_NAME_SINCE
+from kbroker.handlers.offset_fetch import BATCHED_SINCE
+from kbroker.handlers.registry import Handler, RequestContext
+from kbroker.handlers.sync_group import PROTOCOL_REQUIRED_SINCE
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.protocol.messages.consumer_group_describe import DescribedGroup
+from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest
+from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from kbroker.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from kbroker.protocol.messages.sync_group import SyncGroupRequest
+from kbroker.security.authorizer.acls import Operation, ResourceType
+from kbroker.security.authorizer.authorizer import Rights
+
+GROUP, TOPIC, TXN = ResourceType.GROUP, ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
+_REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
+_NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_KINDS = {0: (GROUP, _REFUSED), 1: (TXN, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)}
+_SHARE = 2
+_COORDINATORS_SINCE = 4
+_GROUP_ERROR_SINCE = 2
+
+
+def group_right(operation: Operation) -> Verdict:
+    """Ask for a right on each group that is named."""
+    return lambda _ctx, rights, name: 0 if rights.may(operation, GROUP, name) else _REFUSED
+
+
+def refused_group(result: type[Any]) -> Refuse:
+    """Make the answer for a group that is refused."""
+
+    def refuse(_ctx: RequestContext, name: str, code: int) -> Divided[Any]:
+        yield from ()
+        return result(group_id=name, error_code=code)
+
+    return refuse
+
+
+def join_group(handler: Handler, _response: type[Any]) -> Handler:
+    """Let in by Group:Read."""
+
+    def guarded(ctx: RequestContext, request: JoinGroupRequest) -> Any:
+        if not rights_of(ctx).may(Operation.READ, GROUP, request.group_id):
+            name = None if ctx.version >= NULLABLE_NAME_SINCE else ""
+            return JoinGroupResponse(error_code=_REFUSED, protocol_name=name)
+        return handler(ctx, request)
+
+    return guarded
+
+
+def sync_group(handler: Handler, _response: type[Any]) -> Handler:
+    """Hand out assignments by Group:Read; what lacks its protocol is refused for that, as Kafka does."""
+
+    def guarded(ctx: RequestContext, request: SyncGroupRequest) -> Any:
+        is_whole = request.protocol_type is not None and request.protocol_name is not None
+        if ctx.version >= PROTOCOL_REQUIRED_SINCE and not is_whole:
+            return handler(ctx, request)
+        if not rights_of(ctx).may(Operation.READ, GROUP, request.group_id):
+            raise refuse_all(GROUP)
+        return handler(ctx, request)
+
+    return guarded
+
+
+def list_groups(handler: Handler, response: type[Any]) -> Handler:
+    """List all by Cluster:Describe, else those with Group:Describe."""
+
+    def guarded(ctx: RequestContext, request: Any) -> Divided[Any]:
+        answer = yield from finished(handler(ctx, request), response)
+        rights = rights_of(ctx)
+        if not rights.on_cluster(Operation.DESCRIBE, tell=False):
+            kept = []
+            for group in answer.groups:
+                if rights.may(Operation.DESCRIBE, GROUP, group.group_id, tell=False):
+                    kept.append(group)
+                yield
+            answer.groups = kept
+        return answer
+
+    return guarded
+
+
+def with_operations(handler: Handler, response: type[Any]) -> Handler:
+    """Tell what may be done with the groups that are described."""
+
+    def guarded(ctx: RequestContext, request: Any) -> Any:
+        answer = handler(ctx, request)
+        return tell(ctx, answer) if request.include_authorized_operations else answer
+
+    def tell(ctx: RequestContext, answer: Any) -> Divided[Any]:
+        answer = yield from finished(answer, response)
+        rights = rights_of(ctx)
+        for group in answer.groups:
+            if not group.error_code:
+                group.authorized_operations = rights.operations(GROUP, group.group_id)
+            yield
+        return answer
+
+    return guarded
+
+
+def without_hidden_topics(handler: Handler, response: type[Any]) -> Handler:
+    """Tell nothing of a consumer group whose members have topics that may not be described."""
+
+    def guarded(ctx: RequestContext, request: Any) -> Divided[Any]:
+        answer = yield from finished(handler(ctx, request), response)
+        rights = rights_of(ctx)
+        for place, group in enumerate(answer.groups):
+            hides = False
+            for member in group.members:
+                for assignment in (member.assignment, member.target_assignment):
+                    for topic in assignment.topic_partitions:
+                        hides = hides or not rights.may(Operation.DESCRIBE, TOPIC, topic.topic_name)
+                        yield
+                yield
+            if hides:
+                text = "The group has described topic(s) that the client is not authorized to describe."
+                answer.groups[place] = DescribedGroup(group_id=group.group_id, error_code=_NO_TOPIC, error_message=text)
+            yield
+        return answer
+
+    return guarded
+
+
+def subscribed_topics(handler: Handler, _response: type[Any]) -> Handler:
+    """Refuse to join with topics that may not be described."""
+
+    def refused(rights: Rights, names: Iterable[str]) -> Divided[bool]:
+        for name in names:
+            if not rights.may(Operation.DESCRIBE, TOPIC, name):
+                return True
+            yield
+        return False
+
+    def guarded(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
+        names = request.subscribed_topic_names
+        if not names:
+            return handler(ctx, request)
+        if len(names) > FEW:
+            return in_pieces(ctx, request)
+        rights = rights_of(ctx)
+        if not all(rights.may(Operation.DESCRIBE, TOPIC, name) for name in names):
+            raise refuse_all(TOPIC)
+        return handler(ctx, request)
+
+    def in_pieces(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Divided[Any]:
+        if (yield from refused(rights_of(ctx), request.subscribed_topic_names or ())):
+            raise refuse_all(TOPIC)
+        return handler(ctx, request)
+
+    return guarded
+
+
+def find_coordinator(handler: Handler, response: type[Any]) -> Handler:
+    """Name coordinators by Group:Describe or TransactionalId:Describe, of share groups by Cluster:ClusterAction."""
+
+    def guarded(ctx: RequestContext, request: FindCoordinatorRequest) -> Any:
+        rights, kind = rights_of(ctx), _KINDS.get(request.key_type)
+        if request.key_type == _SHARE and not rights.on_cluster(Operation.CLUSTER_ACTION):
+            raise refuse_all(ResourceType.CLUSTER)
+        if kind is None:
+            return handler(ctx, request)
+        if ctx.version >= _COORDINATORS_SINCE:
+            return several(ctx, request, rights, *kind)
+        if not rights.may(Operation.DESCRIBE, kind[0], request.key):
+            raise ApiError(kind[1], DEFAULT_MESSAGES.get(kind[1]))
+        return handler(ctx, request)
+
+    def several(
+        ctx: RequestContext, request: FindCoordinatorRequest, rights: Rights, kind: ResourceType, code: ErrorCode
+    ) -> Divided[Any]:
+        verdicts = []
+        for key in request.coordinator_keys:
+            verdicts.append(rights.may(Operation.DESCRIBE, kind, key))
+            yield
+        if all(verdicts):
+            return (yield from finished(handler(ctx, request), response))
+        allowed = [key for key, may in zip(request.coordinator_keys, verdicts, strict=True) if may]
+        answer = response()
+        if allowed:
+            answer = yield from finished(handler(ctx, with_field(request, "coordinator_keys", allowed)), response)
+        found = iter(answer.coordinators)
+        merged = []
+        for key, may in zip(request.coordinator_keys, verdicts, strict=True):
+            if may:
+                merged.append(next(found))
+            else:
+                merged.append(Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code))
+            yield
+        answer.coordinators = merged
+        return answer
+
+    return guarded
+
+
+def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
+    """Tell offsets by Group:Describe and Topic:Describe; where all are asked for, others are left out."""
+
+    def guarded(ctx: RequestContext, request: OffsetFetchRequest) -> Divided[Any]:
+        return several(ctx, request) if ctx.version >= BATCHED_SINCE else one(ctx, request)
+
+    def several(ctx: RequestContext, request: OffsetFetchRequest) -> Divided[Any]:
+        rights = rights_of(ctx)
+        allowed: list[OffsetFetchRequestGroup] = []
+        hidden: list[list[Any] | None] = []
+        for group in request.groups:
+            if not rights.may(Operation.DESCRIBE, GROUP, group.group_id):
+                hidden.append(None)
+            else:
+                seen, others = yield from _parted(ctx, rights, group.topics)
+                allowed.append(with_field(group, "topics", seen) if others else group)
+                hidden.append(others)
+            yield
+        answer = response()
+        if allowed:
+            answer = yield from finished(handler(ctx, with_field(request, "groups", allowed)), response)
+        found = iter(answer.groups)
+        merged = []
+        for asked, unseen in zip(request.groups, hidden, strict=True):
+            if unseen is None:
+                merged.append(OffsetFetchResponseGroup(group_id=asked.group_id, error_code=_REFUSED))
+                continue
+            group_answer = next(found)
+            if asked.topics is None:
+                group_answer.topics = yield from _seen(ctx, rights, group_answer.topics)
+            elif not group_answer.error_code:
+                for topic in unseen:
+                    group_answer.topics.append((yield from _unseen(topic)))
+            merged.append(group_answer)
+            yield
+        answer.groups = merged
+        return answer
+
+    def one(ctx: RequestContext, request: OffsetFetchRequest) -> Divided[Any]:
+        rights = rights_of(ctx)
+        if not rights.may(Operation.DESCRIBE, GROUP, request.group_id):
+            asked = request.topics or () if ctx.version < _GROUP_ERROR_SINCE else ()
+            topics = yield from every(asked, lambda topic: _unseen_once(topic, _REFUSED))
+            return response(error_code=_REFUSED, topics=topics)
+        seen, unseen = yield from _parted(ctx, rights, request.topics)
+        part = with_field(request, "topics", seen) if unseen else request
+        answer = yield from finished(handler(ctx, part), response)
+        if request.topics is None:
+            answer.topics = yield from _seen(ctx, rights, answer.topics)
+        elif not answer.error_code:
+            for topic in unseen:
+                answer.topics.append((yield from _unseen_once(topic, _NO_TOPIC)))
+        return answer
+
+    return guarded
+
+
+def _parted(ctx: RequestContext, rights: Rights, topics: Iterable[Any] | None) -> Divided[tuple[Any, list[Any]]]:
+    """Return the topics that may be described, and the others. None, which is all, stays None."""
+    if topics is None:
+        return None, []
+    seen: list[Any] = []
+    unseen: list[Any] = []
+    for topic in topics:
+        name = topic.name or name_of(ctx, topic)
+        (seen if name is None or rights.may(Operation.DESCRIBE, TOPIC, name) else unseen).append(topic)
+        yield
+    return seen, unseen
+
+
+def _seen(ctx: RequestContext, rights: Rights, topics: Iterable[Any]) -> Divided[list[Any]]:
+    kept = []
+    for topic in topics:
+        name = topic.name or name_of(ctx, topic)
+        if name is not None and rights.may(Operation.DESCRIBE, TOPIC, name):
+            kept.append(topic)
+        yield
+    return kept
+
+
+def _unseen(topic: Any) -> Divided[OffsetFetchResponseTopics]:
+    partitions = []
+    for index in topic.partition_indexes:
+        partitions.append(
+            OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=_NO_TOPIC)
+        )
+        yield
+    return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+
+
+def _unseen_once(topic: Any, code: int) -> Divided[OffsetFetchResponseTopic]:
+    partitions = []
+    for index in topic.partition_indexes:
+        partitions.append(
+            OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+        )
+        yield
+    return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)

@@ -1,0 +1,167 @@
+"""Guards of Produce and Fetch: Topic:Write and Topic:Read.
+
+Owns what is asked of requests that carry records. They come by the thousand, so what is allowed whole goes on as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.divided import Divided
+from kbroker.handlers.authorized.guard import FEW, finished, name_of, refuse_all, rights_of, with_field
+from kbroker.handlers.fetch import fetch as fetch_handler
+from kbroker.handlers.fetch_attempt import Fetch
+from kbroker.handlers.fetch_session import Key
+from kbroker.handlers.produce_answers import HEADER_BYTES, LOOK, TRANSACTIONAL
+from kbroker.handlers.registry import CloseConnection, Handler, RequestContext
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
+from kbroker.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from kbroker.replicas import Partition
+from kbroker.security.authorizer.acls import Operation, ResourceType
+from kbroker.security.authorizer.authorizer import Rights
+
+TOPIC = ResourceType.TOPIC
+_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_FIRST_ID_VERSION = 13
+
+
+def produce(handler: Handler, response: type[Any]) -> Handler:
+    """Append where Topic:Write is given; what is part of a transaction needs TransactionalId:Write as well."""
+
+    def guarded(ctx: RequestContext, request: ProduceRequest) -> Any:
+        left = FEW
+        for topic in request.topic_data:
+            left -= 1 + len(topic.partition_data)
+            if left < 0:
+                return in_pieces(ctx, request)
+        rights = rights_of(ctx)
+        if any(_is_transactional(topic) for topic in request.topic_data):
+            _check_transaction(rights, request)
+        verdicts = [_may_write(ctx, rights, topic) for topic in request.topic_data]
+        return handler(ctx, request) if all(verdicts) else partly(ctx, request, verdicts)
+
+    def in_pieces(ctx: RequestContext, request: ProduceRequest) -> Divided[Any]:
+        rights, is_transactional, verdicts = rights_of(ctx), False, []
+        for topic in request.topic_data:
+            verdicts.append(_may_write(ctx, rights, topic))
+            for data in topic.partition_data:
+                is_transactional = is_transactional or _has_transactional(data.records)
+                yield
+            yield
+        if is_transactional:
+            _check_transaction(rights, request)
+        if all(verdicts):
+            return (yield from finished(handler(ctx, request), response))
+        return (yield from partly(ctx, request, verdicts))
+
+    def partly(ctx: RequestContext, request: ProduceRequest, verdicts: list[bool]) -> Divided[Any]:
+        allowed = [topic for topic, may in zip(request.topic_data, verdicts, strict=True) if may]
+        answer: ProduceResponse = ProduceResponse()
+        if allowed:
+            answer = yield from finished(handler(ctx, with_field(request, "topic_data", allowed)), response)
+        if request.acks == 0:
+            raise CloseConnection("a Produce with acks=0 is not authorized")
+        in_order = iter(answer.responses) if len(answer.responses) == len(allowed) else None
+        merged = [] if in_order is not None else answer.responses
+        for topic, may in zip(request.topic_data, verdicts, strict=True):
+            if not may:
+                merged.append((yield from _unwritten(topic)))
+            elif in_order is not None:
+                merged.append(next(in_order))
+            yield
+        answer.responses = merged
+        return answer
+
+    return guarded
+
+
+def _check_transaction(rights: Rights, request: ProduceRequest) -> None:
+    kind = ResourceType.TRANSACTIONAL_ID
+    name = request.transactional_id
+    if name is None or not rights.may(Operation.WRITE, kind, name):
+        raise refuse_all(kind)
+
+
+def _is_transactional(topic: TopicProduceData) -> bool:
+    return any(_has_transactional(data.records) for data in topic.partition_data)
+
+
+def _has_transactional(records: Any) -> bool:
+    return records is not None and len(records) >= HEADER_BYTES and bool(LOOK.unpack_from(records)[2] & TRANSACTIONAL)
+
+
+def _may_write(ctx: RequestContext, rights: Rights, topic: TopicProduceData) -> bool:
+    name = topic.name if ctx.version < _FIRST_ID_VERSION else name_of(ctx, topic)
+    return name is None or rights.may(Operation.WRITE, TOPIC, name)
+
+
+def _unwritten(topic: TopicProduceData) -> Divided[TopicProduceResponse]:
+    answers = []
+    for data in topic.partition_data:
+        answers.append(PartitionProduceResponse(index=data.index, error_code=_REFUSED, base_offset=-1))
+        yield
+    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+
+
+def fetch(_handler: Handler, _response: type[Any]) -> Handler:
+    """Read where Topic:Read is given; for a broker (a replica id that is one) by Cluster:ClusterAction alone."""
+
+    def guarded(ctx: RequestContext, request: FetchRequest) -> Any:
+        return fetch_handler(ctx, request, kind=AuthorizedFetch)  # type: ignore[call-arg]
+
+    return guarded
+
+
+class AuthorizedFetch(Fetch):
+    """A Fetch that reads, and waits for, only what may be read: also in a session that has more."""
+
+    __slots__ = ("_refused",)
+
+    def __init__(self, ctx: RequestContext, request: FetchRequest, *, prepared: bool = True) -> None:
+        super().__init__(ctx, request, prepared=prepared)
+        self._refused: set[Key] = set()
+        for _ in self._refuse() if prepared else ():
+            pass
+
+    def prepare(self) -> Divided[None]:
+        yield from super().prepare()
+        yield from self._refuse()
+
+    def _refuse(self) -> Divided[None]:
+        self.readable = False
+        for place, (key, want, partition) in enumerate(self.items):
+            if not self._may_read(key):
+                self._refused.add(key)
+                self.items[place] = (key, want, None)
+            elif partition is not None:
+                self.readable = True
+            yield
+
+    def _may_read(self, key: Key) -> bool:
+        rights = rights_of(self._ctx)
+        if self._replica >= 0:
+            return rights.on_cluster(Operation.CLUSTER_ACTION)
+        name = key[0]
+        if self._version >= _FIRST_ID_VERSION:
+            name = self._ctx.services.controller.state.topic_names.get(key[1], "")
+        return not name or rights.may(Operation.READ, TOPIC, name)
+
+    def read(
+        self,
+        key: Key,
+        want: FetchPartition,
+        partition: Partition | None,
+        left: int,
+        first: bool,
+        is_new: bool,
+    ) -> PartitionData:
+        if key in self._refused:
+            return PartitionData(key[2], _REFUSED, -1, aborted_transactions=[], records=b"")
+        return super().read(key, want, partition, left, first, is_new)

@@ -1,0 +1,255 @@
+"""What each API asks for: one table, by the names of APIs, as Apache Kafka's (KafkaApis, ControllerApis).
+
+Owns the table, and that an API which it lacks is not served. The guards stand in the modules beside it; an API whose
+rule is one line has its guard made here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from kbroker.handlers.authorized import configs, groups, records, topics, transactions
+from kbroker.handlers.authorized.audit import audited
+from kbroker.handlers.authorized.guard import (
+    Guard,
+    filtered,
+    in_turn,
+    needs,
+    on_cluster,
+    open_to_all,
+    partly,
+    refused_partitions,
+    topic_right,
+)
+from kbroker.handlers.registry import Api, Handler
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
+from kbroker.protocol.messages import consumer_group_describe, describe_groups
+from kbroker.protocol.messages.alter_configs import AlterConfigsResourceResponse
+from kbroker.protocol.messages.delete_groups import DeletableGroupResult
+from kbroker.protocol.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsTopicResult
+from kbroker.protocol.messages.describe_configs import DescribeConfigsResult
+from kbroker.protocol.messages.describe_producers import PartitionResponse, TopicResponse
+from kbroker.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse as IncrementalResourceResponse,
+)
+from kbroker.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
+from kbroker.protocol.messages.offset_commit import OffsetCommitResponsePartition, OffsetCommitResponseTopic
+from kbroker.protocol.messages.offset_delete import OffsetDeleteResponsePartition, OffsetDeleteResponseTopic
+from kbroker.protocol.messages.offset_for_leader_epoch import EpochEndOffset, OffsetForLeaderTopicResult
+from kbroker.protocol.messages.txn_offset_commit import TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic
+from kbroker.security.authorizer.acls import Operation, ResourceType
+
+READ, WRITE, DELETE, ALTER, DESCRIBE = (
+    Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE,
+)  # fmt: skip
+CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS = (
+    Operation.CLUSTER_ACTION, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+)  # fmt: skip
+GROUP, TXN = ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+
+
+class Rule(NamedTuple):
+    """What an API asks for: in words, TYPE:OPERATION, and its guard."""
+
+    rights: str
+    guard: Guard
+
+
+_OF_BROKERS: Final = Rule("Cluster:ClusterAction", on_cluster(CLUSTER_ACTION))
+_ADMINISTERS: Final = Rule("Cluster:Alter", on_cluster(ALTER))
+_MEMBER: Final = Rule("Group:Read", needs((READ, GROUP, "group_id")))
+_OPEN: Final = Rule("nothing", open_to_all)
+
+_DESCRIBES: Final = topic_right(DESCRIBE, "topic")
+
+RULES: Final[dict[str, Rule]] = {
+    # Who somebody is, and what there is to ask for.
+    "ApiVersions": _OPEN,
+    "SaslHandshake": _OPEN,
+    "SaslAuthenticate": _OPEN,
+    # Records and topics.
+    "Produce": Rule("Topic:Write, and in a transaction TransactionalId:Write", records.produce),
+    "Fetch": Rule("Topic:Read; with a replica id Cluster:ClusterAction instead", records.fetch),
+    "ListOffsets": Rule(
+        "Topic:Describe",
+        partly(
+            "topics", "topics", topic_right(DESCRIBE),
+            refused_partitions(ListOffsetsTopicResponse, ListOffsetsPartitionResponse),
+        ),
+    ),
+    "OffsetForLeaderEpoch": Rule(
+        "Topic:Describe, or Cluster:ClusterAction",
+        partly(
+            "topics", "topics",
+            lambda ctx, rights, topic: (
+                0 if rights.on_cluster(CLUSTER_ACTION, tell=False) else _DESCRIBES(ctx, rights, topic)
+            ),
+            refused_partitions(
+                OffsetForLeaderTopicResult, EpochEndOffset,
+                name="topic", index="partition", answered_index="partition",
+            ),
+        ),
+    ),
+    "DeleteRecords": Rule(
+        "Topic:Delete",
+        partly(
+            "topics", "topics", topic_right(DELETE),
+            refused_partitions(DeleteRecordsTopicResult, DeleteRecordsPartitionResult, low_watermark=-1),
+        ),
+    ),
+    "DescribeProducers": Rule(
+        "Topic:Read",
+        partly(
+            "topics", "topics", topic_right(READ),
+            refused_partitions(
+                TopicResponse, PartitionResponse, partitions="partition_indexes", index=None,
+                error_message=DEFAULT_MESSAGES.get(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+            ),
+        ),
+    ),
+    "Metadata": Rule("Topic:Describe; to create Topic:Create or Cluster:Create", topics.metadata),
+    "DescribeTopicPartitions": Rule("Topic:Describe", topics.describe_topic_partitions),
+    "CreateTopics": Rule("Topic:Create or Cluster:Create", topics.create_topics),
+    "CreatePartitions": Rule("Topic:Alter", topics.create_partitions),
+    "DeleteTopics": Rule("Topic:Delete or Cluster:Delete", topics.delete_topics),
+    # Groups and their offsets.
+    "FindCoordinator": Rule("Group:Describe or TransactionalId:Describe", groups.find_coordinator),
+    "JoinGroup": Rule("Group:Read", groups.join_group),
+    "SyncGroup": Rule("Group:Read", groups.sync_group),
+    "Heartbeat": _MEMBER,
+    "LeaveGroup": _MEMBER,
+    "ConsumerGroupHeartbeat": Rule(
+        "Group:Read, Topic:Describe", in_turn(needs((READ, GROUP, "group_id")), groups.subscribed_topics)
+    ),
+    "OffsetCommit": Rule(
+        "Group:Read, Topic:Read",
+        in_turn(
+            needs((READ, GROUP, "group_id")),
+            partly(
+                "topics", "topics", topic_right(READ),
+                refused_partitions(OffsetCommitResponseTopic, OffsetCommitResponsePartition),
+            ),
+        ),
+    ),
+    "OffsetFetch": Rule("Group:Describe, Topic:Describe", groups.offset_fetch),
+    "OffsetDelete": Rule(
+        "Group:Delete, Topic:Read",
+        in_turn(
+            needs((DELETE, GROUP, "group_id")),
+            partly(
+                "topics", "topics", topic_right(READ),
+                refused_partitions(OffsetDeleteResponseTopic, OffsetDeleteResponsePartition), asked_anyway=True,
+            ),
+        ),
+    ),
+    "ListGroups": Rule("Cluster:Describe or Group:Describe", groups.list_groups),
+    "DescribeGroups": Rule(
+        "Group:Describe",
+        in_turn(
+            groups.with_operations,
+            partly(
+                "groups", "groups", groups.group_right(DESCRIBE), groups.refused_group(describe_groups.DescribedGroup)
+            ),
+        ),
+    ),
+    "ConsumerGroupDescribe": Rule(
+        "Group:Describe, Topic:Describe",
+        in_turn(
+            groups.with_operations,
+            groups.without_hidden_topics,
+            partly(
+                "group_ids", "groups", groups.group_right(DESCRIBE),
+                groups.refused_group(consumer_group_describe.DescribedGroup),
+            ),
+        ),
+    ),
+    "DeleteGroups": Rule(
+        "Group:Delete",
+        partly("groups_names", "results", groups.group_right(DELETE), groups.refused_group(DeletableGroupResult)),
+    ),
+    # Transactions and producer ids.
+    "InitProducerId": Rule(
+        "TransactionalId:Write; without one Cluster:IdempotentWrite or any Topic:Write", transactions.init_producer_id
+    ),
+    "AddPartitionsToTxn": Rule(
+        "TransactionalId:Write, Topic:Write; since v4 Cluster:ClusterAction", transactions.add_partitions_to_txn
+    ),
+    "AddOffsetsToTxn": Rule(
+        "TransactionalId:Write, Group:Read", needs((WRITE, TXN, "transactional_id"), (READ, GROUP, "group_id"))
+    ),
+    "TxnOffsetCommit": Rule(
+        "TransactionalId:Write, Group:Read, Topic:Read",
+        in_turn(
+            needs((WRITE, TXN, "transactional_id"), (READ, GROUP, "group_id")),
+            partly(
+                "topics", "topics", topic_right(READ),
+                refused_partitions(TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition),
+            ),
+        ),
+    ),
+    "EndTxn": Rule("TransactionalId:Write", needs((WRITE, TXN, "transactional_id"))),
+    "DescribeTransactions": Rule(
+        "TransactionalId:Describe; of its topics Topic:Describe",
+        in_turn(
+            transactions.without_hidden_topics,
+            partly(
+                "transactional_ids", "transaction_states", transactions.transaction_right,
+                transactions.refused_transaction,
+            ),
+        ),
+    ),
+    "ListTransactions": Rule("TransactionalId:Describe", filtered("transaction_states", transactions.may_describe)),
+    "WriteTxnMarkers": Rule("Cluster:Alter or Cluster:ClusterAction", on_cluster(CLUSTER_ACTION, ALTER)),
+    # Configs.
+    "DescribeConfigs": Rule(
+        "Topic:DescribeConfigs, Group:DescribeConfigs, for brokers Cluster:DescribeConfigs",
+        partly(
+            "resources", "results", configs.resource_right(DESCRIBE_CONFIGS),
+            configs.refused_resource(DescribeConfigsResult),
+        ),
+    ),
+    "AlterConfigs": Rule(
+        "Topic:AlterConfigs, Group:AlterConfigs, for brokers Cluster:AlterConfigs",
+        partly(
+            "resources", "responses", configs.resource_right(ALTER_CONFIGS),
+            configs.refused_resource(AlterConfigsResourceResponse),
+        ),
+    ),
+    "IncrementalAlterConfigs": Rule(
+        "Topic:AlterConfigs, Group:AlterConfigs, for brokers Cluster:AlterConfigs",
+        partly(
+            "resources", "responses", configs.resource_right(ALTER_CONFIGS),
+            configs.refused_resource(IncrementalResourceResponse),
+        ),
+    ),
+    "ListConfigResources": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS)),
+    "DescribeClientQuotas": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS)),
+    "AlterClientQuotas": Rule("Cluster:AlterConfigs", on_cluster(ALTER_CONFIGS)),
+    # The cluster.
+    "DescribeCluster": Rule("nothing; its operations Cluster:Describe", topics.describe_cluster),
+    "DescribeLogDirs": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
+    "AlterReplicaLogDirs": _ADMINISTERS,
+    "ElectLeaders": _ADMINISTERS,
+    "AlterPartitionReassignments": _ADMINISTERS,
+    "ListPartitionReassignments": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
+    "UpdateFeatures": _ADMINISTERS,
+    "DescribeAcls": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
+    "CreateAcls": _ADMINISTERS,
+    "DeleteAcls": _ADMINISTERS,
+    "DescribeUserScramCredentials": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
+    "AlterUserScramCredentials": _ADMINISTERS,
+    # What brokers ask of each other.
+    "LeaderAndIsr": _OF_BROKERS,
+    "StopReplica": _OF_BROKERS,
+    "UpdateMetadata": _OF_BROKERS,
+    "ControlledShutdown": _OF_BROKERS,
+    "AlterPartition": _OF_BROKERS,
+    "AllocateProducerIds": _OF_BROKERS,
+}  # fmt: skip
+"""By API; of several rights all are needed, in this order, unless it says or."""
+
+
+def guarded(api: Api) -> Handler:
+    """Return an API's handler behind its guard. Raises KeyError for one that the table lacks."""
+    response: type[Any] = api.response
+    return audited(api, RULES[api.name].guard(api.handler, response))

@@ -1,0 +1,273 @@
+"""Guards of Metadata, DescribeTopicPartitions, and of the APIs that create, grow and delete topics.
+
+Owns what is told of topics that somebody may not see: a name that he may not describe is refused alike, whether the
+topic exists or not; where all topics are asked for it is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kbroker.controller.decide import INTERNAL_TOPICS
+from kbroker.divided import Divided
+from kbroker.handlers.authorized.guard import finished, name_of, rights_of, with_field
+from kbroker.handlers.metadata import NOT_ASKED
+from kbroker.handlers.registry import Handler, RequestContext
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
+from kbroker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
+from kbroker.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest
+from kbroker.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicState
+from kbroker.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
+)
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from kbroker.protocol.wire import ZERO_UUID
+from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
+from kbroker.security.authorizer.authorizer import Rights
+
+TOPIC = ResourceType.TOPIC
+_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_CLUSTER_OPERATIONS_IN = range(8, 11)
+_FIRST_ID_VERSION = 12
+_METADATA_TOPIC = "__cluster_metadata"
+
+
+def metadata(handler: Handler, response: type[Any]) -> Handler:
+    """Describe where Topic:Describe is given; create what is absent by Cluster:Create or Topic:Create."""
+
+    def guarded(ctx: RequestContext, request: MetadataRequest) -> Divided[Any]:
+        rights, version = rights_of(ctx), ctx.version
+        is_all = request.topics is None or (version == 0 and not request.topics)
+        refused: list[MetadataResponseTopic] = []
+        part = request
+        if not is_all:
+            allowed = yield from _describable(ctx, rights, request, refused)
+            part = with_field(request, "topics", allowed)
+        answer = yield from finished(handler(ctx, part), response)
+        found, kept = answer.topics if is_all or part.topics else [], []
+        for topic in found:
+            if not is_all or rights.may(Operation.DESCRIBE, TOPIC, topic.name, tell=False):
+                kept.append(topic)
+                if request.include_topic_authorized_operations and topic.name is not None:
+                    topic.topic_authorized_operations = rights.operations(TOPIC, topic.name)
+            yield
+        answer.topics = kept + refused
+        if request.include_cluster_authorized_operations and version in _CLUSTER_OPERATIONS_IN:
+            answer.cluster_authorized_operations = cluster_operations(rights)
+        return answer
+
+    return guarded
+
+
+def _describable(
+    ctx: RequestContext, rights: Rights, request: MetadataRequest, refused: list[MetadataResponseTopic]
+) -> Divided[list[MetadataRequestTopic]]:
+    """Return the topics of a request that may be described; the others are added to `refused`, each once."""
+    allowed: list[MetadataRequestTopic] = []
+    seen: dict[Any, None] = {}
+    creates = request.allow_auto_topic_creation and ctx.services.config.get_bool("auto.create.topics.enable")
+    by_id = any(topic.topic_id != ZERO_UUID for topic in request.topics or ())
+    for asked in request.topics or ():
+        yield
+        name = name_of(ctx, asked) if by_id else asked.name
+        if not name or (by_id and ctx.version < _FIRST_ID_VERSION):
+            allowed.append(asked)  # nothing that could be told, or what the handler refuses altogether
+            continue
+        if not rights.may(Operation.DESCRIBE, TOPIC, name):
+            answer = _unseen(None if by_id else name, asked.topic_id if by_id else ZERO_UUID)
+        elif creates and not by_id and name not in ctx.services.controller.state.topics and not _creates(rights, name):
+            answer = _unseen(name, ZERO_UUID)
+            answer.is_internal = name in INTERNAL_TOPICS
+        else:
+            allowed.append(asked)
+            continue
+        if (answer.name, answer.topic_id) not in seen:
+            seen[answer.name, answer.topic_id] = None
+            refused.append(answer)
+    return allowed
+
+
+def _unseen(name: str | None, topic_id: bytes) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=_REFUSED, name=name, topic_id=topic_id, topic_authorized_operations=NOT_ASKED
+    )
+
+
+def _creates(rights: Rights, name: str) -> bool:
+    return rights.on_cluster(Operation.CREATE, tell=False) or rights.may(Operation.CREATE, TOPIC, name)
+
+
+def cluster_operations(rights: Rights) -> int:
+    """Return what may be done with the cluster, as bits; nothing where it may not be described."""
+    if not rights.on_cluster(Operation.DESCRIBE):
+        return 0
+    return rights.operations(ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def describe_cluster(handler: Handler, response: type[Any]) -> Handler:
+    """Ask for nothing but the cluster's operations."""
+
+    def guarded(ctx: RequestContext, request: Any) -> Divided[Any]:
+        answer = yield from finished(handler(ctx, request), response)
+        if request.include_cluster_authorized_operations and not answer.error_code:
+            answer.cluster_authorized_operations = cluster_operations(rights_of(ctx))
+        return answer
+
+    return guarded
+
+
+def describe_topic_partitions(handler: Handler, response: type[Any]) -> Handler:
+    """Describe where Topic:Describe is given. Pages are made of what may be seen, so that a cursor tells nothing."""
+
+    def guarded(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Divided[Any]:
+        rights, is_all = rights_of(ctx), not request.topics
+        cursor = request.cursor
+        if cursor is not None and (cursor.partition_index < 0 or not (is_all or _has(request, cursor.topic_name))):
+            return (yield from finished(handler(ctx, request), response))  # it is refused, whatever may be seen
+        begin = "" if cursor is None else cursor.topic_name
+        names = [each.name for each in request.topics] if not is_all else list(ctx.services.controller.state.topics)
+        allowed: dict[str, None] = {}
+        refused: dict[str, None] = {}
+        for name in names:
+            if name >= begin:
+                seen = rights.may(Operation.DESCRIBE, TOPIC, name, tell=not is_all)
+                (allowed if seen else refused)[name] = None
+            yield
+        answer = response()
+        if allowed:
+            part = with_field(request, "topics", [TopicRequest(name) for name in allowed])
+            if begin not in allowed:
+                part.cursor = None
+            answer = yield from finished(handler(ctx, part), response)
+        for topic in answer.topics:
+            topic.topic_authorized_operations = rights.operations(TOPIC, topic.name)
+            yield
+        for name in refused if not is_all else ():
+            unseen = DescribeTopicPartitionsResponseTopic(
+                error_code=_REFUSED, name=name, topic_id=ZERO_UUID, topic_authorized_operations=NOT_ASKED
+            )
+            answer.topics.append(unseen)
+            yield
+        return answer
+
+    return guarded
+
+
+def _has(request: DescribeTopicPartitionsRequest, name: str) -> bool:
+    return any(each.name == name for each in request.topics)
+
+
+def create_topics(handler: Handler, response: type[Any]) -> Handler:
+    """Create by Cluster:Create or Topic:Create; tell configs by Topic:DescribeConfigs."""
+
+    def guarded(ctx: RequestContext, request: CreateTopicsRequest) -> Divided[Any]:
+        rights = rights_of(ctx)
+        may_all = rights.on_cluster(Operation.CREATE, tell=False)
+        counts = yield from _counted(topic.name for topic in request.topics)
+        allowed, refused = [], []
+        for topic in request.topics:
+            name = topic.name
+            # What is named twice, and what nobody may create, is refused by the handler.
+            if may_all or counts[name] > 1 or name == _METADATA_TOPIC or rights.may(Operation.CREATE, TOPIC, name):
+                allowed.append(topic)
+            else:
+                refused.append(name)
+            yield
+        answer = yield from finished(handler(ctx, with_field(request, "topics", allowed)), response)
+        for result in answer.topics:
+            if not result.error_code and not rights.may(Operation.DESCRIBE_CONFIGS, TOPIC, result.name, tell=False):
+                result.topic_config_error_code = _REFUSED
+                result.configs, result.num_partitions, result.replication_factor = [], -1, -1
+            yield
+        for name in refused:
+            answer.topics.append(
+                CreatableTopicResult(name=name, error_code=_REFUSED, error_message="Authorization failed.", configs=[])
+            )
+            yield
+        return answer
+
+    return guarded
+
+
+def create_partitions(handler: Handler, response: type[Any]) -> Handler:
+    """Add partitions by Topic:Alter."""
+
+    def guarded(ctx: RequestContext, request: CreatePartitionsRequest) -> Divided[Any]:
+        rights = rights_of(ctx)
+        counts = yield from _counted(topic.name for topic in request.topics)
+        allowed, refused = [], []
+        for topic in request.topics:
+            if counts[topic.name] > 1 or rights.may(Operation.ALTER, TOPIC, topic.name):
+                allowed.append(topic)
+            else:
+                refused.append(topic.name)
+            yield
+        answer = yield from finished(handler(ctx, with_field(request, "topics", allowed)), response)
+        for name in refused:
+            answer.results.append(CreatePartitionsTopicResult(name=name, error_code=_REFUSED))
+            yield
+        return answer
+
+    return guarded
+
+
+def delete_topics(handler: Handler, response: type[Any]) -> Handler:
+    """Delete by Cluster:Delete or Topic:Delete. A topic that may not be described has no name and no id."""
+
+    def guarded(ctx: RequestContext, request: DeleteTopicsRequest) -> Divided[Any]:
+        rights = rights_of(ctx)
+        if rights.on_cluster(Operation.DELETE, tell=False):
+            return (yield from finished(handler(ctx, request), response))
+        named = [DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names]
+        counts = yield from _counted((each.name, each.topic_id) for each in (*named, *request.topics))
+        names, topics, refused = [], [], []
+        for state in (*named, *request.topics):
+            result = None if counts[state.name, state.topic_id] > 1 else _undeletable(ctx, rights, state)
+            if result is not None:
+                refused.append(result)
+            elif ctx.version < 6:
+                names.append(state.name or "")
+            else:
+                topics.append(state)
+            yield
+        part = with_field(with_field(request, "topics", topics), "topic_names", names)
+        answer = yield from finished(handler(ctx, part), response)
+        answer.responses += refused
+        return answer
+
+    return guarded
+
+
+def _undeletable(ctx: RequestContext, rights: Rights, state: DeleteTopicState) -> DeletableTopicResult | None:
+    """Return the refusal to delete a topic that is named once, by its name or its id."""
+    known = ctx.services.controller.state
+    if state.topic_id != ZERO_UUID:
+        name = known.topic_names.get(state.topic_id) if state.name is None else None
+        if name is None or rights.may(Operation.DELETE, TOPIC, name):
+            return None
+        told = name if rights.may(Operation.DESCRIBE, TOPIC, name) else None
+        return _undeleted(told, state.topic_id)
+    if state.name is None:
+        return None
+    if not rights.may(Operation.DESCRIBE, TOPIC, state.name):
+        return _undeleted(state.name, ZERO_UUID)
+    if state.name in known.topics and not rights.may(Operation.DELETE, TOPIC, state.name):
+        return _undeleted(state.name, ZERO_UUID)
+    return None
+
+
+def _undeleted(name: str | None, topic_id: bytes) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=_REFUSED, error_message=DEFAULT_MESSAGES.get(_REFUSED)
+    )
+
+
+def _counted(keys: Any) -> Divided[Counter[Any]]:
+    counts: Counter[Any] = Counter()
+    for key in keys:
+        counts[key] += 1
+        yield
+    return counts

@@ -1,0 +1,94 @@
+"""Guards of the APIs about transactions and producer ids.
+
+Owns what is asked of producers that write in transactions, and what is told of transactions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.divided import Divided
+from kbroker.handlers.add_partitions_to_txn import add_partitions_to_txn as add_partitions_handler
+from kbroker.handlers.authorized.guard import finished, refuse_all, rights_of
+from kbroker.handlers.registry import Handler, RequestContext
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from kbroker.protocol.messages.describe_transactions import TransactionState
+from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
+from kbroker.security.authorizer.acls import Operation, ResourceType
+from kbroker.security.authorizer.authorizer import Rights
+
+TOPIC, TXN = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
+_OF_BROKERS_SINCE = 4
+
+
+def init_producer_id(handler: Handler, _response: type[Any]) -> Handler:
+    """Give an id by TransactionalId:Write; without a transactional id by Cluster:IdempotentWrite or any Topic:Write."""
+
+    def guarded(ctx: RequestContext, request: InitProducerIdRequest) -> Any:
+        rights = rights_of(ctx)
+        if request.transactional_id is not None:
+            if not rights.may(Operation.WRITE, TXN, request.transactional_id):
+                raise refuse_all(TXN)
+        elif not (
+            rights.on_cluster(Operation.IDEMPOTENT_WRITE, tell=False) or rights.may_with_any(Operation.WRITE, TOPIC)
+        ):
+            raise refuse_all(ResourceType.CLUSTER)
+        return handler(ctx, request)
+
+    return guarded
+
+
+def add_partitions_to_txn(_handler: Handler, _response: type[Any]) -> Handler:
+    """Add by TransactionalId:Write and Topic:Write; brokers, which ask since v4, by Cluster:ClusterAction."""
+
+    def guarded(ctx: RequestContext, request: AddPartitionsToTxnRequest) -> Any:
+        rights = rights_of(ctx)
+        if ctx.version >= _OF_BROKERS_SINCE:
+            if not rights.on_cluster(Operation.CLUSTER_ACTION):
+                raise refuse_all(ResourceType.CLUSTER)
+        elif not rights.may(Operation.WRITE, TXN, request.v3_and_below_transactional_id):
+            raise refuse_all(TXN)
+
+        def may_write(topic: str) -> bool:
+            return rights.may(Operation.WRITE, TOPIC, topic)
+
+        return add_partitions_handler(ctx, request, may_write=may_write)  # type: ignore[call-arg]
+
+    return guarded
+
+
+def transaction_right(_ctx: RequestContext, rights: Rights, name: str) -> int:
+    """Ask for TransactionalId:Describe."""
+    allowed = rights.may(Operation.DESCRIBE, TXN, name)
+    return 0 if allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def refused_transaction(_ctx: RequestContext, name: str, code: int) -> Divided[TransactionState]:
+    """Make the answer for a transaction that is refused."""
+    yield from ()
+    return TransactionState(transactional_id=name, error_code=code)
+
+
+def without_hidden_topics(handler: Handler, response: type[Any]) -> Handler:
+    """Leave topics out of transactions that may not be described."""
+
+    def guarded(ctx: RequestContext, request: Any) -> Divided[Any]:
+        answer = yield from finished(handler(ctx, request), response)
+        rights = rights_of(ctx)
+        for state in answer.transaction_states:
+            kept = []
+            for topic in state.topics:
+                if rights.may(Operation.DESCRIBE, TOPIC, topic.topic):
+                    kept.append(topic)
+                yield
+            state.topics = kept
+            yield
+        return answer
+
+    return guarded
+
+
+def may_describe(_ctx: RequestContext, rights: Rights, state: Any) -> bool:
+    """Whether a transaction that is listed may be described."""
+    return rights.may(Operation.DESCRIBE, TXN, state.transactional_id)

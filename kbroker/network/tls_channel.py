@@ -1,0 +1,379 @@
+"""TLS between a connection and its socket: the handshake, what is received, what is sent.
+
+Owns the socket's bytes and what the loop tells of them; the connection reads and sends through it as if there were no
+TLS. Never knows a request. The bytes of TLS themselves are security/tls/session.py's.
+
+A handshake is worked on in the turns of those that need much, one step at a time, so that nobody feels it. It has
+HANDSHAKE_SECONDS in all, or connections.max.idle.ms where that is less, and nothing of OpenSSL is made before the first
+byte. What is read is decrypted into the connection's own buffer. What is sent is encrypted SEALED_BYTES at a time, once
+the socket has taken what came before: ranges of files stay in their files until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from kbroker.network.outbox import Outbox, Piece, is_range
+from kbroker.network.turns import Turns
+from kbroker.security.principal import Principal
+from kbroker.security.tls.session import Broken, Session
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS = 30.0
+"""How long a client may take from its connection to the end of its handshake."""
+SEALED_BYTES = 64 * 1024
+"""Bytes that are encrypted at a time: what a client that does not read costs in memory."""
+_RECEIVED_BYTES = 64 * 1024
+"""Bytes that are received at a time."""
+_HANDSHAKE_BYTES = 16 * 1024
+_UNREAD_BYTES = 64 * 1024
+"""What TLS itself may have to say (answers to key updates) to a client that does not listen."""
+_AT_ONCE = 1024 * 1024
+"""Bytes for a client that takes them as fast as they come, before others have their turn."""
+_LEAST_COST = 8 * 1024
+
+
+class Client(Protocol):
+    """The connection behind a channel."""
+
+    peer: str
+
+    def authenticated(self, principal: Principal) -> None:
+        """Hear who the client is: its handshake is done."""
+
+    def abort(self) -> None:
+        """End at once."""
+
+
+class Tls(Protocol):
+    """TLS of a listener (security/tls/listener.py)."""
+
+    def session(self) -> Session: ...
+
+    def principal_of(self, certificate: bytes | None) -> Principal: ...
+
+
+class TlsPort:
+    """What the channels of one listener have in common.
+
+    `tell` is called with a client's address and why its handshake failed; `seconds` is how long it may take.
+    """
+
+    __slots__ = ("loop", "received", "seconds", "tell", "tls", "turns")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
+        tls: Tls,
+        tell: Callable[[str, str], None],
+        seconds: float = HANDSHAKE_SECONDS,
+    ) -> None:
+        self.loop = loop
+        self.turns = turns
+        self.tls = tls
+        self.tell = tell
+        self.seconds = seconds
+        self.received = memoryview(bytearray(_RECEIVED_BYTES))
+        """What is received is decrypted at once, so one buffer serves all."""
+
+    def channel(self, sock: socket.socket, client: Client, done: Callable[[OSError | None], None]) -> TlsChannel:
+        """Return the channel of a connection that was accepted; `done` as an outbox has it."""
+        return TlsChannel(self, sock, client, done)
+
+
+class TlsChannel(Outbox):
+    """One connection's TLS. It stands for the loop as far as reading goes, for the socket, and for the outbox."""
+
+    __slots__ = (
+        "_begin", "_callback", "_client", "_ended", "_is_ready", "_port", "_scheduled", "_sealed", "_session", "_timer",
+        "_waits_for_turn",
+    )  # fmt: skip
+
+    def __init__(
+        self, port: TlsPort, sock: socket.socket, client: Client, done: Callable[[OSError | None], None]
+    ) -> None:
+        super().__init__(port.loop, port.turns, sock, done)
+        self._port = port
+        self._client: Client | None = client
+        self._session: Session | None = None
+        self._callback: Callable[[], None] | None = None
+        self._is_ready = False
+        """Whether the handshake is done."""
+        self._ended = False
+        """Whether the socket has ended."""
+        self._scheduled = False
+        """Whether the connection will be told of what is already here."""
+        self._waits_for_turn = False
+        self._sealed: bytes = b""
+        """What is encrypted and has not left; `_offset` is how much of it has."""
+        self._begin = 0
+        """How much of the first piece is encrypted."""
+        self._timer: asyncio.TimerHandle | None = port.loop.call_later(port.seconds, self._too_late)
+
+    # --- what the connection asks of the loop
+
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever there is something to read, once the handshake is done."""
+        self._callback = callback
+        self._loop.add_reader(fd, callback if self._is_ready else self._shaken)
+        if self._is_ready:
+            self._tell_again()
+
+    def remove_reader(self, fd: int) -> None:
+        """Call it no longer."""
+        self._callback = None
+        self._loop.remove_reader(fd)
+
+    def _tell_again(self) -> None:
+        """See that the connection is told of what no poller knows: bytes that are received already."""
+        session = self._session
+        if not self._scheduled and self._callback is not None and session is not None and session.has_more:
+            self._scheduled = True
+            self._loop.call_soon(self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._scheduled = False
+        session = self._session
+        if self._callback is not None and session is not None and session.has_more:
+            self._callback()
+            self._tell_again()
+
+    # --- the handshake
+
+    def _shaken(self) -> None:
+        """Something has come of the handshake: it waits for its turn."""
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._turns.put(self)
+
+    def go_on(self, deadline: float) -> None:
+        """Do the next step of the handshake, or send what waited for a turn."""
+        if self._told:
+            super().go_on(deadline)
+        if not self._waits_for_turn:
+            return
+        self._waits_for_turn = False
+        if self._client is None or self._callback is None:
+            return
+        try:
+            self._shake()
+        except (BlockingIOError, InterruptedError):
+            return
+        except Broken as err:
+            self._refuse(str(err))
+        except OSError as err:
+            self._refuse(err.strerror or "the connection was lost")
+        except Exception:
+            log.exception("a handshake")
+            self._refuse("it failed")
+
+    def _shake(self) -> None:
+        received = self._port.received
+        count = self._sock.recv_into(received[:_HANDSHAKE_BYTES])
+        client = self._client
+        assert client is not None
+        if not count:
+            if self._session is not None:
+                raise Broken("the client went away")
+            client.abort()  # it has said nothing: somebody who looks whether the port is open
+            return
+        if self._session is None:
+            self._session = self._port.tls.session()
+        session = self._session
+        done = session.shake(received[:count])
+        if not done:
+            self._pass_on()
+            return
+        principal = self._port.tls.principal_of(session.certificate())
+        self._pass_on()
+        self._open(client, session, principal)
+
+    def _open(self, client: Client, session: Session, principal: Principal) -> None:
+        self._is_ready = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s speaks %s as %s", client.peer, session.describe(), principal)
+        client.authenticated(principal)
+        if self._callback is not None:
+            self.add_reader(self._fd, self._callback)
+
+    def _refuse(self, why: str) -> None:
+        client = self._client
+        if client is not None:
+            self._port.tell(client.peer, f"the TLS handshake failed: {why}")
+            client.abort()
+
+    def _too_late(self) -> None:
+        self._timer = None
+        self._refuse(f"it took more than {self._port.seconds:g} s")
+
+    # --- reading
+
+    def recv_into(self, room: memoryview) -> int:
+        """Read as a socket does: 0 at the end. Raises BlockingIOError where nothing is there, or another OSError."""
+        session = self._session
+        assert session is not None
+        filled, size = 0, len(room)
+        try:
+            while filled < size:
+                if not session.has_more:
+                    count = 0 if self._ended else self._receive(size - filled)
+                    if not count:
+                        break
+                    session.received(self._port.received[:count])
+                filled += session.read_into(room[filled:])
+                if session.ended:
+                    break
+            if session.has_to_send:
+                self._pass_on()
+        except Broken as err:
+            self._lose(str(err))
+        self._tell_again()
+        if not filled and not self._ended and not session.ended:
+            raise BlockingIOError
+        return filled
+
+    def _receive(self, size: int) -> int:
+        try:
+            count = self._sock.recv_into(self._port.received[: max(size, _HANDSHAKE_BYTES)])
+        except (BlockingIOError, InterruptedError):
+            return 0
+        self._ended = not count
+        return count
+
+    def _lose(self, why: str) -> None:
+        if self._client is not None:
+            log.info("closing the connection from %s: TLS: %s", self._client.peer, why)
+        raise OSError(f"TLS: {why}") from None
+
+    # --- sending
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something has not been taken by the kernel yet."""
+        return bool(self._sealed or self._pieces)
+
+    @property
+    def left(self) -> int:
+        """How many bytes wait, those in files included."""
+        return sum(len(piece) for piece in self._pieces) - self._begin + len(self._sealed) - self._offset
+
+    @property
+    def in_memory(self) -> int:
+        """How many bytes of memory what waits takes, or will take while it leaves."""
+        return super().in_memory + (SEALED_BYTES if self.waiting else 0)
+
+    def send(self, data: bytearray) -> None:
+        """Send bytes, or as much as the socket takes. Raises OSError when the client is gone."""
+        self.send_pieces([data])
+
+    def send_pieces(self, pieces: list[Piece]) -> None:
+        """Send bytes and ranges of files in order. Raises OSError when the client is gone."""
+        waited = self.waiting
+        if self._pieces:
+            self._pieces.extend(pieces)
+        else:
+            self._pieces = deque(pieces)
+        if not waited:
+            self._start()
+
+    def _pass_on(self) -> None:
+        """Send what TLS itself has to say."""
+        session = self._session
+        assert session is not None
+        data = session.to_send()
+        if not data:
+            return
+        if self._sealed:
+            self._sealed, self._offset = self._sealed[self._offset :] + data, 0
+            if len(self._sealed) > SEALED_BYTES + _UNREAD_BYTES:
+                raise Broken("it does not read what TLS has to say to it")
+            return
+        waited = self.waiting
+        self._sealed = data
+        if not waited:
+            self._start()
+
+    def _start(self) -> None:
+        if self._push(self._pieces):
+            self._pieces = ()
+        else:
+            self._loop.add_writer(self._fd, self._writable)
+
+    def _push(self, pieces: deque[Piece] | tuple[()]) -> bool:
+        budget = _AT_ONCE
+        while budget > 0:
+            if not self._sealed:
+                if not pieces:
+                    return True
+                self._seal(pieces)
+            sealed, offset = self._sealed, self._offset
+            try:
+                sent = self._sock.send(memoryview(sealed)[offset:] if offset else sealed)
+            except BlockingIOError:
+                return False
+            budget -= max(sent, _LEAST_COST)
+            if offset + sent < len(sealed):
+                self._offset = offset + sent
+                return False
+            self._sealed, self._offset = b"", 0
+        return not pieces
+
+    def _seal(self, pieces: deque[Piece]) -> None:
+        """Encrypt what comes next, SEALED_BYTES of it at most."""
+        session = self._session
+        assert session is not None
+        room = SEALED_BYTES
+        try:
+            while pieces and room > 0:
+                piece, offset = pieces[0], self._begin
+                size = min(len(piece) - offset, room)
+                if is_range(piece):
+                    data = os.pread(piece.fd, size, piece.position + offset)
+                    if len(data) != size:
+                        raise OSError("a segment is shorter than the range of it")
+                    session.write(data)
+                else:
+                    session.write(memoryview(piece)[offset : offset + size])
+                room -= size
+                if offset + size == len(piece):
+                    pieces.popleft()
+                    self._begin = 0
+                else:
+                    self._begin = offset + size
+        except Broken as err:
+            raise OSError(f"TLS: {err}") from None
+        self._sealed, self._offset = session.to_send(), 0
+
+    def close(self) -> None:
+        """Send no more than that nothing more comes, and call nobody; the socket is not closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sealed and not self._pieces:
+            self._loop.remove_writer(self._fd)
+        self._say_goodbye()
+        self._sealed = b""
+        super().close()
+        self._client = self._callback = None
+
+    def _say_goodbye(self) -> None:
+        """Send the alert that ends TLS, or says what is wrong, where nothing is before it; nobody waits for it."""
+        session, self._session = self._session, None
+        if session is not None and not self.waiting:
+            session.close()
+            data = session.to_send()
+            if data:
+                with contextlib.suppress(OSError):
+                    self._sock.send(data)

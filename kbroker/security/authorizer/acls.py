@@ -1,0 +1,243 @@
+"""Access control lists as values: resources, their patterns, entries and filters, with Kafka's codes and names.
+
+Owns what an ACL is made of, and which ACLs a filter means. Never decides what somebody may do (authorizer.py) and
+never stores one.
+
+Read as it stands, an ACL says: PRINCIPAL from HOST is allowed (or denied) OPERATION on all that PATTERN covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeVar
+
+from kbroker.divided import Divided
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+WILDCARD: Final = "*"
+"""Every resource of a type as a literal name; every host."""
+ANYBODY: Final = "User:*"
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The one name of a resource of type CLUSTER."""
+MOST_MEANT: Final = 100_000
+"""ACLs that the filters of one request may mean together."""
+
+
+class _Code(IntEnum):
+    """A code of the protocol. 0 stands for one that is not known, 1 for any; neither is part of an ACL."""
+
+    # A number's hash, where that of an Enum is Python's: these are parts of keys that each request looks up.
+    __hash__ = int.__hash__
+
+    @property
+    def title(self) -> str:
+        """Kafka's form in words, as in ZooKeeper and in the log: TransactionalId."""
+        return "".join(part.capitalize() for part in self.name.split("_"))
+
+
+_C = TypeVar("_C", bound=_Code)
+
+
+class ResourceType(_Code):
+    """What ACLs are about."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(_Code):
+    """How a pattern's name is meant. ANY and MATCH are a filter's: MATCH is whatever covers the name."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(_Code):
+    """What is done with a resource."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(_Code):
+    """What an ACL does."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+def code(kind: type[_C], number: int) -> _C:
+    """Return a code that came over the wire; UNKNOWN where it is none."""
+    try:
+        return kind(number)
+    except ValueError:
+        return kind(0)
+
+
+OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
+    ResourceType.TOPIC: (
+        Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DESCRIBE, Operation.DELETE, Operation.ALTER,
+        Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ, Operation.DESCRIBE, Operation.DELETE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE, Operation.CLUSTER_ACTION, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE, Operation.ALTER, Operation.DESCRIBE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (Operation.DESCRIBE, Operation.WRITE, Operation.TWO_PHASE_COMMIT),
+    ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+    ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+}  # fmt: skip
+"""What can be done with a resource of each type, and may be asked about (KIP-430)."""
+
+
+class Pattern(NamedTuple):
+    """Which resources an ACL is about: the one of this name, or all whose names begin with it."""
+
+    resource_type: ResourceType
+    name: str
+    pattern_type: PatternType = PatternType.LITERAL
+
+    def __str__(self) -> str:
+        return f"{self.resource_type.title}:{self.pattern_type.name}:{self.name}"
+
+
+class Entry(NamedTuple):
+    """Who may, or may not, do what from where. `principal` is a principal's text, User:alice."""
+
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    def __str__(self) -> str:
+        return f"{self.principal} has {self.permission.name} permission for {self.operation.name} from {self.host}"
+
+
+Acls = Mapping[Pattern, frozenset[Entry]]
+"""All ACLs, by pattern. No pattern has none."""
+
+
+class Acl(NamedTuple):
+    """One ACL."""
+
+    pattern: Pattern
+    entry: Entry
+
+    def __str__(self) -> str:
+        return f"{self.entry} on {self.pattern}"
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Which ACLs are meant. None and ANY are met by everything.
+
+    With MATCH the name is a resource's, and met by whatever covers it: the literal, the wildcard, prefixes of it.
+    """
+
+    resource_type: ResourceType = ResourceType.ANY
+    name: str | None = None
+    pattern_type: PatternType = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation = Operation.ANY
+    permission: Permission = Permission.ANY
+
+    def covers(self, pattern: Pattern) -> bool:
+        """Tell whether ACLs of a pattern are meant."""
+        if self.resource_type not in (ResourceType.ANY, pattern.resource_type):
+            return False
+        wanted = self.pattern_type
+        if wanted not in (PatternType.ANY, PatternType.MATCH, pattern.pattern_type):
+            return False
+        if self.name is None:
+            return True
+        if wanted is not PatternType.MATCH:
+            return self.name == pattern.name
+        if pattern.pattern_type is PatternType.LITERAL:
+            return pattern.name in (self.name, WILDCARD)
+        return self.name.startswith(pattern.name)
+
+    def meets(self, entry: Entry) -> bool:
+        """Tell whether an entry is meant."""
+        return (
+            self.principal in (None, entry.principal)
+            and self.host in (None, entry.host)
+            and self.operation in (Operation.ANY, entry.operation)
+            and self.permission in (Permission.ANY, entry.permission)
+        )
+
+    def found(self, acls: Acls) -> Iterator[tuple[Pattern, list[Entry]]]:
+        """Find the ACLs that are meant, pattern by pattern; a pattern of which none is has an empty list."""
+        for pattern, entries in acls.items():
+            yield pattern, [each for each in entries if self.meets(each)] if self.covers(pattern) else []
+
+
+def meant(
+    acls: Acls, filters: Sequence[AclFilter]
+) -> Divided[tuple[list[list[Acl] | ApiError], dict[Pattern, frozenset[Entry]]]]:
+    """Return what each filter means, and all of it by pattern. What several filters mean over and over has an end."""
+    answers: list[list[Acl] | ApiError] = []
+    by_pattern: dict[Pattern, frozenset[Entry]] = {}
+    left = MOST_MEANT
+    for wanted in filters:
+        found: list[Acl] = []
+        for pattern, entries in wanted.found(acls):
+            found += [Acl(pattern, entry) for entry in entries]
+            yield
+        if len(found) > left:
+            answers.append(ApiError(ErrorCode.POLICY_VIOLATION, "Too many ACLs are meant by one request."))
+            continue
+        left -= len(found)
+        for pattern, entry in found:
+            by_pattern[pattern] = by_pattern.get(pattern, frozenset()) | {entry}
+            yield
+        answers.append(found)
+    return answers, by_pattern
+
+
+def added(acls: Acls, more: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, frozenset[Entry]]:
+    """Return ACLs and more of them."""
+    changed = dict(acls)
+    for pattern, entries in more.items():
+        changed[pattern] = changed.get(pattern, frozenset()) | entries
+    return changed
+
+
+def without(acls: Acls, gone: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, frozenset[Entry]]:
+    """Return ACLs without some of them."""
+    changed = dict(acls)
+    for pattern, entries in gone.items():
+        left = changed.pop(pattern, frozenset()) - entries
+        if left:
+            changed[pattern] = left
+    return changed

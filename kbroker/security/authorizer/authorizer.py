@@ -1,0 +1,215 @@
+"""What access control lists come to: whether somebody may do something (Apache Kafka's StandardAuthorizer).
+
+Owns the decision and the memory of decisions. Never changes an ACL, and never knows what asks: handlers/authorized/
+does.
+
+1. Super users may everything. 2. Of the ACLs that cover the resource (its literal name, `*`, prefixes of it), and name
+the principal or User:*, and the host or *, one that denies decides. 3. Else one that allows. 4. Else nobody may, but
+where there is no ACL at all that covers the resource and `allow.everyone.if.no.acl.found` is set.
+
+What is looked up is the resource's own name and its beginnings of such lengths as prefixes have, so it costs the same
+however many ACLs there are; what was decided is remembered until the ACLs change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from kbroker.security.authorizer.acls import (
+    ANYBODY,
+    CLUSTER_NAME,
+    OPERATIONS,
+    WILDCARD,
+    Acls,
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from kbroker.security.principal import Principal
+
+log = logging.getLogger("kafka.authorizer.logger")
+"""Kafka's own name for it: what is denied at INFO, what is allowed at DEBUG."""
+
+REMEMBERED: Final = 4096
+"""Decisions about one principal from one host; when there are more, they are forgotten and made anew."""
+REMEMBERED_RIGHTS: Final = 4096
+"""Principals from hosts; those of live connections remember on their own."""
+_IMPLIES_DESCRIBE: Final = frozenset(
+    {Operation.DESCRIBE, Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALL}
+)
+_IMPLIES_DESCRIBE_CONFIGS: Final = frozenset({Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.ALL})
+_ALLOWED_BY: Final = {
+    each: _IMPLIES_DESCRIBE
+    if each is Operation.DESCRIBE
+    else _IMPLIES_DESCRIBE_CONFIGS
+    if each is Operation.DESCRIBE_CONFIGS
+    else frozenset({each, Operation.ALL})
+    for each in Operation
+}
+_NAMED_BY_NOBODY: Final = "hardcode"
+
+
+class Authorizer:
+    """All ACLs as they are now, and what they come to."""
+
+    def __init__(self, super_users: Collection[Principal] = (), *, allow_if_no_acl: bool = False) -> None:
+        self._super_users = frozenset(super_users)
+        self._allow_if_no_acl = allow_if_no_acl
+        self._lengths: dict[ResourceType, tuple[int, ...]] = {}
+        self._rights: dict[tuple[Principal, str], Rights] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self.acls: Acls = {}
+
+    def replace(self, acls: Acls) -> None:
+        """Go by other ACLs from now on; what was decided by those before counts no more."""
+        self.acls = acls
+        lengths: dict[ResourceType, set[int]] = {}
+        for pattern in acls:
+            if pattern.pattern_type is PatternType.PREFIXED:
+                lengths.setdefault(pattern.resource_type, set()).add(len(pattern.name))
+        self._lengths = {kind: tuple(sorted(each)) for kind, each in lengths.items()}
+        for listener in self._listeners:
+            listener()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever decisions may be other ones."""
+        self._listeners.append(listener)
+
+    def rights_of(self, principal: Principal, host: str) -> Rights:
+        """Return what a principal may do from a host, by the ACLs of whichever moment they are asked."""
+        rights = self._rights.get((principal, host))
+        if rights is None:
+            if len(self._rights) >= REMEMBERED_RIGHTS:
+                self._rights.clear()
+            rights = self._rights[principal, host] = Rights(self, principal, host)
+        return rights
+
+    def is_super_user(self, principal: Principal) -> bool:
+        """Tell whether no ACL counts for a principal."""
+        return principal in self._super_users
+
+    def decide(self, principal: Principal, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """Tell whether a principal may do something from a host, by the ACLs alone."""
+        if principal in self._super_users:
+            return True
+        who, allowing = str(principal), _ALLOWED_BY[operation]
+        allowed, is_covered = False, False
+        for entries in self._covering(kind, name):
+            is_covered = True
+            for entry in entries:
+                if entry.principal not in (who, ANYBODY) or entry.host not in (WILDCARD, host):
+                    continue
+                if entry.permission is Permission.DENY:
+                    if entry.operation in (operation, Operation.ALL):
+                        return False
+                elif entry.operation in allowing:
+                    allowed = True
+        return allowed or (self._allow_if_no_acl and not is_covered)
+
+    def _covering(self, kind: ResourceType, name: str) -> Iterator[frozenset[Entry]]:
+        acls = self.acls
+        names = (name,) if name == WILDCARD else (name, WILDCARD)
+        for each in names:
+            if (entries := acls.get(Pattern(kind, each))) is not None:
+                yield entries
+        for length in self._lengths.get(kind, ()):
+            if length > len(name):
+                break
+            if (entries := acls.get(Pattern(kind, name[:length], PatternType.PREFIXED))) is not None:
+                yield entries
+
+    def decide_by_type(self, principal: Principal, host: str, operation: Operation, kind: ResourceType) -> bool:
+        """Tell whether a principal may do something to any resource of a type, whichever its name (KIP-679)."""
+        if self.decide(principal, host, operation, kind, _NAMED_BY_NOBODY):
+            return True
+        found: dict[tuple[Permission, PatternType], set[str]] = {
+            (permission, pattern): set()
+            for permission in (Permission.ALLOW, Permission.DENY)
+            for pattern in (PatternType.LITERAL, PatternType.PREFIXED)
+        }
+        who, wanted = (str(principal), ANYBODY), (operation, Operation.ALL)
+        for pattern, entries in self.acls.items():
+            if pattern.resource_type is not kind:
+                continue
+            for entry in entries:
+                if entry.principal in who and entry.host in (WILDCARD, host) and entry.operation in wanted:
+                    found[entry.permission, pattern.pattern_type].add(pattern.name)
+        denied, denied_prefixes = (found[Permission.DENY, each] for each in (PatternType.LITERAL, PatternType.PREFIXED))
+        if WILDCARD in denied:
+            return False
+        allowed, prefixes = (found[Permission.ALLOW, each] for each in (PatternType.LITERAL, PatternType.PREFIXED))
+        if WILDCARD in allowed:
+            return True
+        lengths = sorted({len(each) for each in denied_prefixes})
+
+        def is_dominated(name: str) -> bool:
+            return any(name[:length] in denied_prefixes for length in lengths if length <= len(name))
+
+        return any(not is_dominated(each) for each in (*(allowed - denied), *prefixes))
+
+
+def printable(text: str) -> str:
+    """Return a name as a line of the log may have it: what does not print, as the end of a line, is escaped."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+class Rights:
+    """What a principal may do from a host. Remembers what was decided while the ACLs stay as they are."""
+
+    __slots__ = ("_acls", "_authorizer", "_decided", "host", "principal")
+
+    def __init__(self, authorizer: Authorizer, principal: Principal, host: str) -> None:
+        self._authorizer = authorizer
+        self._acls: Acls | None = None
+        self._decided: dict[tuple[Operation, ResourceType, str | None], bool] = {}
+        self.principal = principal
+        self.host = host
+
+    def may(self, operation: Operation, kind: ResourceType, name: str, *, tell: bool = True) -> bool:
+        """Tell whether an operation on a resource is allowed. `tell`: say in the log that it is not."""
+        allowed = self._known((operation, kind, name))
+        if not allowed:
+            if tell:
+                self._say("Denied", logging.INFO, operation, Pattern(kind, name))
+        elif log.isEnabledFor(logging.DEBUG):
+            self._say("Allowed", logging.DEBUG, operation, Pattern(kind, name))
+        return allowed
+
+    def may_with_any(self, operation: Operation, kind: ResourceType) -> bool:
+        """Tell whether an operation is allowed on any resource of a type."""
+        return self._known((operation, kind, None))
+
+    def on_cluster(self, operation: Operation, *, tell: bool = True) -> bool:
+        """Tell whether an operation on the cluster is allowed."""
+        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, tell=tell)
+
+    def operations(self, kind: ResourceType, name: str) -> int:
+        """Return the operations that are allowed on a resource, as bits by their codes; nothing is said in the log."""
+        return sum(1 << each for each in OPERATIONS[kind] if self._known((each, kind, name)))
+
+    def _known(self, key: tuple[Operation, ResourceType, str | None]) -> bool:
+        if self._acls is not self._authorizer.acls:
+            self._acls = self._authorizer.acls
+            self._decided.clear()
+        allowed = self._decided.get(key)
+        if allowed is None:
+            if len(self._decided) >= REMEMBERED:
+                self._decided.clear()
+            operation, kind, name = key
+            if name is None:
+                allowed = self._authorizer.decide_by_type(self.principal, self.host, operation, kind)
+            else:
+                allowed = self._authorizer.decide(self.principal, self.host, operation, kind, name)
+            self._decided[key] = allowed
+        return allowed
+
+    def _say(self, what: str, level: int, operation: Operation, pattern: Pattern) -> None:
+        log.log(
+            level, "Principal = %s is %s operation = %s from host = %s on resource = %s",
+            self.principal, what, operation.name, self.host, printable(str(pattern)),
+        )  # fmt: skip

@@ -1,0 +1,158 @@
+"""From settings to contexts of Python's ssl module: one for clients that come, one for brokers that are asked.
+
+Owns versions, ciphers, and how keys get into a context: OpenSSL reads them from files only, so they are given to it in
+memory that looks like one. What cannot work raises ConfigError, in one line and without a secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+from kbroker.config.model import ConfigError
+from kbroker.security.tls import pem
+from kbroker.security.tls.ciphers import OF_TLS_13, openssl_name, split
+from kbroker.security.tls.settings import TlsSettings
+from kbroker.security.tls.stores import KeyStore, key_store, trusted
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_ANY: Final = "TLS"
+_CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+def server_context(settings: TlsSettings) -> tuple[ssl.SSLContext, KeyStore]:
+    """Return the context of a listener, and what it shows of itself. Raises ConfigError."""
+    keys = key_store(settings.keystore)
+    if keys is None:
+        names = settings.keystore.names
+        raise ConfigError(
+            f"listener {settings.listener} speaks TLS and has no certificate: set {names['location']}, or "
+            f"{names['key']} and {names['certificates']}"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _choose(context, settings)
+    _load_keys(context, settings, keys)
+    context.verify_mode = _CLIENT_AUTH[settings.client_auth.lower()]
+    if context.verify_mode is not ssl.CERT_NONE:
+        _trust(context, settings)
+    return context, keys
+
+
+def client_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Return the context in which a broker asks others by this listener. Raises ConfigError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    algorithm = settings.endpoint_identification
+    if algorithm.upper() not in ("", "HTTPS"):
+        name = settings.names["endpoint.identification.algorithm"]
+        raise ConfigError(f"{name} is {algorithm}; it may be https, or empty, so that no name is checked")
+    context.check_hostname = bool(algorithm)
+    _choose(context, settings)
+    _trust(context, settings)
+    keys = key_store(settings.keystore)
+    if keys is not None:
+        _load_keys(context, settings, keys)
+    return context
+
+
+def _choose(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Set the versions and the cipher suites."""
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    versions = _versions(settings)
+    older, newer = split(settings.cipher_suites)
+    name = settings.names["cipher.suites"]
+    if settings.cipher_suites:
+        if ssl.TLSVersion.TLSv1_3 in versions and newer and set(newer) != set(OF_TLS_13):
+            raise ConfigError(
+                f"{name}: of TLSv1.3's suites all ({', '.join(OF_TLS_13)}) can be had, or none: Python cannot choose"
+            )
+        left = [_VERSIONS[word] for word, suites in (("TLSv1.2", older), ("TLSv1.3", newer)) if suites]
+        versions = [each for each in versions if each in left]
+        if not versions:
+            raise ConfigError(f"{name}: none of {', '.join(settings.cipher_suites)} is of a version that is offered")
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    if older:
+        with contextlib.suppress(ssl.SSLError):  # none of them can be had
+            context.set_ciphers(":".join(map(openssl_name, older)))
+        chosen = {each["name"] for each in context.get_ciphers()}
+        unknown = [each for each in older if openssl_name(each) not in chosen]
+        if unknown:
+            raise ConfigError(f"{name}: {', '.join(unknown)} can't be had from this system's OpenSSL")
+
+
+def _versions(settings: TlsSettings) -> list[ssl.TLSVersion]:
+    if settings.protocol not in (*_VERSIONS, _ANY):
+        allowed = ", ".join([*_VERSIONS, _ANY])
+        raise ConfigError(f"{settings.names['protocol']}: {settings.protocol} can't be had; it may be {allowed}")
+    wanted = settings.enabled_protocols
+    if not wanted:
+        return [_VERSIONS["TLSv1.2"]] if settings.protocol == "TLSv1.2" else list(_VERSIONS.values())
+    unknown = [each for each in wanted if each not in _VERSIONS]
+    if unknown:
+        name = settings.names["enabled.protocols"]
+        raise ConfigError(f"{name}: {', '.join(unknown)} can't be had; it may be {' and '.join(_VERSIONS)}")
+    return [_VERSIONS[each] for each in wanted]
+
+
+def _trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Take the certificates that others are known by: those of the trust store, or else the system's."""
+    # A certificate that is trusted needs no issuer, also if it has one, as in Java.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    certificates = trusted(settings.truststore)
+    if certificates is None:
+        context.load_default_certs(
+            ssl.Purpose.CLIENT_AUTH if context.protocol is ssl.PROTOCOL_TLS_SERVER else ssl.Purpose.SERVER_AUTH
+        )
+        return
+    names = settings.truststore.names
+    try:
+        context.load_verify_locations(cadata="".join(pem.write("CERTIFICATE", each) for each in certificates))
+    except ssl.SSLError as error:
+        name = names["certificates" if settings.truststore.location is None else "location"]
+        raise ConfigError(f"{name}: a certificate can't be read: {reason_of(error)}") from None
+
+
+def _load_keys(context: ssl.SSLContext, settings: TlsSettings, keys: KeyStore) -> None:
+    text = keys.key + "".join(pem.write("CERTIFICATE", each) for each in keys.chain)
+    names = settings.keystore.names
+    name = names["key" if settings.keystore.location is None else "location"]
+    try:
+        with _as_file(text) as path:
+            # Always a password: without, OpenSSL would ask for one at the terminal where the key has one.
+            context.load_cert_chain(path, password=keys.password or secrets.token_hex(8))
+    except ssl.SSLError as error:
+        said = reason_of(error)
+        if error.reason == "KEY_VALUES_MISMATCH":
+            said = "the certificate is of another key"
+        elif keys.password is not None:
+            said += f", or {names['key.password']} is wrong"
+        raise ConfigError(f"{name}: the key and its certificate can't be used: {said}") from None
+
+
+@contextlib.contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """Lend a path under which a text can be read by this process alone, and that is gone afterwards."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("kbroker", os.MFD_CLOEXEC)
+        try:
+            os.write(descriptor, text.encode("ascii"))
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    import tempfile
+
+    with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:  # only its owner may read it
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+def reason_of(error: ssl.SSLError) -> str:
+    """Return what OpenSSL says is wrong, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not accepted: {error.verify_message.rstrip('.')}"
+    return (error.reason or "unknown reason").replace("_", " ").lower()

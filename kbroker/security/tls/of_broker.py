@@ -1,0 +1,110 @@
+"""TLS of one broker: of each of its listeners that speaks it, and of the way to other brokers.
+
+Owns which settings count for which listener, and that a change of them reaches who connects from then on: a key store
+or trust store is read again when a config of the broker is set and its file has changed, also to the same value, as in
+Kafka. Never opens a socket.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.config.listener_values import ListenerValues
+from kbroker.config.model import ConfigError, InvalidConfig
+from kbroker.config.server_config import BrokerConfig
+from kbroker.protocol.errors import ErrorCode
+from kbroker.security.tls.listener import TlsListener
+from kbroker.security.tls.settings import StoreSettings, TlsSettings, tls_settings
+
+log = logging.getLogger(__name__)
+
+_OVER_TLS: Final = frozenset({"SSL", "SASL_SSL"})
+_FAILED: Final = "Validation of dynamic config update of SSLFactory failed"
+_EXCEPTION: Final = "org.apache.kafka.common.config.ConfigException"
+Stamp = tuple[object, ...]
+
+
+class TlsListeners:
+    """The listeners of a broker that speak TLS, in `by_name`; empty where none does."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        """Read their stores. Raises ConfigError where one cannot work."""
+        self.by_name: dict[str, TlsListener] = {}
+        self._stamps: dict[str, Stamp] = {}
+        self._inter_broker = config.listeners.inter_broker
+        for name, protocol in config.listeners.protocols.items():
+            if protocol not in _OVER_TLS:
+                continue
+            try:
+                settings = _settings(config, name)
+            except InvalidConfig as error:
+                raise ConfigError(error.text) from None
+            self._stamps[name] = _stamp(settings)
+            self.by_name[name] = TlsListener(
+                settings, names_clients=protocol == "SSL", between_brokers=name == self._inter_broker
+            )
+
+    def client_context(self) -> ssl.SSLContext | None:
+        """Return in what context other brokers are asked; None where that goes without TLS."""
+        listener = self.by_name.get(self._inter_broker)
+        return None if listener is None else listener.client_context
+
+    def check(self, config: BrokerConfig) -> None:
+        """Check the stores that a configuration would have; raises InvalidConfig, in Kafka's words."""
+        try:
+            self._replacements(config)
+        except (ConfigError, InvalidConfig) as error:
+            text = f"{_EXCEPTION}: {_FAILED}: {_EXCEPTION}: {error.text if isinstance(error, InvalidConfig) else error}"
+            raise InvalidConfig(
+                f"Invalid value {text} for configuration Invalid dynamic configuration", ErrorCode.INVALID_REQUEST
+            ) from None
+
+    def follow(self, config: BrokerConfig) -> None:
+        """Let who connects from now on have what a changed configuration says; what can't be used is told, and left."""
+        try:
+            for replace in self._replacements(config):
+                replace()
+        except (ConfigError, InvalidConfig) as error:
+            log.error("the stores of TLS stay what they are: %s", error)
+
+    def _replacements(self, config: BrokerConfig) -> list[Callable[[], None]]:
+        found = []
+        for name, listener in self.by_name.items():
+            settings = _settings(config, name)
+            stamp = _stamp(settings)
+            if settings != listener.settings or stamp != self._stamps[name]:
+                found.append(self._replacement(name, listener, settings, stamp))
+        return found
+
+    def _replacement(self, name: str, listener: TlsListener, settings: TlsSettings, stamp: Stamp) -> Callable[[], None]:
+        replace = listener.replacement(settings)
+
+        def do() -> None:
+            replace()
+            self._stamps[name] = stamp
+
+        return do
+
+
+def _settings(config: BrokerConfig, name: str) -> TlsSettings:
+    has_sasl = config.listeners.protocols[name] != "SSL"
+    return tls_settings(name, ListenerValues(config, name), has_sasl=has_sasl)
+
+
+def _stamp(settings: TlsSettings) -> Stamp:
+    """Return what changes whenever a store's file does."""
+    return _file_stamp(settings.keystore), _file_stamp(settings.truststore)
+
+
+def _file_stamp(store: StoreSettings) -> object:
+    if store.location is None:
+        return None
+    try:
+        found = os.stat(store.location)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size

@@ -1,0 +1,59 @@
+"""PEM: the blocks of a text, as Kafka takes them from a file or from a setting.
+
+Owns finding blocks and writing them. A setting may have its line breaks replaced by blanks. Never looks at what is
+encoded, nor reads a file.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_HEADER: Final = re.compile(r"^[A-Za-z-]+:.*$", re.MULTILINE)
+
+
+class BadPem(Exception):  # noqa: N818 - named after the text
+    """A text is no PEM; the message says why, and nothing of the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What stands between BEGIN and END: `text` as a PEM text of its own, `data` as bytes."""
+
+    label: str
+    data: bytes = field(repr=False)
+    text: str = field(repr=False)
+
+    @property
+    def is_certificate(self) -> bool:
+        return self.label in ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
+
+    @property
+    def is_key(self) -> bool:
+        return self.label.endswith("PRIVATE KEY")
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the blocks of a text in order; raises BadPem where one can't be decoded."""
+    found = []
+    for label, body in _BLOCK.findall(text):
+        if _HEADER.search(body) is not None:  # an encrypted key of OpenSSL's own older form, whose headers matter
+            found.append(Block(label, b"", f"-----BEGIN {label}-----{body}-----END {label}-----\n"))
+            continue
+        try:
+            data = base64.b64decode("".join(body.split()), validate=True)
+        except binascii.Error:
+            raise BadPem(f"a block {label} is not of base64") from None
+        found.append(Block(label, data, write(label, data)))
+    return found
+
+
+def write(label: str, data: bytes) -> str:
+    """Return one block as text."""
+    encoded = base64.b64encode(data).decode("ascii")
+    lines = [encoded[at : at + 64] for at in range(0, len(encoded), 64)]
+    return "\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""])

@@ -1,0 +1,115 @@
+"""One connection's TLS: bytes of the wire in and out, bytes of the application in and out.
+
+Owns the handshake and the records, in OpenSSL's memory. Never sees a socket, a clock or a loop. What it holds is
+bounded by what was given to it since it was last asked for more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+
+from kbroker.security.tls.contexts import reason_of
+
+FIRST_BYTE = 0x16
+"""How a client's first record begins: a handshake."""
+MOST_OF_HANDSHAKE = 256 * 1024
+"""Bytes of a client that does not come to an end with its handshake."""
+
+
+class Broken(Exception):  # noqa: N818 - what happened
+    """The other side's bytes can't be followed; the message says why. What is left to be sent tells it so."""
+
+
+class Session:
+    """TLS of one connection, as its server."""
+
+    __slots__ = ("_incoming", "_outgoing", "_taken", "_tls", "ended", "is_open")
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._taken = 0
+        self.is_open = False
+        """Whether the handshake is done."""
+        self.ended = False
+        """Whether the other side has said that it sends no more."""
+
+    def shake(self, data: memoryview) -> bool:
+        """Take what came of a handshake; return whether it is done. Raises Broken."""
+        if not self._taken and data and data[0] != FIRST_BYTE:
+            raise Broken(f"this is no TLS{_spoken(bytes(data[:4]))}")
+        self._taken += len(data)
+        self._incoming.write(data)
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            if self._taken > MOST_OF_HANDSHAKE:
+                raise Broken(f"a handshake of more than {MOST_OF_HANDSHAKE} bytes") from None
+            return False
+        except ssl.SSLError as error:
+            raise Broken(reason_of(error)) from None
+        self.is_open = True
+        return True
+
+    def certificate(self) -> bytes | None:
+        """Return the other side's certificate (DER), which was accepted; None where it showed none."""
+        return self._tls.getpeercert(binary_form=True)
+
+    def describe(self) -> str:
+        """Return the version and the cipher, for the log."""
+        cipher = self._tls.cipher()
+        return f"{self._tls.version()} {cipher[0] if cipher else ''}".strip()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something may be read without another byte from the wire."""
+        return bool(self._incoming.pending or self._tls.pending() or self.ended)
+
+    def received(self, data: memoryview) -> None:
+        """Take what came by the wire, once what came before is read."""
+        self._incoming.write(data)
+
+    def read_into(self, room: memoryview) -> int:
+        """Fill `room` as far as what came reaches; return the number of bytes. Raises Broken."""
+        tls, incoming, filled, size = self._tls, self._incoming, 0, len(room)
+        try:
+            while filled < size and (incoming.pending or tls.pending()):
+                count = tls.read(size - filled, room[filled:])
+                if not count:
+                    self.ended = True
+                    break
+                filled += count  # type: ignore[operator]  # a number where there is a buffer
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            raise Broken(reason_of(error)) from None
+        return filled
+
+    def write(self, data: memoryview | bytes | bytearray) -> None:
+        """Encrypt bytes. Raises Broken."""
+        try:
+            self._tls.write(data)
+        except ssl.SSLError as error:
+            raise Broken(reason_of(error)) from None
+
+    def to_send(self) -> bytes:
+        """Return what is to be sent by the wire, and hold it no longer."""
+        return self._outgoing.read()
+
+    @property
+    def has_to_send(self) -> bool:
+        return bool(self._outgoing.pending)
+
+    def close(self) -> None:
+        """Say that nothing more comes."""
+        if self.is_open:
+            with contextlib.suppress(ssl.SSLError, ValueError):  # it waits for the other side to say so too
+                self._tls.unwrap()
+
+
+def _spoken(head: bytes) -> str:
+    """Return what a client may be that begins so."""
+    if head[:1] == b"\0":
+        return ", but looks like Kafka's protocol without it (the client's security.protocol)"
+    return ", but looks like HTTP" if head in (b"GET ", b"POST", b"PUT ", b"HEAD") else ""
