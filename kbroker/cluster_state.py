@@ -79,6 +79,8 @@ class ClusterState:
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    user_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """What is set of users, by their names as paths have them: credentials, never to be shown."""
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalized feature levels."""
     features_epoch: int = 0
@@ -92,10 +94,13 @@ class ClusterState:
         return state.partitions[index] if state is not None and 0 <= index < len(state.partitions) else None
 
     def configs(self, kind: str, name: str) -> Mapping[str, str]:
-        """Return the configs of a topic that exists, of a broker or of a group; `kind` is as in `with_configs`."""
-        if kind == "topics":
-            return self.topics[name].configs
-        return (self.broker_configs if kind == "brokers" else self.group_configs).get(name, {})
+        """Return the configs of a topic that exists, of a broker, group or user; `kind` is as in `with_configs`."""
+        return self.topics[name].configs if kind == "topics" else self._all_configs(kind).get(name, {})
+
+    def _all_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        if kind == "brokers":
+            return self.broker_configs
+        return self.user_configs if kind == "users" else self.group_configs
 
     def reached_by(self, listener: str) -> list[BrokerEndpoint]:
         """Return the brokers that have a listener, each at the address to tell a client that came by it."""
@@ -114,19 +119,21 @@ class ClusterState:
         return replace(self, version=self.version + 1, topics=by_name, topic_names=names)
 
     def with_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> ClusterState:
-        """Return the state with other configs of a topic that exists, of a broker or of a group; empty: it has none.
+        """Return the state with other configs of a topic that exists, of a broker, group or user; empty: it has none.
 
-        `kind` is "topics", "brokers" or "groups".
+        `kind` is "topics", "brokers", "groups" or "users".
         """
         if kind == "topics":
             return self.with_topic(replace(self.topics[name], configs=dict(configs)))
-        held = dict(self.broker_configs if kind == "brokers" else self.group_configs)
+        held = dict(self._all_configs(kind))
         held.pop(name, None)
         if configs:
             held[name] = dict(configs)
         version = self.version + 1
         if kind == "brokers":
             return replace(self, version=version, broker_configs=held)
+        if kind == "users":
+            return replace(self, version=version, user_configs=held)
         return replace(self, version=version, group_configs=held)
 
     def without_topic(self, name: str) -> ClusterState:

@@ -42,6 +42,9 @@ from kbroker.network.server import Server, own_host_name, server_limits
 from kbroker.replicas import Replicas
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
+from kbroker.security.sasl.scram_credential import ScramCredential
+from kbroker.security.sasl.settings import offers
+from kbroker.security.sasl.user_configs import credential_of
 from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
@@ -120,7 +123,9 @@ class Node:
             authorizer=authorizer,
             on_levels_changed=dispatcher.forget_entries,
         )
-        self.server = Server(self.services, dispatcher, server_limits(config), self.tls.by_name)
+        self.server = Server(
+            self.services, dispatcher, server_limits(config), self.tls.by_name, offers(config, self._credential_of)
+        )
         self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions)
         self._dynamic_configs = DynamicConfigs(
             config, logs, cleaner_pool, self._reconfigure, self.groups, self.server, self.tls
@@ -183,6 +188,9 @@ class Node:
     def _reconfigure(self, state: ClusterState) -> None:
         """Let every topic take over changed defaults."""
         self.replicas.reconfigure(state)
+
+    def _credential_of(self, user: str, mechanism: str) -> ScramCredential | None:
+        return credential_of(self.metadata.state.user_configs, user, mechanism)
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
         known = self.metadata.state.partition(*partition)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Self
@@ -50,6 +50,10 @@ from kbroker.replica_manager.config import replication_config
 from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Replicas, topic_settings
+from kbroker.security.sasl.add_scram import ScramUser
+from kbroker.security.sasl.login import login_between_brokers
+from kbroker.security.sasl.settings import offers
+from kbroker.security.sasl.user_configs import USERS
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.other_coordinators import OtherCoordinators
 from kbroker.txn.peer_markers import MarkerTargets
@@ -79,7 +83,7 @@ class ClusterNode(Node):
         acls: ZooKeeperAcls | None,
     ) -> None:
         """Put the parts together over logs, configs, ACLs and features that are loaded. None does anything yet."""
-        peers = TcpPeers(self._client_context)
+        peers = TcpPeers(self._client_context, login_between_brokers(config))
         self.peers = peers
         self._killed = False
         self._hurried = asyncio.Event()
@@ -146,22 +150,25 @@ class ClusterNode(Node):
         clock: Clock | None = None,
         cluster_id: str | None = None,
         tree: MetadataTree | None = None,
+        users: Sequence[ScramUser] = (),
     ) -> Self:
         """Reach ZooKeeper, load what is on disk, register, then serve; with `cluster_id` refuse any other cluster.
 
-        `tree` takes ZooKeeper's place where the whole cluster lives in one process.
+        `tree` takes ZooKeeper's place where the whole cluster lives in one process. `users` are in the cluster then.
         Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
         """
         clock = clock or SystemClock()
         handlers.load_all(in_cluster=True)
         async with AsyncExitStack() as parts:
+            offers(config)  # refuses what cannot work
+            login_between_brokers(config)  # likewise
             # First, so that a start that fails for an address in use leaves nothing on the disk.
             limits = server_limits(config)
             bound = [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
             tree = tree or await connect(config)
             parts.push_async_callback(tree.close)
             try:
-                return await cls._join(config, clock, cluster_id, tree, bound, parts)
+                return await cls._join(config, clock, cluster_id, tree, bound, parts, users)
             except (Unreachable, Denied, Refused, Unreadable) as error:
                 raise ConfigError(str(error)) from None
 
@@ -174,6 +181,7 @@ class ClusterNode(Node):
         tree: MetadataTree,
         bound: list[socket.socket],
         parts: AsyncExitStack,
+        users: Sequence[ScramUser],
     ) -> Self:
         known = await steadily(partial(prepare, tree))
         if cluster_id not in (None, known):
@@ -183,6 +191,8 @@ class ClusterNode(Node):
         await steadily(features.load)
         configs = EntityConfigs(tree, clock)
         await steadily(configs.load)
+        for user in users:
+            await steadily(partial(configs.change, USERS, user.entity, user.revise))
         acls = ZooKeeperAcls(tree, clock) if config.authorization is not None else None
         if acls is not None:
             await steadily(acls.load)

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Self
@@ -27,6 +28,7 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import JOURNAL, SNAPSHOT, EmbeddedStore
+from kbroker.divided import whole
 from kbroker.log.cleaner.settings import cleaner_settings
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.dir_lock import LogDirError
@@ -37,6 +39,9 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.producers.producer_state import CREDIBLE_IDS
 from kbroker.network.server import bind, server_limits
 from kbroker.replicas import Replicas, topic_settings
+from kbroker.security.sasl.add_scram import ScramUser
+from kbroker.security.sasl.settings import offers
+from kbroker.security.sasl.user_configs import USERS
 from kbroker.txn.producer_ids import ProducerIds
 
 log = logging.getLogger(__name__)
@@ -88,8 +93,16 @@ class BrokerNode(Node):
         )
 
     @classmethod
-    async def start(cls, config: BrokerConfig, clock: Clock | None = None, cluster_id: str | None = None) -> Self:
+    async def start(
+        cls,
+        config: BrokerConfig,
+        clock: Clock | None = None,
+        cluster_id: str | None = None,
+        users: Sequence[ScramUser] = (),
+    ) -> Self:
         """Load what is on disk, then serve; with `cluster_id` refuse a directory of any other cluster.
+
+        `users` are there from the first request on.
 
         Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
         """
@@ -98,6 +111,7 @@ class BrokerNode(Node):
         clock = clock or SystemClock()
         handlers.load_all()
         async with AsyncExitStack() as parts:
+            offers(config)  # refuses what cannot work
             # First, so that a start that fails for an address in use leaves nothing on the disk.
             limits = server_limits(config)
             bound = [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
@@ -111,6 +125,8 @@ class BrokerNode(Node):
             _check_metadata(store, logs)
             controller = Controller(store, logs.cluster_id, topic_defaults(config))
             controller.begin_cluster(config.get_int("min.insync.replicas"))
+            for user in users:
+                whole(controller.change_configs(USERS, user.entity, user.revise))
             take_configs(config, controller.state)
             configure_dirs(logs, config)
             await _load(logs, controller, config, clock)

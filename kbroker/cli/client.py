@@ -32,6 +32,8 @@ from kafka.errors import (
     for_code,
 )
 
+from kbroker.cli.client_settings import read_file, translate
+
 T = TypeVar("T")
 Result = TypeVar("Result")
 
@@ -51,17 +53,6 @@ _KNOWN: Final[Mapping[str, Any]] = {
     **KafkaAdminClient.DEFAULT_CONFIG,
     **KafkaConsumer.DEFAULT_CONFIG,
     **KafkaProducer.DEFAULT_CONFIG,
-}
-# Other clients' names for the same settings.
-_ALIASES: Final[Mapping[str, str]] = {
-    "sasl_mechanisms": "sasl_mechanism",
-    "sasl_username": "sasl_plain_username",
-    "sasl_password": "sasl_plain_password",
-    "ssl_ca_location": "ssl_cafile",
-    "ssl_certificate_location": "ssl_certfile",
-    "ssl_key_location": "ssl_keyfile",
-    "ssl_key_password": "ssl_password",
-    "compression_codec": "compression_type",
 }
 # The client itself takes any other word for PLAINTEXT.
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -154,7 +145,7 @@ def _unreachable(address: str, patience_s: float) -> str | None:
 
 
 def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a verb --bootstrap and -X, hand it their `connection`, and put the client's errors into words."""
+    """Give a verb --bootstrap, --command-config and -X, hand it their `connection`, and put errors into words."""
 
     @click.option(
         "-b",
@@ -165,11 +156,17 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
         show_default=True,
         help="Where a broker is; also KBROKER_BOOTSTRAP or KAFKA_BOOTSTRAP_SERVERS.",
     )
+    @click.option(
+        "--command-config", "file", metavar="FILE", help="A file of the client's settings, as Kafka's tools take it."
+    )
     @click.option("-X", "settings", multiple=True, metavar="KEY=VALUE", help="Set a setting of the client.")
     @functools.wraps(function)
-    def with_connection(*args: Any, bootstrap: str, settings: tuple[str, ...], **kwargs: Any) -> Result:
+    def with_connection(
+        *args: Any, bootstrap: str, file: str | None, settings: tuple[str, ...], **kwargs: Any
+    ) -> Result:
         _set_log()
-        connection = Connection(_addresses(bootstrap), parse_settings(settings))
+        found = {**({} if file is None else settings_of(file)), **parse_settings(settings)}
+        connection = Connection(_addresses(bootstrap), found)
         with errors_in_words(connection):
             return function(*args, connection=connection, **kwargs)
 
@@ -193,15 +190,26 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
     found = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        key = name.strip().lower().replace(".", "_").replace("-", "_")
-        key = _ALIASES.get(key, key)
         if not equals:
             raise click.UsageError(f"-X takes KEY=VALUE, not {pair!r}")
-        if key not in _KNOWN:
-            near = difflib.get_close_matches(key, _KNOWN, 1, 0.75)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise click.UsageError(f"-X: the client here, kafka-python, has no setting {name.strip()!r}{hint}")
-        found[key] = _typed(key, text.strip())
+        for key, each in translate(name, text.strip()).items():
+            if key not in _KNOWN:
+                near = difflib.get_close_matches(key, _KNOWN, 1, 0.75)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise click.UsageError(f"-X: the client here, kafka-python, has no setting {name.strip()!r}{hint}")
+            found[key] = _typed(key, each)
+    return found
+
+
+def settings_of(path: str) -> dict[str, Any]:
+    """Read a file of client settings; of those that the client here does not have, a line on stderr tells."""
+    found = {}
+    for name, text in read_file(path).items():
+        for key, each in translate(name, text.strip()).items():
+            if key in _KNOWN and key != "bootstrap_servers":
+                found[key] = _typed(key, each)
+            else:
+                click.echo(f"kbroker: {path}: {name} has no effect here", err=True)
     return found
 
 

@@ -19,6 +19,7 @@ VERBS = {
     "produce": "Write lines of standard input to a topic.",
     "broker": "List, describe and drain the brokers of a cluster.",
     "consume": "Print the records of topics.",
+    "user": "Add, list and remove users with SCRAM passwords.",
     "group": "List, describe, reset and delete consumer groups.",
     "acl": "Add, list and remove access control lists.",
     "cert": "Make certificates for development.",

@@ -39,6 +39,26 @@ def _ask(admin: Any, group: str | None, request: Any, answer: type[Answer]) -> A
         body = admin._manager.run(_send, admin, group, sent)  # noqa: SLF001 - no public method sends what it does not know
     except IncompatibleBrokerVersion:
         return None
+    return _read(sent, body, answer)
+
+
+def ask_controller(admin: Any, request: Any, answer: type[Answer]) -> Answer:
+    """Send a message of kbroker.protocol to the controller, or who speaks for it; raises as `ask_coordinator`."""
+    sent = _Request(request)
+    try:
+        body = admin._manager.run(_send_to_controller, admin, sent)  # noqa: SLF001 - as above
+    except IncompatibleBrokerVersion:
+        raise click.ClickException(f"this cluster does not serve {sent.name.removesuffix('Request')}") from None
+    return _read(sent, body, answer)
+
+
+async def _send_to_controller(admin: Any, request: _Request) -> bytes:
+    node = await admin._refresh_controller_id()  # noqa: SLF001
+    body: bytes = await admin._manager.send(request, node_id=node)  # noqa: SLF001
+    return body
+
+
+def _read(sent: _Request, body: bytes, answer: type[Answer]) -> Answer:
     assert sent.API_VERSION is not None
     try:
         return decode(answer, sent.API_VERSION, body)

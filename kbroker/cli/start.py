@@ -17,7 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,6 +29,7 @@ from kbroker.broker.node import BrokerNode
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
+from kbroker.security.sasl.add_scram import ScramUser, parse_user
 
 DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT://127.0.0.1:9092"}
 """What `--dev` sets: what one who develops against a broker of his own would set anyway."""
@@ -59,6 +60,13 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @click.option("--data-dir", metavar="DIR", help="Where the data lies.")
 @click.option("--memory", is_flag=True, help="Keep data in a temporary directory, and none after the stop.")
 @click.option("--cluster-id", metavar="ID", help="Id of the cluster; data of another cluster is refused.")
+@click.option(
+    "--add-scram",
+    "scram_users",
+    multiple=True,
+    metavar="MECHANISM=[name=NAME,password=...]",
+    help="A user with a password (SCRAM-SHA-256 or SCRAM-SHA-512), there from the start on; as Kafka's storage tool.",
+)
 @click.option("--ready-file", metavar="FILE", help="Write JSON with the address there while the broker serves.")
 @click.option("--dev", is_flag=True, help=f"For development: {', '.join(f'{k}={v}' for k, v in DEV_SETTINGS.items())}.")
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
@@ -70,6 +78,7 @@ def command(
     data_dir: str | None,
     memory: bool,
     cluster_id: str | None,
+    scram_users: tuple[str, ...],
     ready_file: str | None,
     dev: bool,
     strict: bool,
@@ -94,7 +103,8 @@ def command(
             settings=DEV_SETTINGS if dev else None,
             strict=strict,
         )
-        run(config, cluster_id, ready_file, functools.partial(announce, kept=not memory))
+        users = [parse_user(text) for text in scram_users]
+        run(config, cluster_id, ready_file, functools.partial(announce, kept=not memory), users)
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
@@ -130,25 +140,26 @@ def run(
     cluster_id: str | None,
     ready_file: str | None,
     started: Callable[[Node], None],
+    users: Sequence[ScramUser] = (),
 ) -> None:
-    """Serve until a signal comes; `started` is called when clients can connect."""
+    """Serve until a signal comes; `started` is called when clients can connect. `users` are there then."""
     _raise_file_limit()
     for warning in config.warnings:
         logging.getLogger("kbroker").warning("%s", warning)
     loop = new_event_loop()
     try:
-        loop.run_until_complete(_serve(_starting(config, cluster_id), ready_file, started))
+        loop.run_until_complete(_serve(_starting(config, cluster_id, users), ready_file, started))
     finally:
         loop.close()
 
 
-def _starting(config: BrokerConfig, cluster_id: str | None) -> Coroutine[Any, Any, Node]:
+def _starting(config: BrokerConfig, cluster_id: str | None, users: Sequence[ScramUser]) -> Coroutine[Any, Any, Node]:
     if config.in_cluster:
         # Only here: a node that is alone does without ZooKeeper's client, and starts the faster.
         from kbroker.broker.cluster_node import ClusterNode
 
-        return ClusterNode.start(config, cluster_id=cluster_id)
-    return BrokerNode.start(config, cluster_id=cluster_id)
+        return ClusterNode.start(config, cluster_id=cluster_id, users=users)
+    return BrokerNode.start(config, cluster_id=cluster_id, users=users)
 
 
 def set_up_log(stream: TextIO, level: str = "INFO") -> None:

@@ -16,7 +16,6 @@ _ENDPOINT: Final = re.compile(
     r"(?P<name>[^:/]+)://(?:\[(?P<v6>[0-9A-Fa-f:.%\w]*)\]|(?P<host>[^:\[\]/]*)):(?P<port>-?\d+)"
 )
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_SERVED: Final = ("PLAINTEXT", "SSL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def resolve(
     if not bind:
         raise ConfigError("listeners: there is no listener for clients, only those of controller.listener.names")
     for endpoint in bind:
-        _require_served(endpoint, protocols)
+        _require_protocol(endpoint, protocols)
         if endpoint.host == "0.0.0.0" and not advertised:
             raise ConfigError(
                 f"listeners: clients cannot connect to 0.0.0.0:{endpoint.port}; set advertised.listeners to an address "
@@ -114,14 +113,9 @@ def resolve(
     return Listeners(tuple(bind), told, {name: protocols[name] for name in known}, inter_broker.upper())
 
 
-def _require_served(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:
-    protocol = protocols.get(endpoint.name)
-    if protocol is None:
+def _require_protocol(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:
+    if endpoint.name not in protocols:
         raise ConfigError(
             f"listeners: {endpoint.name} is missing in listener.security.protocol.map; add "
             f"{endpoint.name}:PLAINTEXT, or {endpoint.name}:SSL"
-        )
-    if protocol not in _SERVED:
-        raise ConfigError(
-            f"listeners: {endpoint.name} asks for {protocol}; only {' and '.join(_SERVED)} can be served yet"
         )

@@ -301,8 +301,8 @@ class BrokerConfig:
             raise ConfigError(f"{', '.join(of_tls)}: there is nothing of the kind in this version; leave this out")
         if promised:
             raise ConfigError(
-                f"{', '.join(promised)}: this version has no SASL, so nobody knows by a password who a client is; "
-                "to serve like that, leave this out"
+                f"{', '.join(promised)}: this version does not have this part of SASL, so clients might do what this "
+                "forbids; to serve like that, leave this out"
             )
 
     def _warn_of_idle_tls(self) -> None:

@@ -7,7 +7,8 @@ Stored, on Apache Kafka 3.9's paths:
 
     /brokers/topics/<t>                      {"version": 3, "topic_id": "...", "partitions": {"0": [1]}}
     /brokers/topics/<t>/partitions/<p>/state {"version": 1, "leader": 1, "leader_epoch": 0, "isr": [1], ...}
-    /config/{topics,brokers,groups}/<name>   {"version": 1, "config": {...}}; "/" and "%" in a name are %2F and %25
+    /config/{topics,brokers,groups,users}/<name>
+                                             {"version": 1, "config": {...}}; "/" and "%" in a name are %2F and %25
     /feature                                 {"version": 2, "status": 1, "features": {"group.version": 1, ...}}
     /kafka-acl/<type>/<name>, ...            acl_nodes.py; a name is as in a URL
     /kbroker/producer_ids                    {"next": 0}
@@ -247,14 +248,14 @@ class Controller(PublishedState, ClusterMetadata):
         yield from ()
 
     def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default) or group."""
+        """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default), group or user."""
         path = f"{CONFIG}/{kind}/{_segment(name) if name else DEFAULT_ENTITY}"
         changes: list[Change] = [Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)]
         plain = f"{CONFIG}/{kind}/{name}"
         if plain != path and _name(name) == name and self._store.get(plain) is not None:
             changes.insert(0, Delete(plain))  # as it was stored before names were encoded
         self.decide(changes, lambda state: state.with_configs(kind, name, configs))
-        # Without the values: those of brokers may be secrets.
+        # Without the values: those of brokers and users may be secrets.
         log.info("configs set on %s %s: %s", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
 
     # --- features
@@ -438,6 +439,7 @@ def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
         topic_names={t.topic_id: t.name for t in topics.values()},
         broker_configs=_configs(store, "brokers"),
         group_configs=_configs(store, "groups"),
+        user_configs=_configs(store, "users"),
         features={**BOOTSTRAP, **features.value["features"]} if features else dict(BOOTSTRAP),
         features_epoch=features.version if features else 0,
         acls=load_acls(store),

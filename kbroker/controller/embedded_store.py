@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 JOURNAL = "__metadata.journal"
 NEXT = "__metadata.journal.next"
 SNAPSHOT = "__metadata.snapshot"
+_MODE = 0o600
+"""Of files that hold keys of users."""
 _COMPACT_BYTES = 4 * 1024 * 1024
 _SLICE_SECONDS = 0.001
 _encode = partial(json.dumps, separators=(",", ":"), ensure_ascii=True)
@@ -182,7 +184,9 @@ class EmbeddedStore:
             self._apply(entries)
             end += len(line) + 1
         self._size, self._base = end, old_base
-        self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        with contextlib.suppress(PermissionError):  # of another owner
+            os.fchmod(self._fd, _MODE)  # an earlier version let everybody read it
         os.ftruncate(self._fd, min(end, old_end) - old_base)
         if self._following:
             self._left.append(self._fd)
@@ -303,7 +307,7 @@ class EmbeddedStore:
             # Now: where descriptors are few this is tried again, but what the thread cannot do ends the broker.
             names = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
             opened.append(names)
-            fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
             opened.append(fd)
             if self._sync is None:
                 os.fsync(names)

@@ -29,7 +29,7 @@ _HEAD = b"%08x "
 def write_snapshot(path: str, nodes: Mapping[str, Node]) -> Steps:
     """Put a snapshot of `nodes`, which must not change meanwhile, in the place of the one at `path`; raises OSError."""
     temporary = f"{path}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         crc, end = 0, len(_HEAD % 0)
         for piece in _pieces(nodes):

@@ -23,7 +23,14 @@ from kbroker.security.principal import ANONYMOUS
 
 
 class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure of the program
-    """The connection must end without an answer (Kafka's reaction to what it cannot parse or does not serve)."""
+    """The connection must end without an answer (Kafka's reaction to what it cannot parse or does not serve).
+
+    `farewell` is a framed answer that goes before the end all the same, to an authentication that has failed.
+    """
+
+    def __init__(self, reason: str, farewell: bytes = b"") -> None:
+        super().__init__(reason)
+        self.farewell = farewell
 
 
 class RequestContext:

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from kbroker.handlers.registry import CloseConnection, RequestContext
-from kbroker.network.dispatch import Dispatcher, Work
+from kbroker.network.dispatch import Dispatcher, Run, Work
 from kbroker.network.frames import FIRST_GROWTH, BadFrame, FrameBuffer
 from kbroker.network.loop_watch import HELD_LONG, LoopWatch
 from kbroker.network.memory_budget import Memory
@@ -101,9 +101,9 @@ class Connection:
     """One client; see the module's docstring."""
 
     __slots__ = (
-        "_came", "_context", "_dispatcher", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_out",
+        "_came", "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_out",
         "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_turns", "_work", "active",
-        "idle_since", "listener", "peer", "state",
+        "idle_since", "listener", "peer", "run", "state",
     )  # fmt: skip
 
     def __init__(
@@ -118,7 +118,8 @@ class Connection:
         """`port`: what lies between this connection and its socket, where that is not read as it is."""
         self._owner = owner
         self._loop = loop
-        self._dispatcher = owner.dispatcher
+        self.run: Run = owner.dispatcher.run
+        """What becomes of a frame: until a client has authenticated, where it has to, something else."""
         self._turns = owner.turns
         self._memory = owner.memory
         self._sock = sock
@@ -153,6 +154,10 @@ class Connection:
             sock.close()
         else:
             self._read_on()
+
+    def limit_frames(self, size: int) -> None:
+        """Take no frame larger than `size` bytes from now on."""
+        self._frames.limit = size
 
     @property
     def busy(self) -> bool:
@@ -196,7 +201,9 @@ class Connection:
         self._out, self._spill = bytearray(), []
         if self._turns.latest is self:
             self._turns.latest = None
-        self._context.forms = None  # with the outbox's, the only circles: nothing is left for a collection
+        # With the outbox's, the only circles: nothing is left for a collection.
+        self._context.forms = None
+        self.run = self._owner.dispatcher.run
         work, self._work = self._work, None
         try:
             if work is not None:
@@ -340,7 +347,7 @@ class Connection:
     def _consume(self, data: memoryview, deadline: float, *, shared: bool) -> None:
         """Run whole frames in `data` until `deadline`; keep the rest. `shared`: others receive into the same buffer."""
         frames = self._frames
-        run, context, out, spill = self._dispatcher.run, self._context, self._out, self._spill
+        run, context, out, spill = self.run, self._context, self._out, self._spill
         at, stopped = now(), False
         try:
             for frame in frames.cut(data):
@@ -530,6 +537,8 @@ class Connection:
     def _fail(self, err: Exception) -> None:
         log.info("closing the connection from %s: %s", self.peer, err)
         self._frames.take()
+        if isinstance(err, CloseConnection):
+            self._out += err.farewell
         try:
             self._flush()
         except OSError:

@@ -49,6 +49,8 @@ LONG_FRAME = 64 * 1024
 MAX_DECODED_BYTES = 100 * 1024 * 1024
 """What a request may take in memory once it is decoded. Kafka has no limit but its heap: a list of empty names takes
 sixty times its size on the wire."""
+Run = Callable[["RequestContext", memoryview, bytearray, Spill], "Work | None"]
+"""Runs one frame, as Dispatcher.run does."""
 Steps = Generator[Any, Any, "tuple[bytearray, Spill] | None"]
 _HEADER = struct.Struct(">hhih")
 _PREFIX = struct.Struct(">ii")
@@ -235,6 +237,32 @@ class Dispatcher:
         work.keeps_waiting = work.keeps_frame and answer.__class__ is GeneratorType
         work.steps = self._answer(entry, correlation_id, request, answer)
         return work
+
+    def head(self, context: RequestContext, frame: memoryview) -> tuple[Entry, int, int]:
+        """Read the header of a frame that is not to be run; return what it asks, its number, and where its body begins.
+
+        Raises CloseConnection, as `run` does, and for a long frame with tags in its header.
+        """
+        try:
+            key, version, correlation_id, id_length = _HEADER.unpack_from(frame)
+        except struct.error:
+            raise CloseConnection("a request shorter than its header") from None
+        entry = self._table.get(key << 16 | version) or self._resolve(key, version)
+        position = 10 + max(id_length, 0)
+        context.set_client_id(frame[10:position] if id_length >= 0 else None)
+        context.version = version
+        if entry.request_tags:
+            if len(frame) > LONG_FRAME and bytes(frame[position : position + 1]) != b"\0":
+                raise CloseConnection(f"{entry.api.name} v{version}: long, and with tags")
+            try:
+                position = _skip_tags(frame, position)
+            except Malformed as err:
+                raise CloseConnection(f"{entry.api.name} v{version}: {err}") from None
+        return entry, correlation_id, position
+
+    def entry(self, key: int, version: int) -> Entry:
+        """Return what is served; raises CloseConnection where it is not."""
+        return self._table.get(key << 16 | version) or self._resolve(key, version)
 
     def _long_work(
         self, entry: Entry, context: RequestContext, correlation_id: int, frame: memoryview, position: int

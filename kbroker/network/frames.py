@@ -39,10 +39,11 @@ class FrameBuffer:
     made by `grow`, by as much as `wanted` says.
     """
 
-    __slots__ = ("_limit", "consumed", "filled", "granted", "kept")
+    __slots__ = ("consumed", "filled", "granted", "kept", "limit")
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
+        """May be raised while frames are cut."""
         self.kept: bytearray | mmap.mmap | None = None
         self.granted = 0
         """How much of `kept` may be filled, in bytes."""
@@ -53,13 +54,15 @@ class FrameBuffer:
 
     def cut(self, data: memoryview) -> Iterator[memoryview]:
         """Yield the whole frames at the beginning of `data`, as views. Raises BadFrame once it comes to one."""
-        unpack_from, limit, end = _UNPACK_SIZE, self._limit, len(data)
+        unpack_from, limit, end = _UNPACK_SIZE, self.limit, len(data)
         start = 4
         self.consumed = 0
         while start <= end:
             (size,) = unpack_from(data, start - 4)
             if not 0 <= size <= limit:
-                raise self._bad(size)
+                limit = self.limit
+                if not 0 <= size <= limit:
+                    raise self._bad(size)
             stop = start + size
             if stop > end:
                 return
@@ -99,7 +102,7 @@ class FrameBuffer:
         if size > len(kept):
             grown: bytearray | mmap.mmap
             if size > _ORDINARY:
-                grown = mmap.mmap(-1, max(size, min(4 + _UNPACK_SIZE(kept)[0], 4 + self._limit)))
+                grown = mmap.mmap(-1, max(size, min(4 + _UNPACK_SIZE(kept)[0], 4 + self.limit)))
             else:
                 grown = bytearray(size)
             grown[:filled] = memoryview(kept)[:filled]
@@ -118,7 +121,7 @@ class FrameBuffer:
         if frame is None or filled < 4:
             return None
         (size,) = _UNPACK_SIZE(frame)
-        if not 0 <= size <= self._limit:
+        if not 0 <= size <= self.limit:
             raise self._bad(size)
         return self.take() if filled >= 4 + size else None
 
@@ -136,7 +139,7 @@ class FrameBuffer:
         return int(min(4 + max(size, 0), max(FIRST_GROWTH, 2 * len(data))))
 
     def _bad(self, size: int) -> BadFrame:
-        text = f"a frame of {size} bytes (socket.request.max.bytes={self._limit})"
+        text = f"a frame of {size} bytes (socket.request.max.bytes={self.limit})"
         spoken = _other_protocol(_PACK_SIZE(size))
         return BadFrame(f"{text}, which looks like {spoken}" if spoken else text)
 

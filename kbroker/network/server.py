@@ -25,8 +25,10 @@ from kbroker.network.dispatch import Dispatcher
 from kbroker.network.loop_watch import LoopWatch
 from kbroker.network.memory_budget import Memory
 from kbroker.network.refusals import Refusals
+from kbroker.network.sasl_gate import SaslGate
 from kbroker.network.tls_channel import HANDSHAKE_SECONDS, Tls, TlsPort
 from kbroker.network.turns import SLICE, Turns, now
+from kbroker.security.sasl.authentication import Offer
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +74,16 @@ class Server:
     """Serves one broker's listeners."""
 
     def __init__(
-        self, services: Services, dispatcher: Dispatcher, limits: ServerLimits, tls: Mapping[str, Tls] | None = None
+        self,
+        services: Services,
+        dispatcher: Dispatcher,
+        limits: ServerLimits,
+        tls: Mapping[str, Tls] | None = None,
+        sasl: Mapping[str, Offer] | None = None,
     ) -> None:
-        """`tls` has the listeners, by name, to which clients come over TLS."""
+        """By listener: `tls` of those to which clients come over TLS, `sasl` what is offered to who has to log in."""
         self.dispatcher = dispatcher
+        self._sasl = sasl or {}
         self.max_request_bytes = limits.max_request_bytes
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         loop = asyncio.get_running_loop()
@@ -213,6 +221,10 @@ class Server:
         log.debug("%s connects to %s", connection.peer, connection.listener)
         self._per_ip[host] += 1
         self._hosts[connection] = host
+        offer = self._sasl.get(connection.listener)
+        if offer is not None:
+            gate = SaslGate(connection, self.dispatcher, offer, self._services.clock, self.max_request_bytes)
+            connection.run = gate.run
         return RequestContext(self._services, "/" + host, connection.listener, ("", 0))
 
     def _why_too_many(self, host: str) -> str | None:

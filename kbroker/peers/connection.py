@@ -6,20 +6,28 @@ Owns the socket and what is in flight on it. Never asks again: whoever asked kno
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from kbroker.config.model import ConfigError
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from kbroker.protocol.wire import read_uvarint
+from kbroker.security.sasl.login import Login
+from kbroker.security.sasl.mechanism import AuthenticationFailed
 
 Answer = TypeVar("Answer")
 
+_SHARE_OF_SESSION = 0.85
+"""Of a session's time, after which to log in again."""
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """A larger frame ends the connection: a follower asks for 10 MB and gets one batch more at most."""
 _CONNECT_SECONDS = 10
@@ -36,21 +44,28 @@ def _plain() -> None:
 
 
 class TcpPeers:
-    """Makes ways to brokers over TCP, and TLS where `tls` has a context."""
+    """Makes ways to brokers over TCP, and TLS where `tls` has a context.
 
-    def __init__(self, tls: Tls = _plain) -> None:
+    `login` begins an authentication where they ask for one.
+    """
+
+    def __init__(self, tls: Tls = _plain, login: Login | None = None) -> None:
         self._tls = tls
+        self._login = login
 
     def peer(self, host: str, port: int, client_id: str) -> TcpPeer:
-        return TcpPeer(host, port, client_id, self._tls)
+        return TcpPeer(host, port, client_id, self._tls, self._login)
 
 
 class TcpPeer:
     """A Peer over TCP."""
 
-    def __init__(self, host: str, port: int, client_id: str, tls: Tls = _plain) -> None:
+    def __init__(self, host: str, port: int, client_id: str, tls: Tls = _plain, login: Login | None = None) -> None:
         self._address = host, port
         self._tls = tls
+        self._login = login
+        self._log_in_at = math.inf
+        """When to log in anew, by the loop's clock: before the session ends."""
         self._client_id = client_id
         self._correlation = 0
         self._frames: _Frames | None = None
@@ -63,7 +78,7 @@ class TcpPeer:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 frames = self._frames
-                if frames is None or frames.is_gone:
+                if frames is None or frames.is_gone or asyncio.get_running_loop().time() >= self._log_in_at:
                     frames = await self._connected()
                 body = await frames.exchange(self._framed(request, version), self._correlation)
         except TimeoutError:
@@ -112,15 +127,54 @@ class TcpPeer:
     async def _connect(self) -> _Frames:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                context = self._tls()
-                name = self._address[0] if context is not None else None
-                loop = asyncio.get_running_loop()
-                _, self._frames = await loop.create_connection(
-                    _Frames, *self._address, ssl=context, server_hostname=name
-                )
-            return self._frames
+                frames = self._frames
+                if frames is None or frames.is_gone:
+                    frames = await self._reached()
+                if self._login is not None:
+                    try:
+                        await self._authenticate(frames, self._login)
+                    except BaseException:
+                        frames.end("not logged in")
+                        raise
+                self._frames = frames
+            return frames
         finally:
             self._connecting = None
+
+    async def _reached(self) -> _Frames:
+        self._log_in_at = math.inf
+        context = self._tls()
+        name = self._address[0] if context is not None else None
+        loop = asyncio.get_running_loop()
+        _, frames = await loop.create_connection(_Frames, *self._address, ssl=context, server_hostname=name)
+        return frames
+
+    async def _authenticate(self, frames: _Frames, login: Login) -> None:
+        """Log in; raises PeerGone where the other broker does not let this one in."""
+        try:
+            mechanism, client = login()
+            answer = await self._exchange(frames, SaslHandshakeRequest(mechanism), 1, SaslHandshakeResponse)
+            if answer.error_code:
+                raise PeerGone(f"{self} does not offer {mechanism}, but {', '.join(answer.mechanisms) or 'nothing'}")
+            token: bytes | None = client.first()
+            while token is not None:
+                said = await self._exchange(frames, SaslAuthenticateRequest(token), 2, SaslAuthenticateResponse)
+                if said.error_code:
+                    raise PeerGone(f"{self} does not let this broker in: {said.error_message}")
+                # A password is salted by some ms of work, in which others are served.
+                token = await asyncio.to_thread(client.respond, bytes(said.auth_bytes))
+        except (AuthenticationFailed, ConfigError) as error:
+            raise PeerGone(f"{self} could not be logged in to: {error}") from None
+        lifetime_s = said.session_lifetime_ms / 1000
+        now = asyncio.get_running_loop().time()
+        self._log_in_at = now + lifetime_s * _SHARE_OF_SESSION if lifetime_s > 0 else math.inf
+
+    async def _exchange(self, frames: _Frames, request: Any, version: int, answer: type[Answer]) -> Answer:
+        body = await frames.exchange(self._framed(request, version), self._correlation)
+        try:
+            return decode(answer, version, body[_header_bytes(request, version, body) :])
+        except (Malformed, IndexError) as error:
+            raise PeerGone(f"{self} sent what cannot be read: {error}") from None
 
     def _drop(self, why: str) -> None:
         if self._frames is not None:

@@ -1,4 +1,4 @@
-"""The dynamic configs of topics and brokers, as ZooKeeper has them, followed through their notifications.
+"""The dynamic configs of topics, brokers and users, as ZooKeeper has them, followed through their notifications.
 
 Owns what was read of /config, and which notification of /config/changes was heard last. Never knows what a config
 means. (Apache Kafka 3.9: ZkConfigManager, ZkNodeChangeNotificationListener.)
@@ -36,7 +36,7 @@ AT_ONCE = 50
 """Reads on their way at a time."""
 EXPIRED_MS = 15 * 60 * 1000
 """A notification that old has been heard by all who are alive, and is removed."""
-_FOLLOWED = ("topics", "brokers")
+_FOLLOWED = ("topics", "brokers", "users")
 TRIES = 100
 """Of a change that others are always faster than: each of them has made a change by then."""
 Configs = Mapping[str, str]
@@ -46,7 +46,10 @@ Listener = Callable[[str, str, Configs], None]
 
 
 class EntityConfigs:
-    """All configs of `topics` and `brokers` by name; those of brokers in general stand under ""."""
+    """All configs of `topics`, `brokers` and `users` by name; those of brokers in general stand under "".
+
+    Users stand under the names that their nodes have.
+    """
 
     def __init__(self, tree: MetadataTree, clock: Clock) -> None:
         self._tree = tree
@@ -140,11 +143,12 @@ class EntityConfigs:
         else:
             self._known[kind].pop(_name(segment), None)
 
-    async def change(self, kind: str, name: str, revise: Revise, controller_version: int) -> None:
+    async def change(self, kind: str, name: str, revise: Revise, controller_version: int | None = None) -> None:
         """Store what `revise` makes of an entity's configs, tell all, and know it here.
 
         What stands is read first, and written only if nobody has written meanwhile; else `revise` is asked again.
-        Raises what it raises, ApiError where there is no end to that, Refused where the controller has changed.
+        Raises what it raises, ApiError where there is no end to that, Refused where the controller has changed; whoever
+        does not say which one there is does not mind.
         """
         path = f"{CONFIG}/{kind}/{name or DEFAULT_ENTITY}"
         for _ in range(TRIES):
@@ -158,7 +162,9 @@ class EntityConfigs:
             if configs != old:
                 data = znodes.encode_configs(configs)
                 write = Create(path, data) if node is None else SetData(path, data, node.stat.version)
-                writes = [Check(znodes.CONTROLLER, controller_version), write, *writes]
+                writes = [write, *writes]
+                if controller_version is not None:
+                    writes.insert(0, Check(znodes.CONTROLLER, controller_version))
             try:
                 await self._tree.commit(writes)
             except Refused as refused:

@@ -39,7 +39,7 @@ AT_ONCE = 20
 """Topics of one request that are written at a time."""
 _BEGUN_AT_ONCE = 100
 """Changes that are begun in one turn of the loop."""
-_FOLLOWED = ("topics", "brokers")
+_FOLLOWED = ("topics", "brokers", "users")
 _NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
 Holds = Callable[[TopicState | None], bool]
 ChangeFeatures = Callable[[Sequence[FeatureUpdate], bool], Awaitable[int]]
@@ -72,6 +72,7 @@ class MemberMetadata(ClusterMetadata):
         self.state = self.decided = ClusterState(
             cluster_id,
             broker_configs=dict(configs.all("brokers")),
+            user_configs=dict(configs.all("users")),
             features=_NO_FEATURES,
             features_epoch=NO_EPOCH,
             acls={} if acls is None else acls.known,

@@ -67,6 +67,10 @@ def _filters(request: Any) -> Iterable[str]:
         )
 
 
+def _users(request: Any) -> Iterable[str]:
+    return (each.name for each in (*request.deletions, *request.upsertions))
+
+
 def _nothing(_request: Any) -> Iterable[str]:
     return ()
 
@@ -82,7 +86,7 @@ AUDITED: Final[dict[str, tuple[Callable[[Any], Iterable[str]], str]]] = {
     "IncrementalAlterConfigs": (_resources, "responses"),
     "CreateAcls": (_created_acls, "results"),
     "DeleteAcls": (_filters, "filter_results"),
-    "AlterUserScramCredentials": (_nothing, "results"),
+    "AlterUserScramCredentials": (_users, "results"),
     "AlterClientQuotas": (_nothing, "entries"),
     "AlterReplicaLogDirs": (_nothing, ""),
     "ElectLeaders": (_nothing, ""),

@@ -11,6 +11,7 @@ from kbroker.protocol.messages import (
     add_partitions_to_txn,
     alter_configs,
     alter_replica_log_dirs,
+    alter_user_scram_credentials,
     consumer_group_describe,
     consumer_group_heartbeat,
     create_acls,
@@ -27,6 +28,7 @@ from kbroker.protocol.messages import (
     describe_producers,
     describe_topic_partitions,
     describe_transactions,
+    describe_user_scram_credentials,
     end_txn,
     fetch,
     find_coordinator,
@@ -130,6 +132,9 @@ def config_cases():
             yield case(asked, version, (needs, O.ALTER_CONFIGS))
 
 
+ADDS_USER = alter_user_scram_credentials.AlterUserScramCredentialsRequest(
+    upsertions=[alter_user_scram_credentials.ScramCredentialUpsertion("eve", 1, 4096, b"salt", bytes(32))]
+)
 CREATES_ACL = create_acls.CreateAclsRequest(
     creations=[create_acls.AclCreation(T, "other", 3, "User:bob", "*", O.READ, 3)]
 )
@@ -348,6 +353,8 @@ CASES = [
     case(update_features.UpdateFeaturesRequest(), 1, (C, O.ALTER)),
     case(describe_acls.DescribeAclsRequest(**FINDS_ACLS), 3, (C, O.DESCRIBE)),
     case(CREATES_ACL, 3, (C, O.ALTER)),
+    case(describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=None), 0, (C, O.DESCRIBE)),
+    case(ADDS_USER, 0, (C, O.ALTER)),
     case(delete_acls.DeleteAclsRequest(filters=[delete_acls.DeleteAclsFilter(**FINDS_ACLS)]), 3, (C, O.ALTER)),
 ]
 OPEN = {"ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster", "ListGroups", "ListTransactions"}
@@ -365,6 +372,6 @@ OF_CLUSTERS = {
 }
 """What a node alone does not serve: one right on the cluster."""
 NOT_HERE = {
-    "DescribeClientQuotas", "AlterClientQuotas", "DescribeUserScramCredentials", "AlterUserScramCredentials",
+    "DescribeClientQuotas", "AlterClientQuotas",
 }  # fmt: skip
 """Rules that wait for their API; each is one right on the cluster."""

@@ -1,0 +1,99 @@
+"""AlterUserScramCredentials (key 51), version 0: credentials are set and removed, each user's by itself.
+
+Behaviour: a user that is named twice is refused. The password comes salted; of it only the keys are kept that check it.
+In a cluster the controller is asked, as in Apache Kafka 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from kbroker.divided import Divided
+from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from kbroker.security.sasl.scram_credential import (
+    LEAST_ITERATIONS,
+    MECHANISM_TYPES,
+    MOST_ITERATIONS,
+    from_salted_password,
+)
+from kbroker.security.sasl.user_configs import USERS, entity_name
+
+_Change = ScramCredentialDeletion | ScramCredentialUpsertion
+
+
+def _refused(
+    request: AlterUserScramCredentialsRequest | None, code: int, message: str | None
+) -> AlterUserScramCredentialsResponse:
+    changes: list[_Change] = [] if request is None else [*request.deletions, *request.upsertions]
+    users = dict.fromkeys(each.name for each in changes)
+    return AlterUserScramCredentialsResponse(
+        results=[AlterUserScramCredentialsResult(user, code, message) for user in users]
+    )
+
+
+@handles(AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, "0", _refused)
+def alter_user_scram_credentials(
+    ctx: RequestContext, request: AlterUserScramCredentialsRequest
+) -> Divided[AlterUserScramCredentialsResponse | Awaitable[AlterUserScramCredentialsResponse]]:
+    """Change credentials; the answer comes once they are in effect."""
+    controller = ctx.services.controller
+    controller.check_is_controller()
+    asked: list[_Change] = [*request.deletions, *request.upsertions]
+    changes: dict[str, _Change] = {}
+    refused: dict[str, ApiError] = {}
+    for each in asked:
+        if each.name not in refused:  # the first fault of a user is the one that is told
+            try:
+                if changes.pop(each.name, None) is not None:
+                    text = "A user credential cannot be altered twice in the same request"
+                    raise ApiError(ErrorCode.DUPLICATE_RESOURCE, text)
+                revise = _revise(each)
+                if isinstance(each, ScramCredentialDeletion):
+                    revise(controller.decided.configs(USERS, entity_name(each.name)))
+                changes[each.name] = each
+            except ApiError as error:
+                refused[each.name] = error
+        yield
+    results = []
+    for user, change in changes.items():
+        try:
+            yield from controller.change_configs(USERS, entity_name(user), _revise(change))
+            results.append(AlterUserScramCredentialsResult(user, error_message=None))
+        except ApiError as error:
+            refused[user] = error
+        yield
+    results += [AlterUserScramCredentialsResult(user, error.code, error.message) for user, error in refused.items()]
+    return in_effect(ctx, AlterUserScramCredentialsResponse(results=results))
+
+
+def _revise(change: _Change) -> Callable[[Mapping[str, str]], dict[str, str]]:
+    """Return what makes a user's new configs of the old; raises ApiError, now or then."""
+    if not change.name:
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    mechanism = MECHANISM_TYPES.get(change.mechanism)
+    if mechanism is None:
+        raise ApiError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    if isinstance(change, ScramCredentialUpsertion):
+        if change.iterations < LEAST_ITERATIONS:
+            raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+        if change.iterations > MOST_ITERATIONS:
+            raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+        salted, salt = bytes(change.salted_password), bytes(change.salt)
+        text = from_salted_password(mechanism, salted, salt, change.iterations).text()
+        return lambda old: {**old, mechanism: text}
+
+    def without(old: Mapping[str, str]) -> dict[str, str]:
+        if mechanism not in old:
+            raise ApiError(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
+        return {name: value for name, value in old.items() if name != mechanism}
+
+    return without

@@ -1,0 +1,209 @@
+"""The gate of a listener with SASL: what may be asked before a client has authenticated, and when it must do so again.
+
+Owns the frames of an authentication: ApiVersions, SaslHandshake, SaslAuthenticate, and tokens without a header after a
+handshake of version 0. Never judges credentials (security/sasl/). It stands in the dispatcher's place for one
+connection and leaves it to the dispatcher for good once the client is in, unless its session has an end.
+
+A failure is answered after `connection.failed.authentication.delay.ms`, and then the connection closes; until then
+nothing more of it is looked at. Everything else that must not be asked closes it at once, without an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Generator
+from types import GeneratorType
+from typing import Any, Protocol
+
+from kbroker.clock import Clock
+from kbroker.divided import whole
+from kbroker.handlers.registry import CloseConnection, RequestContext
+from kbroker.network.dispatch import (
+    API_VERSIONS_KEY,
+    LONG_FRAME,
+    Decoded,
+    Dispatcher,
+    Entry,
+    Run,
+    Work,
+    encode_answer,
+)
+from kbroker.protocol.compiler import Spill
+from kbroker.protocol.errors import ErrorCode, Malformed
+from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kbroker.security.sasl.authentication import Authentication, Offer, Stage
+from kbroker.security.sasl.mechanism import AuthenticationFailed, MechanismChanged, UnsupportedMechanism
+
+HANDSHAKE_KEY: int = SaslHandshakeRequest.KEY  # type: ignore[attr-defined]
+AUTHENTICATE_KEY: int = SaslAuthenticateRequest.KEY  # type: ignore[attr-defined]
+_KEY = struct.Struct(">h")
+_SIZE = struct.Struct(">i")
+_LEGIBLE = 4096
+"""Bytes up to which a request that comes instead of a token is read, to answer it with an error of its own."""
+
+
+class Gated(Protocol):
+    """What the gate needs of a connection."""
+
+    run: Run
+
+    def limit_frames(self, size: int) -> None:
+        """Take no frame larger than `size` bytes from now on."""
+
+
+class SaslGate:
+    """One connection's; `run` takes the place of Dispatcher.run."""
+
+    def __init__(
+        self, connection: Gated, dispatcher: Dispatcher, offer: Offer, clock: Clock, max_request_bytes: int
+    ) -> None:
+        self._connection = connection
+        self._dispatcher = dispatcher
+        self._offer = offer
+        self._max_request_bytes = max_request_bytes
+        self._authentication = Authentication(offer, clock.now_ms, clock.monotonic_ms)
+        connection.limit_frames(min(offer.max_receive_bytes, max_request_bytes))
+
+    def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
+        """Run one frame; as Dispatcher.run."""
+        authentication = self._authentication
+        if authentication.stage is Stage.DONE:
+            if authentication.ends_ms is None:
+                return self._dispatcher.run(context, frame, out, spill)
+            if not (frame[:2] == _KEY.pack(HANDSHAKE_KEY) and authentication.begin_again()):
+                if authentication.is_over:
+                    raise CloseConnection("its session is over, and it has not authenticated again")
+                return self._dispatcher.run(context, frame, out, spill)
+        if len(frame) > self._offer.max_receive_bytes:
+            raise CloseConnection(f"an authentication of {len(frame)} bytes (sasl.server.max.receive.size)")
+        if authentication.stage is Stage.TOKENS and not authentication.wrapped:
+            return self._bare_token(context, bytes(frame), out)
+        entry, correlation_id, position = self._dispatcher.head(context, frame)
+        if authentication.stage is Stage.TOKENS:
+            if entry.api.key != AUTHENTICATE_KEY:
+                return self._instead_of_token(entry, correlation_id, frame, position)
+            if len(frame) > LONG_FRAME:
+                return self._long_token(context, entry, correlation_id, frame, position)
+            return self._token(context, entry, correlation_id, _decoded(entry, frame, position), out, spill)
+        if len(frame) > LONG_FRAME:
+            raise CloseConnection(f"{entry.api.name} of {len(frame)} bytes before authentication")
+        if entry.api.key == HANDSHAKE_KEY:
+            request = _decoded(entry, frame, position)
+            return self._handshake(entry, correlation_id, request.mechanism, out, spill)
+        if entry.api.key == API_VERSIONS_KEY and authentication.stage is Stage.FIRST:
+            request = _decoded(entry, frame, position) if entry.version == context.version else None
+            answer = entry.handler(context, request)
+            encode_answer(entry, correlation_id, answer, out, spill)
+            if not answer.error_code:
+                authentication.versions_answered()
+            return None
+        raise CloseConnection(f"{entry.api.name} before authentication")
+
+    def _handshake(
+        self, entry: Entry, correlation_id: int, mechanism: str, out: bytearray, spill: Spill
+    ) -> Work | None:
+        code = ErrorCode.NONE
+        reason = ""
+        try:
+            self._authentication.handshake(mechanism, entry.version)
+        except UnsupportedMechanism as failed:
+            if self._authentication.again:  # as Kafka, which answers this only the first time
+                raise CloseConnection(str(failed)) from None
+            code, reason = ErrorCode.UNSUPPORTED_SASL_MECHANISM, str(failed)
+        answer = SaslHandshakeResponse(error_code=code, mechanisms=self._offer.mechanisms)
+        if code:
+            return self._refuse(entry, reason, _framed(entry, correlation_id, answer))
+        encode_answer(entry, correlation_id, answer, out, spill)
+        return None
+
+    def _token(
+        self, context: RequestContext, entry: Entry, correlation_id: int, request: Any, out: bytearray, spill: Spill
+    ) -> Work | None:
+        try:
+            token, lifetime_ms = self._authentication.token(bytes(request.auth_bytes))
+        except MechanismChanged as failed:
+            return self._refuse(entry, str(failed), b"")
+        except AuthenticationFailed as failed:
+            text = self._authentication.told(failed)
+            answer = SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=text)
+            return self._refuse(entry, str(failed), _framed(entry, correlation_id, answer))
+        answer = SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms)
+        encode_answer(entry, correlation_id, answer, out, spill)
+        self._let_in(context)
+        return None
+
+    def _long_token(
+        self, context: RequestContext, entry: Entry, correlation_id: int, frame: memoryview, position: int
+    ) -> Work:
+        work = Work(entry, len(frame))
+        work.keeps_frame = True
+        work.steps = self._long_steps(context, entry, correlation_id, frame[position:])
+        return work
+
+    def _long_steps(
+        self, context: RequestContext, entry: Entry, correlation_id: int, body: memoryview
+    ) -> Generator[Any, Any, tuple[bytearray, Spill] | None]:
+        try:
+            request = yield from entry.divided_decode()(body, Decoded().take)
+        except Malformed as err:
+            raise CloseConnection(f"{entry.api.name} v{entry.version}: {err}") from None
+        out, spill = bytearray(), list[Any]()
+        refused = self._token(context, entry, correlation_id, request, out, spill)
+        if refused is not None:
+            yield from refused.steps
+        return out, spill
+
+    def _bare_token(self, context: RequestContext, token: bytes, out: bytearray) -> Work | None:
+        try:
+            answer, _ = self._authentication.token(token)
+        except AuthenticationFailed as failed:
+            return self._refuse(self._dispatcher.entry(AUTHENTICATE_KEY, 0), str(failed), b"")
+        out += _SIZE.pack(len(answer)) + answer
+        self._let_in(context)
+        return None
+
+    def _instead_of_token(self, entry: Entry, correlation_id: int, frame: memoryview, position: int) -> Work:
+        """Tell a client that it has to authenticate first, in the words of what it asks."""
+        self._authentication.stage = Stage.FAILED
+        if len(frame) > _LEGIBLE or entry.version not in entry.api.versions:
+            raise CloseConnection(f"{entry.api.name} where a token is expected")
+        request = _decoded(entry, frame, position)
+        answer = entry.api.on_error(request, ErrorCode.ILLEGAL_SASL_STATE, None)
+        if answer.__class__ is GeneratorType:
+            answer = whole(answer)  # of what is so small
+        farewell = _framed(entry, correlation_id, answer) if answer.__class__ is entry.response else b""
+        return self._refuse(entry, f"{entry.api.name} where a token is expected", farewell)
+
+    def _let_in(self, context: RequestContext) -> None:
+        authentication = self._authentication
+        if authentication.stage is not Stage.DONE:
+            return
+        assert authentication.principal is not None
+        context.principal = authentication.principal
+        self._connection.limit_frames(self._max_request_bytes)
+        self._connection.run = self._dispatcher.run if authentication.ends_ms is None else self.run
+
+    def _refuse(self, entry: Entry, reason: str, farewell: bytes) -> Work:
+        work = Work(entry, 0)
+        work.steps = _later(self._offer.failure_delay_ms / 1000, f"authentication failed: {reason}", farewell)
+        return work
+
+
+def _later(seconds: float, reason: str, farewell: bytes) -> Generator[Any, Any, None]:
+    yield asyncio.sleep(seconds)
+    raise CloseConnection(reason, farewell)
+
+
+def _decoded(entry: Entry, frame: memoryview, position: int) -> Any:
+    try:
+        return entry.decode(frame[position:])
+    except Malformed as err:
+        raise CloseConnection(f"{entry.api.name} v{entry.version}: {err}") from None
+
+
+def _framed(entry: Entry, correlation_id: int, answer: Any) -> bytes:
+    out, spill = bytearray(), list[Any]()
+    encode_answer(entry, correlation_id, answer, out, spill)
+    return bytes(out) if not spill else b""

@@ -1,0 +1,37 @@
+"""AlterUserScramCredentials (key 51): set and remove SCRAM credentials (KIP-554). Passwords come salted."""
+
+from kbroker.protocol.schema import f, i8, i16, i32, message, struct
+
+
+@struct
+class ScramCredentialDeletion:
+    name: str = f()
+    mechanism: i8 = f()
+
+
+@struct
+class ScramCredentialUpsertion:
+    name: str = f()
+    mechanism: i8 = f()
+    iterations: i32 = f()
+    salt: bytes = f()
+    salted_password: bytes = f()
+
+
+@message(key=51, versions="0", flexible="0+")
+class AlterUserScramCredentialsRequest:
+    deletions: list[ScramCredentialDeletion] = f()
+    upsertions: list[ScramCredentialUpsertion] = f()
+
+
+@struct
+class AlterUserScramCredentialsResult:
+    user: str = f()
+    error_code: i16 = f()
+    error_message: str | None = f(nullable="0+")
+
+
+@message(key=51, versions="0", flexible="0+")
+class AlterUserScramCredentialsResponse:
+    throttle_time_ms: i32 = f()
+    results: list[AlterUserScramCredentialsResult] = f()

@@ -1,0 +1,1 @@
+"""SASL: the mechanisms as state machines, and what of the configuration they need."""

@@ -1,0 +1,165 @@
+"""The course of an authentication on one connection: which request may come next, and what it comes to.
+
+Owns the order (Apache Kafka: SaslServerAuthenticator), how long a session lasts, and the rules of authenticating again
+(KIP-368). Never sees a frame: network/sasl_gate.py reads and writes those.
+
+    FIRST       ApiVersions, once, or SaslHandshake
+    HANDSHAKE   SaslHandshake
+    TOKENS      tokens, in SaslAuthenticate or, after a handshake of version 0, as they are
+    DONE        whatever is asked, until the session ends; a SaslHandshake begins anew where sessions end
+    FAILED      nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from kbroker.security.principal import USER, Principal
+from kbroker.security.sasl.mechanism import (
+    AuthenticationFailed,
+    Identity,
+    MechanismChanged,
+    ServerMechanism,
+    UnsupportedMechanism,
+)
+
+LEAST_MS_BETWEEN: Final = 1000
+"""A client that authenticates again sooner than that is refused."""
+_LONGEST_MS: Final = (1 << 63) - 1
+
+
+class Stage(Enum):
+    """What is expected; see the module's docstring."""
+
+    FIRST = 1
+    HANDSHAKE = 2
+    TOKENS = 3
+    DONE = 4
+    FAILED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a listener offers. `begin` makes the server's side of each mechanism, `max_session_ms` is 0 for no end."""
+
+    begin: Mapping[str, Callable[[], ServerMechanism]]
+    max_session_ms: Mapping[str, int]
+    max_receive_bytes: int
+    failure_delay_ms: int
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """The names of the mechanisms, as configured."""
+        return list(self.begin)
+
+
+class Authentication:
+    """One connection's. `now_ms` is the time of day, `monotonic_ms` the clock of sessions."""
+
+    def __init__(self, offer: Offer, now_ms: Callable[[], int], monotonic_ms: Callable[[], float]) -> None:
+        self._offer = offer
+        self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
+        self._server: ServerMechanism | None = None
+        self._began_again_ms: float | None = None
+        self._changes_mechanism = False
+        self.stage = Stage.FIRST
+        self.mechanism = ""
+        self.wrapped = False
+        """Whether tokens come in SaslAuthenticate."""
+        self.principal: Principal | None = None
+        """Who has authenticated."""
+        self.ends_ms: float | None = None
+        """When the session is over, by the monotonic clock; None: it never is."""
+
+    @property
+    def again(self) -> bool:
+        """Whether this is no longer the first authentication."""
+        return self.principal is not None
+
+    def versions_answered(self) -> None:
+        """Hear that ApiVersions was answered without an error: there is no second time."""
+        self.stage = Stage.HANDSHAKE
+
+    def handshake(self, mechanism: str, version: int) -> None:
+        """Begin with a mechanism. Raises UnsupportedMechanism, AuthenticationFailed."""
+        if self.stage not in (Stage.FIRST, Stage.HANDSHAKE):
+            raise self._failed(AuthenticationFailed("a SaslHandshake where a token is expected"))
+        if version > 0:
+            self.wrapped = True
+        begin = self._offer.begin.get(mechanism)
+        if begin is None:
+            raise self._failed(UnsupportedMechanism("a SASL mechanism that is not offered"))
+        self._changes_mechanism = self.again and mechanism != self.mechanism
+        if not self._changes_mechanism:
+            self.mechanism = mechanism
+            self._server = begin()
+        self.stage = Stage.TOKENS
+
+    def token(self, token: bytes) -> tuple[bytes, int]:
+        """Take a token; return the server's and how long the session lasts in ms, 0 while there is none or no end.
+
+        Raises AuthenticationFailed; nothing is expected after it.
+        """
+        if self.stage is not Stage.TOKENS:
+            raise self._failed(AuthenticationFailed("a token where none is expected"))
+        if self._changes_mechanism or self._server is None:
+            raise self._failed(MechanismChanged("the mechanism must not change when a client authenticates again"))
+        try:
+            answer = self._server.respond(token)
+            if self._server.identity is None:
+                return answer, 0
+            return answer, self._succeed(self._server.identity)
+        except AuthenticationFailed as failed:
+            raise self._failed(failed) from None
+
+    def _succeed(self, identity: Identity) -> int:
+        principal = Principal(USER, identity.name)
+        if self.principal is not None and principal != self.principal:
+            text = "Cannot change principals during re-authentication"
+            raise AuthenticationFailed(f"{text} from {self.principal} to {principal}", text)
+        self.principal = principal
+        self._server = None
+        self.stage = Stage.DONE
+        lifetime_ms = self._lifetime_ms(identity)
+        self.ends_ms = None if lifetime_ms is None else self._monotonic_ms() + lifetime_ms
+        return lifetime_ms or 0
+
+    def _lifetime_ms(self, identity: Identity) -> int | None:
+        limits = []
+        if identity.expires_ms is not None:
+            limits.append(identity.expires_ms - self._now_ms())
+        if (longest := self._offer.max_session_ms.get(self.mechanism, 0)) > 0:
+            limits.append(longest)
+        return min(max(min(limits), 0), _LONGEST_MS) if limits else None
+
+    def begin_again(self) -> bool:
+        """Tell whether a client may authenticate again now, and expect its handshake then."""
+        now = self._monotonic_ms()
+        if self.stage is not Stage.DONE or self.ends_ms is None:
+            return False
+        if self._began_again_ms is not None and now - self._began_again_ms < LEAST_MS_BETWEEN:
+            return False
+        self._began_again_ms = now
+        self.stage = Stage.HANDSHAKE
+        self.wrapped = False
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended."""
+        return self.ends_ms is not None and self._monotonic_ms() > self.ends_ms
+
+    def told(self, failed: AuthenticationFailed) -> str:
+        """Return what the client is told of a failure."""
+        course = "re-authentication" if self.again else "authentication"
+        generic = f"Authentication failed during {course} due to invalid credentials with SASL mechanism"
+        return failed.told or f"{generic} {self.mechanism}"
+
+    def _failed(self, failed: AuthenticationFailed) -> AuthenticationFailed:
+        self.stage = Stage.FAILED
+        self._server = None
+        return failed

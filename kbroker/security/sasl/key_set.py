@@ -1,0 +1,160 @@
+"""The public keys that tokens are signed by: a JSON Web Key Set (RFC 7517) in a file or behind a URL.
+
+Owns when it is read again: after its time, after a failure, and when a token names a key that it does not have, which
+anybody may do and which is therefore done no more often than MISS_PAUSE_MS. Reading is a thread's work; whoever asks
+for keys has those that are known by then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kbroker.security.sasl.signed_tokens import ALGORITHMS, Key
+
+log = logging.getLogger(__name__)
+
+MISS_PAUSE_MS: Final = 10_000
+_MOST_BYTES: Final = 1 << 20
+_MOST_KEYS: Final = 1000
+_SECONDS: Final = 10.0
+Read = Callable[[], bytes]
+
+
+class BadKeySet(Exception):  # noqa: N818 - says what is wrong
+    """What was read is no key set."""
+
+
+class KeySet:
+    """The keys of one source. `read` may take its time, and raises OSError or BadKeySet."""
+
+    def __init__(
+        self,
+        read: Read,
+        monotonic_ms: Callable[[], float],
+        refresh_ms: int,
+        retry_ms: int,
+        max_retry_ms: int,
+        start: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        """`start` runs something beside the caller; a thread by default."""
+        self._read = read
+        self._monotonic_ms = monotonic_ms
+        self._refresh_ms = refresh_ms
+        self._retry_ms = retry_ms
+        self._max_retry_ms = max_retry_ms
+        self._start = start or _in_thread
+        self._keys: Sequence[Key] = ()
+        self._next_ms = 0.0
+        self._failures = 0
+        self._missed_ms: float | None = None
+        self._reading = False
+
+    def known(self) -> Sequence[Key]:
+        """Return what is known, and see that it is read again once it is old."""
+        if self._monotonic_ms() >= self._next_ms:
+            self.refresh()
+        return self._keys
+
+    def miss(self, key_id: str) -> None:
+        """Read again, unless that was tried a short while ago for the same reason."""
+        now = self._monotonic_ms()
+        if self._missed_ms is None or now - self._missed_ms >= MISS_PAUSE_MS:
+            self._missed_ms = now
+            log.debug("a token names the key %r, which is not known: keys are read again", key_id[:100])
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Read again beside the caller, unless that is under way."""
+        if not self._reading:
+            self._reading = True
+            self._start(self.read_now)
+
+    def read_now(self) -> None:
+        """Read and take over; what is known stays where that fails."""
+        try:
+            self._keys = parse_keys(self._read())
+        except (OSError, BadKeySet) as error:
+            self._failures += 1
+            pause = min(self._retry_ms * 2 ** min(self._failures - 1, 30), self._max_retry_ms)
+            self._next_ms = self._monotonic_ms() + pause
+            log.warning("the keys that tokens are signed by could not be read: %s", error)
+        else:
+            self._failures = 0
+            self._next_ms = self._monotonic_ms() + self._refresh_ms
+        finally:
+            self._reading = False
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="jwks", daemon=True).start()
+
+
+def reader(url: str) -> Read:
+    """Return what reads a URL of file:, http: or https:. Raises ValueError for any other."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
+        path = urllib.request.url2pathname(parts.path)
+        return lambda: _from_file(path)
+    if parts.scheme in ("http", "https") and parts.hostname:
+        return lambda: _from_web(url)
+    raise ValueError("not a URL of file:, http: or https:")
+
+
+def _from_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return _bounded(file.read(_MOST_BYTES + 1))
+
+
+def _from_web(url: str) -> bytes:
+    request = urllib.request.Request(url, headers={"Accept": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
+            return _bounded(answer.read(_MOST_BYTES + 1))
+    except ValueError as error:  # of what is no HTTP
+        raise BadKeySet(str(error)) from None
+
+
+def _bounded(data: bytes) -> bytes:
+    if len(data) > _MOST_BYTES:
+        raise BadKeySet(f"more than {_MOST_BYTES} bytes")
+    return data
+
+
+def parse_keys(data: bytes) -> list[Key]:
+    """Return the keys for signatures; those of kinds that are not known are passed over. Raises BadKeySet."""
+    try:
+        listed = json.loads(data)["keys"]
+        if not isinstance(listed, list):
+            raise TypeError
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise BadKeySet("it is no JSON Web Key Set") from None
+    return [key for each in listed[:_MOST_KEYS] if isinstance(each, dict) and (key := _key(each)) is not None]
+
+
+def _key(value: dict[str, Any]) -> Key | None:
+    import jwt
+    from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+
+    makers: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "RSA": RSAAlgorithm.from_jwk,
+        "EC": ECAlgorithm.from_jwk,
+        "OKP": OKPAlgorithm.from_jwk,
+    }
+    kind, key_id, algorithm = str(value.get("kty")), value.get("kid"), value.get("alg")
+    if kind not in ALGORITHMS or value.get("use", "sig") != "sig":
+        return None
+    public_parts = {name: each for name, each in value.items() if name not in ("d", "p", "q", "dp", "dq", "qi", "oth")}
+    try:
+        public = makers[kind](public_parts)
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError) as error:
+        log.warning("a key among those that tokens are signed by cannot be read: %s", type(error).__name__)
+        return None
+    return Key(
+        key_id if isinstance(key_id, str) else None, kind, algorithm if isinstance(algorithm, str) else None, public
+    )

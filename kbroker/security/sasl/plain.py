@@ -1,0 +1,80 @@
+"""SASL PLAIN (RFC 4616): a name and a password, in the clear.
+
+Owns the message, [authzid] NUL authcid NUL password in UTF-8, and the comparison. Never knows where passwords are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity, Options
+
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_USER = "user_"
+
+
+def passwords(options: Options) -> dict[str, str]:
+    """Return the password of each user that a PlainLoginModule's options name, as user_alice="secret"."""
+    return {name.removeprefix(_USER): value for name, value in options.items() if name.startswith(_USER)}
+
+
+class PlainServer:
+    """One authentication of a client."""
+
+    def __init__(self, known: Mapping[str, str]) -> None:
+        """`known` has the password of each user."""
+        self._known = known
+        self._spoken = False
+        self.identity: Identity | None = None
+
+    def respond(self, token: bytes) -> bytes:
+        """Take the only message."""
+        if self._spoken:
+            raise AuthenticationFailed("PLAIN has one message, and here is another")
+        self._spoken = True
+        parts = token.decode("utf-8", "replace").split("\0", 3)
+        if len(parts) != 3:
+            raise _told(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+        acts_as, name, password = parts
+        if not name:
+            raise _told("Authentication failed: username not specified")
+        if not password:
+            raise _told("Authentication failed: password not specified")
+        if not self._is_right(name, password):
+            raise _told("Authentication failed: Invalid username or password")
+        if acts_as not in ("", name):
+            raise _told("Authentication failed: Client requested an authorization id that is different from username")
+        self.identity = Identity(name)
+        return b""
+
+    def _is_right(self, name: str, password: str) -> bool:
+        """Compare in the same time whatever is wrong: the name, the length or a letter."""
+        expected = self._known.get(name)
+        same = hmac.compare_digest(_digest(password), _digest(expected if expected is not None else ""))
+        return same and expected is not None
+
+
+class PlainClient:
+    """A broker that logs in to another one."""
+
+    def __init__(self, name: str, password: str) -> None:
+        self._message = f"\0{name}\0{password}".encode()
+
+    def first(self) -> bytes:
+        return self._message
+
+    def respond(self, token: bytes) -> bytes | None:
+        """Hear that all is well."""
+        if token:
+            raise AuthenticationFailed("PLAIN: the server has said more than it has to")
+        return None
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _told(text: str) -> AuthenticationFailed:
+    return AuthenticationFailed(text, text)

@@ -1,0 +1,194 @@
+"""SASL SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), both sides.
+
+Owns the messages and their order. Never knows where credentials are kept, and binds to no channel.
+
+    client   n,[a=authzid],n=user,r=nonce[,extensions]
+    server   r=nonce of both,s=salt,i=iterations
+    client   c=base64 of "n,[a=authzid],",r=nonce of both[,extensions],p=proof
+    server   v=signature
+
+In names a comma is =2C and an equals sign =3D. Of a user that there is not a server speaks as of one: with a salt that
+is the same each time, as long as the process lives; only the proof is wrong whatever it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
+from kbroker.security.sasl.scram_credential import (
+    HASHES,
+    LEAST_ITERATIONS,
+    ScramCredential,
+    as_salt,
+    client_key,
+    salted_password,
+    server_key,
+)
+
+MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+Lookup = Callable[[str], ScramCredential | None]
+"""Finds a user's credential for one mechanism."""
+_SECRET: Final = secrets.token_bytes(32)
+_MOST_ITERATIONS_ASKED: Final = 1_000_000
+"""A server that asks a client for more wants it to work for nothing."""
+_PRINTABLE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
+_EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
+_OTHER_EQUALS: Final = re.compile(r"=(?!2C|3D)")
+
+
+class ScramServer:
+    """One authentication of a client."""
+
+    def __init__(self, mechanism: str, lookup: Lookup) -> None:
+        self._mechanism = mechanism
+        self._lookup = lookup
+        self._next: Callable[[str], str] = self._first
+        self._header = self._bare = self._challenge = self._nonce = self._name = ""
+        self._credential: ScramCredential | None = None
+        self._known = False
+        self.identity: Identity | None = None
+
+    def respond(self, token: bytes) -> bytes:
+        """Take the client's next message."""
+        step, self._next = self._next, _no_more
+        try:
+            return step(token.decode()).encode()
+        except UnicodeDecodeError:
+            raise AuthenticationFailed("a SCRAM message is not UTF-8") from None
+
+    def _first(self, message: str) -> str:
+        parts = message.split(",")
+        if len(parts) < 4 or parts[0] != "n" or not parts[2].startswith("n=") or not parts[3].startswith("r="):
+            raise AuthenticationFailed("not the first message of SCRAM")
+        nonce = parts[3][2:]
+        if _PRINTABLE.fullmatch(nonce) is None or not all(map(_EXTENSION.fullmatch, parts[4:])):
+            raise AuthenticationFailed("not the first message of SCRAM")
+        if "tokenauth=true" in parts[4:]:
+            raise AuthenticationFailed("a delegation token, which this broker does not issue")
+        acts_as = _acts_as(parts[1])
+        self._name = _unquoted(parts[2][2:])
+        self._header, self._bare = f"{parts[0]},{parts[1]},", ",".join(parts[2:])
+        self._credential = self._found()
+        if acts_as not in ("", self._name):
+            text = "Authentication failed: Client requested an authorization id that is different from username"
+            raise AuthenticationFailed(text, text)
+        self._nonce = nonce + secrets.token_hex(16)
+        salt = base64.b64encode(self._credential.salt).decode()
+        self._challenge = f"r={self._nonce},s={salt},i={self._credential.iterations}"
+        self._next = self._final
+        return self._challenge
+
+    def _found(self) -> ScramCredential:
+        """Return the user's credential, or one that looks like it and that no password fits."""
+        found = self._lookup(self._name)
+        if found is not None and found.iterations >= LEAST_ITERATIONS:
+            self._known = True
+            return found
+        digest = hmac.digest(_SECRET, f"{self._mechanism} {self._name}".encode(), "sha512")
+        size = hashlib.new(HASHES[self._mechanism]).digest_size
+        return ScramCredential(as_salt(int.from_bytes(digest)), digest[:size], digest[:size], LEAST_ITERATIONS)
+
+    def _final(self, message: str) -> str:
+        credential = self._credential
+        assert credential is not None
+        without_proof, comma, proof_part = message.rpartition(",")
+        parts = without_proof.split(",")
+        if not comma or not proof_part.startswith("p=") or len(parts) < 2 or not parts[1].startswith("r="):
+            raise AuthenticationFailed("not the final message of SCRAM")
+        if not all(map(_EXTENSION.fullmatch, parts[2:])):
+            raise AuthenticationFailed("not the final message of SCRAM")
+        if parts[0] != f"c={base64.b64encode(self._header.encode()).decode()}":
+            raise AuthenticationFailed("SCRAM: another channel binding than in the first message")
+        if not hmac.compare_digest(parts[1][2:].encode(), self._nonce.encode()):
+            raise AuthenticationFailed("SCRAM: not the nonce that was agreed on")
+        said = f"{self._bare},{self._challenge},{without_proof}".encode()
+        hash_name = HASHES[self._mechanism]
+        signature = hmac.digest(credential.stored_key, said, hash_name)
+        key = _xor(_base64(proof_part[2:]), signature)
+        right = hmac.compare_digest(hashlib.new(hash_name, key).digest(), credential.stored_key)
+        if not right or not self._known:
+            raise AuthenticationFailed("SCRAM: wrong password, or no such user")
+        self.identity = Identity(self._name)
+        return f"v={base64.b64encode(hmac.digest(credential.server_key, said, hash_name)).decode()}"
+
+
+class ScramClient:
+    """A broker that logs in to another one."""
+
+    def __init__(self, mechanism: str, name: str, password: str) -> None:
+        self._mechanism = mechanism
+        self._password = password
+        self._nonce = secrets.token_hex(16)
+        self._bare = f"n={name.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
+        self._signature = b""
+        self._done = False
+
+    def first(self) -> bytes:
+        return f"n,,{self._bare}".encode()
+
+    def respond(self, token: bytes) -> bytes | None:
+        """Take the server's challenge, then its signature, which shows that it knows this user."""
+        try:
+            message = token.decode()
+        except UnicodeDecodeError:
+            raise AuthenticationFailed("a SCRAM message is not UTF-8") from None
+        if not self._signature:
+            return self._proof(message)
+        if self._done or not hmac.compare_digest(_base64(message.removeprefix("v=")), self._signature):
+            raise AuthenticationFailed("SCRAM: the server does not prove that it knows this user")
+        self._done = True
+        return None
+
+    def _proof(self, challenge: str) -> bytes:
+        parts = dict(part.partition("=")[::2] for part in challenge.split(","))
+        nonce, iterations = parts.get("r", ""), parts.get("i", "")
+        if not nonce.startswith(self._nonce) or nonce == self._nonce or "s" not in parts or not iterations.isdecimal():
+            raise AuthenticationFailed("not a challenge of SCRAM")
+        if not LEAST_ITERATIONS <= int(iterations) <= _MOST_ITERATIONS_ASKED:
+            raise AuthenticationFailed(f"SCRAM: {iterations} iterations")
+        salted = salted_password(self._mechanism, self._password, _base64(parts["s"]), int(iterations))
+        key, hash_name = client_key(self._mechanism, salted), HASHES[self._mechanism]
+        without_proof = f"c=biws,r={nonce}"
+        said = f"{self._bare},{challenge},{without_proof}".encode()
+        proof = _xor(key, hmac.digest(hashlib.new(hash_name, key).digest(), said, hash_name))
+        self._signature = hmac.digest(server_key(self._mechanism, salted), said, hash_name)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+
+def _no_more(_message: str) -> str:
+    raise AuthenticationFailed("SCRAM: a message that comes too late")
+
+
+def _acts_as(part: str) -> str:
+    if not part:
+        return ""
+    if not part.startswith("a="):
+        raise AuthenticationFailed("not the first message of SCRAM")
+    return _unquoted(part[2:])
+
+
+def _unquoted(name: str) -> str:
+    if not name or "\0" in name or _OTHER_EQUALS.search(name):
+        raise AuthenticationFailed("SCRAM: a name that cannot be")
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise AuthenticationFailed("SCRAM: not base64") from None
+
+
+def _xor(first: bytes, second: bytes) -> bytes:
+    if len(first) != len(second):
+        raise AuthenticationFailed("SCRAM: a proof of the wrong length")
+    return bytes(a ^ b for a, b in zip(first, second, strict=True))

@@ -1,0 +1,95 @@
+"""What is kept of a user's password for SCRAM (RFC 5802): enough to check it, and not to know it.
+
+Owns the computation and the text under which a store keeps it, Kafka's: salt=...,stored_key=...,server_key=...,
+iterations=4096, with the first three in base64. Never stores anything. The text is as good as a password to whoever
+listens on the wire, so it goes into no log and no answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import string
+from dataclasses import dataclass, field
+from typing import Final
+
+HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+"""The hash function of each mechanism."""
+MECHANISM_TYPES: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+"""The mechanisms by their numbers in requests."""
+LEAST_ITERATIONS: Final = 4096
+MOST_ITERATIONS: Final = 16384
+_SALT_BITS: Final = 130
+_DIGITS: Final = string.digits + string.ascii_lowercase
+_PARTS: Final = ("salt", "stored_key", "server_key", "iterations")
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """One user's for one mechanism."""
+
+    salt: bytes
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+    def text(self) -> str:
+        """Return it as it is stored."""
+        parts = [base64.b64encode(each).decode() for each in (self.salt, self.stored_key, self.server_key)]
+        return ",".join(f"{name}={value}" for name, value in zip(_PARTS, [*parts, str(self.iterations)], strict=True))
+
+    @classmethod
+    def parse(cls, text: str) -> ScramCredential:
+        """Read what is stored; raises ValueError, whose message has nothing of it."""
+        parts = dict(part.partition("=")[::2] for part in text.split(","))
+        if set(parts) != set(_PARTS) or not parts["iterations"].isdecimal():
+            raise ValueError("not a SCRAM credential")
+        try:
+            salt, stored, server = (base64.b64decode(parts[name], validate=True) for name in _PARTS[:3])
+        except (binascii.Error, ValueError):
+            raise ValueError("not a SCRAM credential") from None
+        return cls(salt, stored, server, int(parts["iterations"]))
+
+
+def from_salted_password(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    """Return the credential of a password that is salted already, as requests bring it."""
+    stored = hashlib.new(HASHES[mechanism], client_key(mechanism, salted)).digest()
+    return ScramCredential(salt, stored, server_key(mechanism, salted), iterations)
+
+
+def from_password(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramCredential:
+    """Return the credential of a password: some ms of work."""
+    return from_salted_password(mechanism, salted_password(mechanism, password, salt, iterations), salt, iterations)
+
+
+def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """Return what is left of a password with its salt: some ms of work."""
+    return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+
+
+def client_key(mechanism: str, salted: bytes) -> bytes:
+    """Return the key that a client proves to have."""
+    return hmac.digest(salted, b"Client Key", HASHES[mechanism])
+
+
+def server_key(mechanism: str, salted: bytes) -> bytes:
+    """Return the key by which a server proves that it knows the user."""
+    return hmac.digest(salted, b"Server Key", HASHES[mechanism])
+
+
+def new_salt() -> bytes:
+    """Return a salt of the kind that Kafka's tools make."""
+    return as_salt(secrets.randbits(_SALT_BITS))
+
+
+def as_salt(number: int) -> bytes:
+    """Return the 26 digits to base 36 of a number's last bits."""
+    number %= 1 << _SALT_BITS
+    digits = ""
+    for _ in range(26):
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits.encode()

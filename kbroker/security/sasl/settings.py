@@ -1,0 +1,242 @@
+"""What a broker's configuration says of SASL on its listeners.
+
+Owns which mechanisms are offered where, the settings that a listener or one of its mechanisms has for itself, and
+their JAAS options; refuses what cannot work. Never authenticates anybody.
+
+    sasl.jaas.config                                  of any listener and mechanism whose login module it is
+    listener.name.inside.sasl.enabled.mechanisms      of one listener, its name in lower case
+    listener.name.inside.plain.sasl.jaas.config       of one mechanism there, in lower case, too
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kbroker.clock import SystemClock
+from kbroker.config.jaas import JaasError, LoginModule, parse_jaas
+from kbroker.config.model import ConfigError, InvalidConfig, Value
+from kbroker.config.server_config import BrokerConfig
+from kbroker.config.table import broker_key
+from kbroker.config.values import parse
+from kbroker.security.sasl import oauthbearer, plain, scram
+from kbroker.security.sasl.authentication import Offer
+from kbroker.security.sasl.key_set import BadKeySet, KeySet, parse_keys, reader
+from kbroker.security.sasl.mechanism import ServerMechanism
+from kbroker.security.sasl.scram_credential import HASHES, ScramCredential
+from kbroker.security.sasl.signed_tokens import Expected, signed
+from kbroker.security.sasl.unsecured_tokens import are_enabled, unsecured
+
+log = logging.getLogger(__name__)
+
+JAAS: Final = "sasl.jaas.config"
+ENABLED: Final = "sasl.enabled.mechanisms"
+SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
+Begin = Callable[[], ServerMechanism]
+Credentials = Callable[[str, str], ScramCredential | None]
+"""Finds the SCRAM credential of a user, by name, for a mechanism."""
+_HANDLER: Final = "sasl.server.callback.handler.class"
+_OAUTH_HANDLERS: Final = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler",
+)
+
+
+class ListenerSettings:
+    """The settings of one listener."""
+
+    def __init__(self, config: BrokerConfig, listener: str, credentials: Credentials | None = None) -> None:
+        self.config = config
+        self.listener = listener
+        self.credentials = credentials or _nobody
+        self.serves = credentials is not None
+        """Whether there is a broker behind it, or somebody only looks whether all is well."""
+
+    def find(self, key: str, mechanism: str = "") -> tuple[str, str] | None:
+        """Return the name and the text of the strongest setting for a key, None where there is none."""
+        own = f"listener.name.{self.listener.lower()}."
+        names = [f"{own}{mechanism.lower()}.{key}"] if mechanism else []
+        for name in (*names, f"{own}{key}", key):
+            for settings in (self.config.dynamic_broker, self.config.dynamic_default, self.config.static):
+                if settings.get(name, "").strip():
+                    return name, settings[name]
+        return None
+
+    def value(self, key: str, mechanism: str = "") -> Value:
+        """Return the value of a key, its default where nobody has set it. Raises ConfigError."""
+        found = self.find(key, mechanism)
+        declared = broker_key(key)
+        assert declared is not None, key
+        if found is None:
+            return declared.default
+        try:
+            return parse(declared, found[1])
+        except InvalidConfig as error:
+            raise ConfigError(error.text) from None
+
+    def login(self, mechanism: str) -> LoginModule | None:
+        """Return the login module of a mechanism; None where none is set. Raises ConfigError, without secrets."""
+        found = self.find(JAAS, mechanism)
+        if found is None:
+            return None
+        name, text = found
+        try:
+            modules = parse_jaas(f"KafkaServer {{ {text} }};")["KafkaServer"]
+        except JaasError:
+            # What it says may be a part of a password that is not quoted well.
+            raise ConfigError(f'{name} is not of the form CLASS required name="value" ...;') from None
+        if len(modules) != 1:
+            raise ConfigError(f"{name} has {len(modules)} login modules, and not one")
+        return modules[0]
+
+
+def _nobody(_user: str, _mechanism: str) -> None:
+    return None
+
+
+def offers(config: BrokerConfig, credentials: Credentials | None = None) -> dict[str, Offer]:
+    """Return what each listener with SASL offers, by its name. Raises ConfigError.
+
+    Without `credentials` it is only looked whether all is well: no keys are fetched.
+    """
+    return {
+        each.name: _offer(ListenerSettings(config, each.name, credentials), protocol)
+        for each in config.listeners.bind
+        if (protocol := config.listeners.protocols[each.name]) in SASL_PROTOCOLS
+    }
+
+
+def _offer(settings: ListenerSettings, protocol: str) -> Offer:
+    enabled = settings.value(ENABLED)
+    if not isinstance(enabled, tuple) or not enabled:
+        raise ConfigError(f"{ENABLED} is empty, but listener {settings.listener} asks for {protocol}")
+    begin = {mechanism: _begin(settings, mechanism) for mechanism in dict.fromkeys(enabled)}
+    config = settings.config
+    return Offer(
+        begin,
+        {mechanism: _number(settings.value("connections.max.reauth.ms", mechanism)) for mechanism in begin},
+        config.get_int("sasl.server.max.receive.size"),
+        config.get_int("connection.failed.authentication.delay.ms"),
+    )
+
+
+def _number(value: Value) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _begin(settings: ListenerSettings, mechanism: str) -> Begin:
+    make = _MAKERS.get(mechanism)
+    if make is None:
+        raise ConfigError(
+            f"{ENABLED}: listener {settings.listener} is to offer {mechanism}; this version has {', '.join(_MAKERS)}"
+        )
+    handler = settings.find(_HANDLER, mechanism)
+    if handler is not None and (mechanism != oauthbearer.NAME or handler[1].strip() not in _OAUTH_HANDLERS):
+        raise ConfigError(f"{handler[0]}: this version runs no Java class, and has nothing in its place")
+    return make(settings, mechanism)
+
+
+def required_login(settings: ListenerSettings, mechanism: str, module: str) -> LoginModule:
+    """Return a mechanism's login module, which has to be `module`. Raises ConfigError."""
+    login = settings.login(mechanism)
+    where = f"listener.name.{settings.listener.lower()}.{mechanism.lower()}.{JAAS}"
+    if login is None:
+        raise ConfigError(f"{where} is missing: listener {settings.listener} offers {mechanism}, which needs {module}")
+    if login.name != module:
+        raise ConfigError(f"{where}: the login module of {mechanism} is {module}, not {login.name}")
+    return login
+
+
+def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
+    required_login(settings, mechanism, plain.MODULE)
+    known: tuple[str, Mapping[str, str]] = ("", {})
+
+    def begin() -> ServerMechanism:
+        """Begin with the users there are by now: they may change while the broker runs."""
+        nonlocal known
+        found = settings.find(JAAS, mechanism)
+        text = found[1] if found else ""
+        if text != known[0]:
+            try:
+                login = settings.login(mechanism)
+                known = text, plain.passwords(login.options) if login else {}
+            except ConfigError as error:
+                log.error("the users are those of before: %s", error)
+                known = text, known[1]
+        return plain.PlainServer(known[1])
+
+    return begin
+
+
+def _scram(settings: ListenerSettings, mechanism: str) -> Begin:
+    found = settings.find(JAAS, mechanism)
+    if found is not None and found[0] != JAAS:  # what is of all mechanisms may be meant for another one
+        required_login(settings, mechanism, scram.MODULE)
+    credentials = settings.credentials
+    return lambda: scram.ScramServer(mechanism, lambda user: credentials(user, mechanism))
+
+
+def _oauthbearer(settings: ListenerSettings, mechanism: str) -> Begin:
+    options = required_login(settings, mechanism, oauthbearer.MODULE).options
+    url = settings.find("sasl.oauthbearer.jwks.endpoint.url", mechanism)
+    if url is None and not are_enabled(options):
+        raise ConfigError(
+            f"listener {settings.listener} offers {mechanism}, but sasl.oauthbearer.jwks.endpoint.url does not say "
+            "which keys tokens are signed by; for development, unsecuredValidator... options of the login module let "
+            "unsigned ones in"
+        )
+    if url is None:
+        validate = unsecured(options, SystemClock().now_ms)
+    else:
+        validate = signed(_key_set(settings, mechanism, *url), _expected(settings, mechanism))
+    return lambda: oauthbearer.OAuthBearerServer(validate)
+
+
+def _key_set(settings: ListenerSettings, mechanism: str, name: str, url: str) -> KeySet:
+    def number(key: str) -> int:
+        return _number(settings.value(key, mechanism))
+
+    try:
+        read = reader(url.strip())
+    except ValueError as error:
+        raise ConfigError(f"{name}: {url.strip()} is {error}") from None
+    keys = KeySet(
+        read,
+        SystemClock().monotonic_ms,
+        number("sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+        number("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+        number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
+    )
+    if url.strip().startswith("file:"):
+        try:
+            parse_keys(read())
+        except (OSError, BadKeySet) as error:
+            raise ConfigError(f"{name}: {url.strip()} cannot be used: {error}") from None
+    if settings.serves:
+        keys.refresh()
+    return keys
+
+
+def _expected(settings: ListenerSettings, mechanism: str) -> Expected:
+    def text(key: str) -> str | None:
+        value = settings.value(key, mechanism)
+        return value if isinstance(value, str) and value else None
+
+    audience = settings.value("sasl.oauthbearer.expected.audience", mechanism)
+    return Expected(
+        text("sasl.oauthbearer.expected.issuer"),
+        audience if isinstance(audience, tuple) else (),
+        text("sasl.oauthbearer.sub.claim.name") or "sub",
+        text("sasl.oauthbearer.scope.claim.name") or "scope",
+        _number(settings.value("sasl.oauthbearer.clock.skew.seconds", mechanism)),
+    )
+
+
+_MAKERS: Final[Mapping[str, Callable[[ListenerSettings, str], Begin]]] = {
+    "PLAIN": _plain,
+    **dict.fromkeys(HASHES, _scram),
+    oauthbearer.NAME: _oauthbearer,
+}

@@ -1,0 +1,97 @@
+"""What a configuration says of SASL, and what it must not say."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.config.model import ConfigError
+from kbroker.config.server_config import BrokerConfig
+from kbroker.security.sasl.mechanism import AuthenticationFailed
+from kbroker.security.sasl.settings import offers
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+LISTENERS = {
+    "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0,OPEN://127.0.0.1:0",
+    "listener.security.protocol.map": "INSIDE:SASL_PLAINTEXT,OUTSIDE:SASL_PLAINTEXT,OPEN:PLAINTEXT",
+    "inter.broker.listener.name": "OPEN",
+}
+
+
+def jaas(**users):
+    return f"{PLAIN} required " + " ".join(f'user_{name}="{word}"' for name, word in users.items()) + ";"
+
+
+def lets_in(offer, name, password):
+    try:
+        offer.begin["PLAIN"]().respond(f"\0{name}\0{password}".encode())
+    except AuthenticationFailed:
+        return False
+    return True
+
+
+def test_every_listener_with_sasl_has_users_of_its_own():
+    settings = {
+        **LISTENERS,
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.jaas.config": jaas(alice="a"),
+        "listener.name.inside.plain.sasl.jaas.config": jaas(bob="b"),
+        "listener.name.inside.plain.connections.max.reauth.ms": "5000",
+        "sasl.server.max.receive.size": "1000",
+        "connection.failed.authentication.delay.ms": "7",
+    }
+    found = offers(BrokerConfig(settings, strict=True))
+    assert set(found) == {"INSIDE", "OUTSIDE"}
+    inside, outside = found["INSIDE"], found["OUTSIDE"]
+    assert lets_in(outside, "alice", "a")
+    assert not lets_in(outside, "bob", "b")
+    assert lets_in(inside, "bob", "b")
+    assert not lets_in(inside, "alice", "a")
+    assert (inside.max_session_ms, outside.max_session_ms) == ({"PLAIN": 5000}, {"PLAIN": 0})
+    assert (inside.mechanisms, inside.max_receive_bytes, inside.failure_delay_ms) == (["PLAIN"], 1000, 7)
+
+
+def test_users_may_change_while_the_broker_runs():
+    name = "listener.name.inside.plain.sasl.jaas.config"
+    settings = {**LISTENERS, "sasl.enabled.mechanisms": "PLAIN", "sasl.jaas.config": jaas(alice="a")}
+    config = BrokerConfig(settings)
+    inside = offers(config)["INSIDE"]
+    assert lets_in(inside, "alice", "a")
+    config.set_dynamic({}, {name: jaas(bob="b")})
+    assert lets_in(inside, "bob", "b")
+    assert not lets_in(inside, "alice", "a")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "GSSAPI; this version has PLAIN"),
+        ({"sasl.enabled.mechanisms": "FOO,PLAIN"}, "FOO; this version has PLAIN"),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, "listener.name.inside.plain.sasl.jaas.config is missing"),
+        (
+            {
+                "sasl.enabled.mechanisms": "PLAIN",
+                "listener.name.inside.plain.sasl.jaas.config": "a.B required hunter2;",
+            },
+            "is not of the form",
+        ),
+        (
+            {"sasl.enabled.mechanisms": "PLAIN", "sasl.jaas.config": 'a.B required x="hunter2";'},
+            f"the login module of PLAIN is {PLAIN}, not a.B",
+        ),
+        (
+            {"sasl.enabled.mechanisms": "PLAIN", "sasl.jaas.config": jaas(a="hunter2") * 2},
+            "has 2 login modules",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(settings, said):
+    with pytest.raises(ConfigError) as refused:
+        offers(BrokerConfig({**LISTENERS, "sasl.jaas.config": jaas(a="b") if not settings else "", **settings}))
+    text = str(refused.value)
+    assert said in text
+    assert "\n" not in text
+    assert "hunter2" not in text
+
+
+def test_without_a_listener_with_sasl_there_is_nothing_to_offer():
+    assert offers(BrokerConfig({"sasl.enabled.mechanisms": "PLAIN"})) == {}
