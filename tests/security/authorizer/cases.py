@@ -353,7 +353,7 @@ CASES = [
     case(update_features.UpdateFeaturesRequest(), 1, (C, O.ALTER)),
     case(describe_acls.DescribeAclsRequest(**FINDS_ACLS), 3, (C, O.DESCRIBE)),
     case(CREATES_ACL, 3, (C, O.ALTER)),
-    case(describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=None), 0, (C, O.DESCRIBE)),
+    case(describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=[]), 0, (C, O.DESCRIBE)),
     case(ADDS_USER, 0, (C, O.ALTER)),
     case(delete_acls.DeleteAclsRequest(filters=[delete_acls.DeleteAclsFilter(**FINDS_ACLS)]), 3, (C, O.ALTER)),
 ]
