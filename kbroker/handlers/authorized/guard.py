@@ -72,14 +72,17 @@ def needs(*wanted: tuple[Operation, ResourceType, str]) -> Guard:
     return guard
 
 
-def on_cluster(operation: Operation, *also: Operation) -> Guard:
-    """Refuse a request whole without a right on the cluster; any of `also` does as well, and goes first."""
+def on_cluster(operation: Operation, *also: Operation, says: bool = True) -> Guard:
+    """Refuse a request whole without a right on the cluster; any of `also` does as well, and goes first.
+
+    `says`: the refusal says which right, where the answer has a place for it.
+    """
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
         def guarded(ctx: RequestContext, request: Any) -> Any:
             rights = rights_of(ctx)
             if not any(rights.on_cluster(each, tell=False) for each in also) and not rights.on_cluster(operation):
-                text = f"This request needs {operation.name} permission."
+                text = f"This request needs {operation.name} permission." if says else None
                 raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, text)
             return handler(ctx, request)
 

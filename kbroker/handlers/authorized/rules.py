@@ -221,7 +221,7 @@ RULES: Final[dict[str, Rule]] = {
         ),
     ),
     "ListConfigResources": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS)),
-    "DescribeClientQuotas": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS)),
+    "DescribeClientQuotas": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS, says=False)),
     "AlterClientQuotas": Rule("Cluster:AlterConfigs", on_cluster(ALTER_CONFIGS)),
     # The cluster.
     "DescribeCluster": Rule("nothing; its operations Cluster:Describe", topics.describe_cluster),
@@ -234,7 +234,7 @@ RULES: Final[dict[str, Rule]] = {
     "DescribeAcls": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
     "CreateAcls": _ADMINISTERS,
     "DeleteAcls": _ADMINISTERS,
-    "DescribeUserScramCredentials": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
+    "DescribeUserScramCredentials": Rule("Cluster:Describe", on_cluster(DESCRIBE, says=False)),
     "AlterUserScramCredentials": _ADMINISTERS,
     # What brokers ask of each other.
     "LeaderAndIsr": _OF_BROKERS,
