@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +29,12 @@ def test_every_served_api_is_in_the_table():
 def test_every_rule_has_its_cases():
     tried = {case.api for case in CASES}
     assert tried | OPEN | OF_CLUSTERS.keys() | NOT_HERE == RULES.keys()
+
+
+def test_the_docs_have_the_table():
+    page = (Path(__file__).parents[3] / "docs/security.md").read_text()
+    for name, rule in RULES.items():
+        assert f"| {name} | {rule.rights} |" in page
 
 
 @pytest.fixture(scope="module")
