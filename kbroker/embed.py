@@ -18,12 +18,15 @@ import threading
 import warnings
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kbroker.broker.node import BrokerNode
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
+
+if TYPE_CHECKING:  # loaded where a broker is asked for TLS
+    from kbroker.embed_certificates import Certificates
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +47,9 @@ class Broker:
     """An embedded broker.
 
     `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError, LogDirError or OSError, as the
-    command line would report them. A key that is not known is a warning, under `strict` a ConfigError. A broker starts
-    once. The data lies in `data_dir`, or in the directories of `log.dirs`. With a `clock` of its own a test lets hours
-    pass.
+    command line would report them. A key that is not known is a warning, under `strict` a ConfigError. A broker
+    starts once. With `tls` it listens by SSL, with `certificates` of its own. The data lies in `data_dir`, or in the
+    directories of `log.dirs`. With a `clock` of its own a test lets hours pass.
     """
 
     def __init__(
@@ -58,9 +61,13 @@ class Broker:
         data_dir: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
         strict: bool = False,
+        tls: bool = False,
     ) -> None:
         self._settings = {**TEST_DEFAULTS, **{k: str(v) for k, v in (config or {}).items()}}
-        self._settings.setdefault("listeners", f"PLAINTEXT://{host}:{port}")
+        self._settings.setdefault("listeners", f"{'SSL' if tls else 'PLAINTEXT'}://{host}:{port}")
+        self._host = host
+        self._tls = tls
+        self._certificates: Certificates | None = None
         self._own_dirs = data_dir is None and not self._settings.keys().isdisjoint(("log.dirs", "log.dir"))
         self._private = data_dir is None and not self._own_dirs
         self._data_dir = None if data_dir is None else os.fspath(data_dir)
@@ -85,6 +92,13 @@ class Broker:
         return self.node.bootstrap_servers
 
     @property
+    def certificates(self) -> Certificates:
+        """What the broker shows of itself under `tls`, and what clients may show; gone with it."""
+        if self._certificates is None:
+            raise RuntimeError("the broker has no certificates of its own: Broker(tls=True), once it was started")
+        return self._certificates
+
+    @property
     def cluster_id(self) -> str:
         """The id of the cluster, 22 characters."""
         return self.node.cluster_id
@@ -103,6 +117,11 @@ class Broker:
         if self._data_dir is not None:
             self._settings["log.dirs"] = self._data_dir
         try:
+            if self._tls:
+                from kbroker.embed_certificates import Certificates
+
+                self._certificates = Certificates(self._host)
+                self._settings = {**self._certificates.settings, **self._settings}
             config = BrokerConfig(self._settings, strict=self._strict)
             for warning in config.warnings:
                 warnings.warn(warning, stacklevel=3)
@@ -181,5 +200,7 @@ class Broker:
             self._remove_private()
 
     def _remove_private(self) -> None:
+        if self._certificates is not None:
+            self._certificates.remove()
         if self._private and self._data_dir is not None:
             shutil.rmtree(self._data_dir, ignore_errors=True)

@@ -81,5 +81,8 @@ For the broker:
 For clients:
   security.protocol=SSL
   ssl.truststore.type=PEM
-  ssl.truststore.location={where}/ca.crt            (librdkafka: ssl.ca.location)"""
+  ssl.truststore.location={where}/ca.crt
+With librdkafka:
+  security.protocol=SSL
+  ssl.ca.location={where}/ca.crt"""
     )

@@ -118,11 +118,20 @@ def announce(node: Node, *, kept: bool) -> None:
     command = "kbroker" if shutil.which("kbroker") or not sys.argv[0].endswith("/kbroker") else sys.argv[0]
     click.echo(
         f"kbroker serves at {where} (Ctrl-C stops it)\n"
-        f"its data {f'lies in {directories}' if kept else 'goes when it stops'}\n\n"
-        f"  {command} topic create hello --bootstrap {where}\n"
-        f"  echo 'hello, world' | {command} produce hello --bootstrap {where}\n"
-        f"  {command} consume hello --from-beginning --count 1 --bootstrap {where}\n"
+        f"its data {f'lies in {directories}' if kept else 'goes when it stops'}\n"
     )
+    listeners = node.config.listeners
+    plain = ",".join(
+        str(address)
+        for listener, address in zip(listeners.bind, node.addresses, strict=True)
+        if listeners.protocols[listener.name] == "PLAINTEXT"
+    )
+    if plain:  # the verbs speak nothing else
+        click.echo(
+            f"  {command} topic create hello --bootstrap {plain}\n"
+            f"  echo 'hello, world' | {command} produce hello --bootstrap {plain}\n"
+            f"  {command} consume hello --from-beginning --count 1 --bootstrap {plain}\n"
+        )
     sys.stdout.flush()
 
 

@@ -74,6 +74,7 @@ class BrokerConfig:
         """What an authorizer goes by; None: there is none."""
         check_start(self)
         self.listeners = self._resolve_listeners()
+        self._warn_of_idle_tls()
 
     @classmethod
     def load(
@@ -303,6 +304,20 @@ class BrokerConfig:
                 f"{', '.join(promised)}: this version does not have this part of SASL, so clients might do what this "
                 "forbids; to serve like that, leave this out"
             )
+
+    def _warn_of_idle_tls(self) -> None:
+        """Tell of settings that promise TLS while no listener speaks it."""
+        if any(protocol.endswith("SSL") for protocol in self.listeners.protocols.values()):
+            return
+        idle = []
+        for name, text in sorted(self.static.items()):
+            key = broker_key(name)
+            if key is None or not key.name.startswith("ssl.") or not text.strip():
+                continue
+            if parse_text(name, key.type, text) != key.default:
+                idle.append(name)
+        if idle:
+            self.warnings.append(f"{', '.join(idle)}: without effect, as no listener speaks SSL")
 
     def _check_node_id(self) -> None:
         """Give the two names of this broker's number the same value; clients see both as set."""

@@ -23,6 +23,7 @@ from kbroker.divided import Divided, each, every
 from kbroker.group_coordinator.commit_building import Commit, build_commit, build_commit_in_transaction
 from kbroker.group_coordinator.config import GroupConfig, Settings
 from kbroker.group_coordinator.consumer.heartbeat import validate
+from kbroker.group_coordinator.consumer.regexes import MaySee, everything
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
 from kbroker.group_coordinator.leaving import Leaving
 from kbroker.group_coordinator.shard import GroupShard
@@ -122,9 +123,15 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     # -- membership
 
     def consumer_group_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, *, version: int, client_id: str, client_host: str
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        *,
+        version: int,
+        client_id: str,
+        client_host: str,
+        may_see: MaySee = everything,
     ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat (KIP-848)."""
+        """ConsumerGroupHeartbeat (KIP-848). Patterns stand for topics that the member `may_see`."""
 
         def failed(code: ErrorCode, message: str | None) -> ConsumerGroupHeartbeatResponse:
             text = message or DEFAULT_MESSAGES.get(code)
@@ -137,12 +144,18 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
 
         return self._runtime.run(
             self.partition_for(request.group_id),
-            lambda shard, now: shard.heartbeats.heartbeat(request, client_id, client_host, now),
+            lambda shard, now: shard.heartbeats.heartbeat(request, client_id, client_host, now, may_see),
             failed,
         )
 
     def long_consumer_group_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, *, version: int, client_id: str, client_host: str
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        *,
+        version: int,
+        client_id: str,
+        client_host: str,
+        may_see: MaySee = everything,
     ) -> Divided[ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]]:
         """ConsumerGroupHeartbeat of many topics: each counts once, and all have to fit into a record.
 
@@ -162,7 +175,9 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             yield
         request.subscribed_topic_names = list(names)
         yield from self._topics.prepared(request.subscribed_topic_names)
-        return self.consumer_group_heartbeat(request, version=version, client_id=client_id, client_host=client_host)
+        return self.consumer_group_heartbeat(
+            request, version=version, client_id=client_id, client_host=client_host, may_see=may_see
+        )
 
     def describe_consumer_groups(
         self, group_ids: Iterable[str]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from kbroker.divided import Divided
+from kbroker.divided import Divided, each
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -32,12 +32,11 @@ _Change = ScramCredentialDeletion | ScramCredentialUpsertion
 
 def _refused(
     request: AlterUserScramCredentialsRequest | None, code: int, message: str | None
-) -> AlterUserScramCredentialsResponse:
+) -> Divided[AlterUserScramCredentialsResponse]:
     changes: list[_Change] = [] if request is None else [*request.deletions, *request.upsertions]
-    users = dict.fromkeys(each.name for each in changes)
-    return AlterUserScramCredentialsResponse(
-        results=[AlterUserScramCredentialsResult(user, code, message) for user in users]
-    )
+    users = dict.fromkeys((yield from each(changes, lambda change: change.name)))
+    results = yield from each(users, lambda user: AlterUserScramCredentialsResult(user, code, message))
+    return AlterUserScramCredentialsResponse(results=results)
 
 
 @handles(AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, "0", _refused)
@@ -50,18 +49,18 @@ def alter_user_scram_credentials(
     asked: list[_Change] = [*request.deletions, *request.upsertions]
     changes: dict[str, _Change] = {}
     refused: dict[str, ApiError] = {}
-    for each in asked:
-        if each.name not in refused:  # the first fault of a user is the one that is told
+    for change in asked:
+        if change.name not in refused:  # the first fault of a user is the one that is told
             try:
-                if changes.pop(each.name, None) is not None:
+                if changes.pop(change.name, None) is not None:
                     text = "A user credential cannot be altered twice in the same request"
                     raise ApiError(ErrorCode.DUPLICATE_RESOURCE, text)
-                revise = _revise(each)
-                if isinstance(each, ScramCredentialDeletion):
-                    revise(controller.decided.configs(USERS, entity_name(each.name)))
-                changes[each.name] = each
+                revise = _revise(change)
+                if isinstance(change, ScramCredentialDeletion):
+                    revise(controller.decided.configs(USERS, entity_name(change.name)))
+                changes[change.name] = change
             except ApiError as error:
-                refused[each.name] = error
+                refused[change.name] = error
         yield
     results = []
     for user, change in changes.items():
@@ -71,7 +70,9 @@ def alter_user_scram_credentials(
         except ApiError as error:
             refused[user] = error
         yield
-    results += [AlterUserScramCredentialsResult(user, error.code, error.message) for user, error in refused.items()]
+    results += yield from each(
+        refused.items(), lambda of: AlterUserScramCredentialsResult(of[0], of[1].code, of[1].message)
+    )
     return in_effect(ctx, AlterUserScramCredentialsResponse(results=results))
 
 

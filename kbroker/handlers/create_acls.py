@@ -25,6 +25,7 @@ from kbroker.security.authorizer.acls import (
     Permission,
     ResourceType,
     code,
+    frozen,
 )
 
 
@@ -58,11 +59,11 @@ def create_acls(
             wanted.append(acl)
             more.setdefault(acl.pattern, set()).add(acl.entry)
         yield
-    refused = yield from ctx.services.controller.create_acls({p: frozenset(entries) for p, entries in more.items()})
+    refused = yield from ctx.services.controller.create_acls((yield from frozen(more)))
     results = []
     for outcome in wanted:
         fault = refused.get(outcome.pattern) if isinstance(outcome, Acl) else outcome
-        results.append(_result(0, None) if fault is None else _result(fault.code, fault.message))
+        results.append(AclCreationResult() if fault is None else _result(fault.code, fault.message))
         yield
     return in_effect(ctx, CreateAclsResponse(results=results))
 

@@ -19,15 +19,20 @@ def describe_acls(ctx: RequestContext, request: DescribeAclsRequest) -> Divided[
     """Describe what is found; codes that nobody knows find nothing."""
     check_filter(request)
     check_enabled(ctx, "No Authorizer is configured on the broker")
-    answer = DescribeAclsResponse(error_message=None)
+    answer = DescribeAclsResponse()
     try:
         wanted = filter_of(request)
     except ApiError:
         return answer
-    for pattern, entries in wanted.found(ctx.services.controller.state.acls):
-        if entries:
-            acls = [AclDescription(each.principal, each.host, each.operation, each.permission) for each in entries]
-            resource = DescribeAclsResource(pattern.resource_type, pattern.name, pattern.pattern_type, acls)
-            answer.resources.append(resource)
+    last = None
+    for pattern, entry in wanted.found(ctx.services.controller.state.acls):
+        if entry is not None:
+            if pattern is not last:
+                last = pattern
+                answer.resources.append(
+                    DescribeAclsResource(pattern.resource_type, pattern.name, pattern.pattern_type, [])
+                )
+            described = AclDescription(entry.principal, entry.host, entry.operation, entry.permission)
+            answer.resources[-1].acls.append(described)
         yield
     return answer

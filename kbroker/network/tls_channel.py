@@ -211,7 +211,8 @@ class TlsChannel(Outbox):
     def _refuse(self, why: str) -> None:
         client = self._client
         if client is not None:
-            self._port.tell(client.peer, f"the TLS handshake failed: {why}")
+            said = "".join(char if char.isprintable() else "?" for char in why)  # there may be names of a client in it
+            self._port.tell(client.peer, f"the TLS handshake failed: {said}")
             client.abort()
 
     def _too_late(self) -> None:

@@ -310,6 +310,19 @@ def test_the_defaults_of_security_may_be_given() -> None:
     assert BrokerConfig({name: text for name, text in refused.items() if text is not None}).warnings == []
 
 
+def test_tls_that_no_listener_speaks_is_told() -> None:
+    config = {
+        "ssl.client.auth": "required",
+        "listener.name.plaintext.ssl.protocol": "TLSv1.2",
+        "ssl.protocol": "TLSv1.3",
+    }
+    (warning,) = BrokerConfig(config).warnings
+    assert warning == (
+        "listener.name.plaintext.ssl.protocol, ssl.client.auth: without effect, as no listener speaks SSL"
+    )
+    assert BrokerConfig({**config, "listeners": "SSL://:9093"}).warnings == []
+
+
 def test_a_security_setting_that_is_left_empty_promises_nothing() -> None:
     names = ("ssl.keystore.location", "ssl.endpoint.identification.algorithm", "super.users", "sasl.jaas.config")
     assert BrokerConfig(dict.fromkeys(names, " ")).warnings == []

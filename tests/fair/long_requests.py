@@ -31,6 +31,8 @@ NO_LISTS = frozenset(
         "EndTxn",
         "Heartbeat",
         "InitProducerId",
+        "SaslAuthenticate",
+        "SaslHandshake",
     }
 )
 """APIs whose requests have no list: what one asks does not grow with what it says."""

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import socket
 import ssl
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from compat_tests.wire.client import CLOSED, WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
 from kbroker.network import server as server_module
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -198,6 +203,17 @@ def test_who_is_not_let_in(
     until("a line", lambda: words in caplog.text)
 
 
+def test_a_name_in_a_certificate_cannot_write_lines_of_the_log(
+    mutual: str, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kbroker.network.refusals")
+    own = files.write("lines.pem", development.sign(files.authority, "mallory\n[now] INFO all is well").pem())
+    with contextlib.suppress(OSError), TlsClient(mutual, context(files, own)) as client:
+        client.send_bytes(frame(ApiVersionsRequest(), 0, 1))
+        assert client._sock.recv(100) == b""
+    until("a line", lambda: "no rule of ssl.principal.mapping.rules fits CN=mallory?" in caplog.text)
+
+
 def test_a_plaintext_client_on_a_tls_port_and_the_other_way_round(secure: str, plain: str, files: Files) -> None:
     with WireClient(secure) as client:
         client.send_bytes(frame(ApiVersionsRequest(), 0, 1))
@@ -335,6 +351,33 @@ def test_a_client_that_says_goodbye_is_gone_and_hears_one(broker: Broker, secure
     until("it is gone", lambda: broker.node.server.connection_count == 0)
 
 
+@pytest.mark.parametrize("how", ["answered", "half", "refused", "goodbye"])
+def test_a_connection_that_is_gone_leaves_nothing_to_collect(
+    broker: Broker, secure: str, files: Files, how: str
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        if how in ("half", "refused"):
+            sock = raw(secure)
+            sock.sendall(b"\x16\x03\x01")
+        else:
+            client = TlsClient(secure, context(files))
+            assert client.ask(ApiVersionsRequest(), 0).error_code == 0
+            sock = client._sock
+        until("it has come", lambda: broker.node.server.connection_count == 1)
+        (held,) = [weakref.ref(each._outbox) for each in list(broker.node.server._connections)]
+        if how == "refused":
+            sock.sendall(bytes(2000))
+            sock.recv(100)
+        if how == "goodbye":
+            sock.unwrap()  # type: ignore[attr-defined]
+        sock.close()
+        until("nothing is left", lambda: held() is None)
+    finally:
+        gc.enable()
+
+
 def alter(client: WireClient, own: dict[str, str]) -> tuple[int, str]:
     from kbroker.protocol.messages.incremental_alter_configs import (
         AlterableConfig,
@@ -383,3 +426,36 @@ def test_keys_are_replaced_while_clients_go_on(broker: Broker, secure: str, plai
         assert serial(secure, files) == third
     assert held.ask(ApiVersionsRequest(), 0).error_code == 0
     held.close()
+
+
+def test_an_embedded_broker_makes_its_own_certificates() -> None:
+    with Broker(tls=True) as own:
+        made = ssl.create_default_context(cafile=own.certificates.ca)
+        made.load_cert_chain(own.certificates.client("alice"))
+        with TlsClient(own.bootstrap_servers, made) as client:
+            assert client.ask(ApiVersionsRequest(), 0).error_code == 0
+            assert principals(own) == ["User:CN=alice"]
+        directory = Path(own.certificates.ca).parent
+    assert not directory.exists()
+    with pytest.raises(RuntimeError, match="tls=True"):
+        assert Broker().certificates
+
+
+def test_rights_are_those_of_the_name_in_the_certificate(files: Files) -> None:
+    settings = {
+        "listeners": "SSL://127.0.0.1:0",
+        **files.listener(client_auth="required"),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:CN=admin,O=Example;User:CN=server",
+    }
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example"), x509.NameAttribute(NameOID.COMMON_NAME, "admin")]
+    )
+    admin = files.write("admin.pem", development.sign(files.authority, name).pem())
+    codes = {}
+    with Broker(settings) as own:
+        for who, certificate in (("alice", files.client), ("admin", admin)):
+            with TlsClient(own.bootstrap_servers, context(files, certificate)) as client:
+                request = CreateTopicsRequest(topics=[CreatableTopic("of-rights", 1, 1)], timeout_ms=5000)
+                codes[who] = client.ask(request, 7).topics[0].error_code
+    assert codes == {"alice": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "admin": 0}

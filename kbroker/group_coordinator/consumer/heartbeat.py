@@ -22,6 +22,7 @@ from kbroker.group_coordinator.consumer.identity import (
 from kbroker.group_coordinator.consumer.member_removal import MemberRemoval
 from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.reconciliation import Owned
+from kbroker.group_coordinator.consumer.regexes import MaySee, everything
 from kbroker.group_coordinator.consumer.sessions import Sessions
 from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember
@@ -62,7 +63,12 @@ class Heartbeats:
         self._settings = settings
 
     def heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str, now_ms: int
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client_id: str,
+        client_host: str,
+        now_ms: int,
+        may_see: MaySee = everything,
     ) -> Outcome:
         """Handle a ConsumerGroupHeartbeat that is valid in itself; raises ApiError."""
         if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
@@ -84,7 +90,7 @@ class Heartbeats:
             if not joins:
                 check_epoch(member, request.member_epoch, owned)
         wanted = _updated(member, request, client_id, client_host)
-        updated = self._targets.advance(group, member, wanted, owned, out, now_ms)
+        updated = self._targets.advance(group, member, wanted, owned, out, now_ms, may_see=may_see)
         if joins:
             log.info("group %s: member %s joins", group.group_id, updated.member_id)
         self._sessions.schedule(group.group_id, updated.member_id, out)

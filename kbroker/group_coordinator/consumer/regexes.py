@@ -53,6 +53,15 @@ _WORDINGS = {
 """What RE2 says is wrong, and what its translation to Java, in Kafka, says; in all else they agree."""
 
 
+MaySee = Callable[[str], bool]
+"""Tells whether whoever asks may know of a topic."""
+
+
+def everything(_topic: str) -> bool:
+    """Hide no topic: where there is no authorizer."""
+    return True
+
+
 class Change(Enum):
     """What a heartbeat changed of a member's pattern: nothing, a pattern yet unresolved, or one that counts at once."""
 
@@ -96,11 +105,12 @@ def _invalid(pattern: str, why: str) -> ApiError:
 class _Job:
     """One look at all topics for a group's patterns."""
 
-    def __init__(self, patterns: list[str], topics: Topics, now_ms: int) -> None:
+    def __init__(self, patterns: list[str], topics: Topics, now_ms: int, may_see: MaySee) -> None:
         self.found: dict[str, set[str]] = {pattern: set() for pattern in patterns}
         self.version = topics.state.version
         self.created_version = topics.created_version
         self.started_ms = now_ms
+        self._may_see = may_see
         self._steps = self._work(list(topics.state.topics))
 
     def _work(self, names: list[str]) -> Iterator[None]:
@@ -112,7 +122,7 @@ class _Job:
                 continue
             yield
             for name in names:
-                if match(name):
+                if match(name) and self._may_see(name):
                     found.add(name)
                 yield
 
@@ -139,9 +149,18 @@ class Regexes:
         self._jobs: dict[str, _Job] = {}
 
     def update(
-        self, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember, out: Outcome, now_ms: int
+        self,
+        group: ConsumerGroup,
+        old: ConsumerMember,
+        new: ConsumerMember,
+        out: Outcome,
+        now_ms: int,
+        may_see: MaySee = everything,
     ) -> Change:
-        """See to a member's pattern when `old` becomes `new`, and to the group's. Raises ApiError."""
+        """See to a member's pattern when `old` becomes `new`, and to the group's. Raises ApiError.
+
+        Where patterns are resolved now, they are to the topics that this member `may_see`, as in Kafka.
+        """
         change, is_new = self._change(group, old, new, out)
         if (not is_new and not group.regexes) or group.group_id in self._jobs:
             return change
@@ -160,12 +179,12 @@ class Regexes:
             or (last is not None and now_ms > last + self._settings.config.consumer_regex_refresh_interval_ms)
         )
         if due and wanted:
-            out.when_written(lambda done, now: self._start(group.group_id, wanted, done, now))
+            out.when_written(lambda done, now: self._start(group.group_id, wanted, may_see, done, now))
         return change
 
-    def _start(self, group_id: str, patterns: list[str], out: Outcome, now_ms: int) -> None:
+    def _start(self, group_id: str, patterns: list[str], may_see: MaySee, out: Outcome, now_ms: int) -> None:
         if group_id not in self._jobs:
-            self._jobs[group_id] = _Job(patterns, self._topics, now_ms)
+            self._jobs[group_id] = _Job(patterns, self._topics, now_ms, may_see)
             out.timers.append(Schedule(("regex", group_id), 0))
 
     def _change(

@@ -17,7 +17,7 @@ from kbroker.group_coordinator.assignors.choice import ASSIGNORS, choose
 from kbroker.group_coordinator.assignors.spec import GroupSpec, MemberSpec
 from kbroker.group_coordinator.config import Settings
 from kbroker.group_coordinator.consumer.reconciliation import Owned, reconcile
-from kbroker.group_coordinator.consumer.regexes import Change, Regexes
+from kbroker.group_coordinator.consumer.regexes import Change, MaySee, Regexes, everything
 from kbroker.group_coordinator.consumer.sessions import Sessions
 from kbroker.group_coordinator.groups.consumer_group import NOTHING, ConsumerGroup, is_homogeneous
 from kbroker.group_coordinator.groups.consumer_member import ConsumerMember
@@ -50,12 +50,13 @@ class Targets:
         now_ms: int,
         *,
         any_regex_counts: bool = False,
+        may_see: MaySee = everything,
     ) -> ConsumerMember:
         """Take `member` to `updated`, and that as far towards the group's target as it goes. Raises ApiError.
 
         `any_regex_counts`: every change of a pattern makes the group's epoch grow, as it does for classic members.
         """
-        topics_changed, regex = self.take_metadata(group, member, updated, out, now_ms)
+        topics_changed, regex = self.take_metadata(group, member, updated, out, now_ms, may_see)
         changed = topics_changed or regex is not Change.NONE
         bump = changed if any_regex_counts else topics_changed or regex is Change.RESOLVED
         epoch, homogeneous = self.group_epoch(group, member, updated, out, now_ms, bump=bump)
@@ -63,12 +64,18 @@ class Targets:
         return self.reconcile(group, updated, target_epoch, target, owned, out, subscription_changed=changed)
 
     def take_metadata(
-        self, group: ConsumerGroup, member: ConsumerMember, updated: ConsumerMember, out: Outcome, now_ms: int
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        updated: ConsumerMember,
+        out: Outcome,
+        now_ms: int,
+        may_see: MaySee = everything,
     ) -> tuple[bool, Change]:
         """Write what a member says of itself where that is new; return whether its topics and its pattern are."""
         if member != updated:
             out.records.append(records.member_metadata(group.group_id, updated))
-        return member.topics != updated.topics, self._regexes.update(group, member, updated, out, now_ms)
+        return member.topics != updated.topics, self._regexes.update(group, member, updated, out, now_ms, may_see)
 
     def group_epoch(
         self,

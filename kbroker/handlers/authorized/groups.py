@@ -19,6 +19,7 @@ from kbroker.handlers.authorized.guard import (
     rights_of,
     with_field,
 )
+from kbroker.handlers.consumer_group_heartbeat import consumer_group_heartbeat as heartbeat_handler
 from kbroker.handlers.join_group import NULLABLE_NAME_SINCE
 from kbroker.handlers.offset_fetch import BATCHED_SINCE
 from kbroker.handlers.registry import Handler, RequestContext
@@ -151,31 +152,33 @@ def without_hidden_topics(handler: Handler, response: type[Any]) -> Handler:
     return guarded
 
 
-def subscribed_topics(handler: Handler, _response: type[Any]) -> Handler:
-    """Refuse to join with topics that may not be described."""
-
-    def refused(rights: Rights, names: Iterable[str]) -> Divided[bool]:
-        for name in names:
-            if not rights.may(Operation.DESCRIBE, TOPIC, name):
-                return True
-            yield
-        return False
+def consumer_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler:
+    """Keep in by Group:Read and Topic:Describe; a pattern stands for topics that the member may describe."""
 
     def guarded(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
-        names = request.subscribed_topic_names
-        if not names:
-            return handler(ctx, request)
-        if len(names) > FEW:
-            return in_pieces(ctx, request)
         rights = rights_of(ctx)
-        if not all(rights.may(Operation.DESCRIBE, TOPIC, name) for name in names):
-            raise refuse_all(TOPIC)
-        return handler(ctx, request)
+        if not rights.may(Operation.READ, GROUP, request.group_id):
+            raise refuse_all(GROUP)
+        names = request.subscribed_topic_names or ()
+        if len(names) > FEW:
+            return in_pieces(ctx, request, rights)
+        for name in names:
+            if not rights.may(Operation.DESCRIBE, TOPIC, name):
+                raise refuse_all(TOPIC)
+        return go_on(ctx, request, rights)
 
-    def in_pieces(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Divided[Any]:
-        if (yield from refused(rights_of(ctx), request.subscribed_topic_names or ())):
-            raise refuse_all(TOPIC)
-        return handler(ctx, request)
+    def in_pieces(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest, rights: Rights) -> Divided[Any]:
+        for name in request.subscribed_topic_names or ():
+            if not rights.may(Operation.DESCRIBE, TOPIC, name):
+                raise refuse_all(TOPIC)
+            yield
+        return go_on(ctx, request, rights)
+
+    def go_on(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest, rights: Rights) -> Any:
+        def may_see(topic: str) -> bool:
+            return rights.may(Operation.DESCRIBE, TOPIC, topic, tell=False)
+
+        return heartbeat_handler(ctx, request, may_see=may_see)  # type: ignore[call-arg]
 
     return guarded
 

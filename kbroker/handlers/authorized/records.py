@@ -127,22 +127,22 @@ class AuthorizedFetch(Fetch):
     def __init__(self, ctx: RequestContext, request: FetchRequest, *, prepared: bool = True) -> None:
         super().__init__(ctx, request, prepared=prepared)
         self._refused: set[Key] = set()
-        for _ in self._refuse() if prepared else ():
-            pass
+        for place in range(len(self.items)) if prepared else ():
+            self._look(place)
 
     def prepare(self) -> Divided[None]:
         yield from super().prepare()
-        yield from self._refuse()
-
-    def _refuse(self) -> Divided[None]:
         self.readable = False
-        for place, (key, want, partition) in enumerate(self.items):
-            if not self._may_read(key):
-                self._refused.add(key)
-                self.items[place] = (key, want, None)
-            elif partition is not None:
-                self.readable = True
+        for place in range(len(self.items)):
+            self._look(place)
+            self.readable = self.readable or self.items[place][2] is not None
             yield
+
+    def _look(self, place: int) -> None:
+        key, want, _ = self.items[place]
+        if not self._may_read(key):
+            self._refused.add(key)
+            self.items[place] = (key, want, None)
 
     def _may_read(self, key: Key) -> bool:
         rights = rights_of(self._ctx)

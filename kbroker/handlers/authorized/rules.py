@@ -118,9 +118,7 @@ RULES: Final[dict[str, Rule]] = {
     "SyncGroup": Rule("Group:Read", groups.sync_group),
     "Heartbeat": _MEMBER,
     "LeaveGroup": _MEMBER,
-    "ConsumerGroupHeartbeat": Rule(
-        "Group:Read, Topic:Describe", in_turn(needs((READ, GROUP, "group_id")), groups.subscribed_topics)
-    ),
+    "ConsumerGroupHeartbeat": Rule("Group:Read, Topic:Describe", groups.consumer_group_heartbeat),
     "OffsetCommit": Rule(
         "Group:Read, Topic:Read",
         in_turn(

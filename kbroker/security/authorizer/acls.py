@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import Final, NamedTuple, TypeVar
 
 from kbroker.divided import Divided
@@ -34,7 +35,12 @@ class _Code(IntEnum):
     @property
     def title(self) -> str:
         """Kafka's form in words, as in ZooKeeper and in the log: TransactionalId."""
-        return "".join(part.capitalize() for part in self.name.split("_"))
+        return _title(self.name)
+
+
+@cache
+def _title(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
 
 
 _C = TypeVar("_C", bound=_Code)
@@ -196,10 +202,14 @@ class AclFilter:
             and self.permission in (Permission.ANY, entry.permission)
         )
 
-    def found(self, acls: Acls) -> Iterator[tuple[Pattern, list[Entry]]]:
-        """Find the ACLs that are meant, pattern by pattern; a pattern of which none is has an empty list."""
+    def found(self, acls: Acls) -> Iterator[tuple[Pattern, Entry | None]]:
+        """Find the ACLs that are meant; None stands for one that is not, or a pattern of which none is."""
         for pattern, entries in acls.items():
-            yield pattern, [each for each in entries if self.meets(each)] if self.covers(pattern) else []
+            if self.covers(pattern):
+                for entry in entries:
+                    yield pattern, entry if self.meets(entry) else None
+            else:
+                yield pattern, None
 
 
 def meant(
@@ -207,22 +217,32 @@ def meant(
 ) -> Divided[tuple[list[list[Acl] | ApiError], dict[Pattern, frozenset[Entry]]]]:
     """Return what each filter means, and all of it by pattern. What several filters mean over and over has an end."""
     answers: list[list[Acl] | ApiError] = []
-    by_pattern: dict[Pattern, frozenset[Entry]] = {}
+    by_pattern: dict[Pattern, set[Entry]] = {}
     left = MOST_MEANT
     for wanted in filters:
         found: list[Acl] = []
-        for pattern, entries in wanted.found(acls):
-            found += [Acl(pattern, entry) for entry in entries]
+        for pattern, entry in wanted.found(acls):
+            if entry is not None and len(found) <= left:
+                found.append(Acl(pattern, entry))
             yield
         if len(found) > left:
             answers.append(ApiError(ErrorCode.POLICY_VIOLATION, "Too many ACLs are meant by one request."))
             continue
         left -= len(found)
-        for pattern, entry in found:
-            by_pattern[pattern] = by_pattern.get(pattern, frozenset()) | {entry}
+        for acl in found:
+            by_pattern.setdefault(acl.pattern, set()).add(acl.entry)
             yield
         answers.append(found)
-    return answers, by_pattern
+    return answers, (yield from frozen(by_pattern))
+
+
+def frozen(by_pattern: Mapping[Pattern, set[Entry]]) -> Divided[dict[Pattern, frozenset[Entry]]]:
+    """Return sets of entries as values."""
+    made = {}
+    for pattern, entries in by_pattern.items():
+        made[pattern] = frozenset(entries)
+        yield
+    return made
 
 
 def added(acls: Acls, more: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, frozenset[Entry]]:

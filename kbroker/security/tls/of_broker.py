@@ -43,6 +43,12 @@ class TlsListeners:
                 settings = _settings(config, name)
             except InvalidConfig as error:
                 raise ConfigError(error.text) from None
+            if protocol != "SSL" and config["ssl.client.auth"] != "none" and settings.client_auth == "none":
+                log.warning(
+                    "ssl.client.auth has no effect on %s, where clients log in; listener.name.%s.ssl.client.auth has",
+                    name,
+                    name.lower(),
+                )
             self._stamps[name] = _stamp(settings)
             self.by_name[name] = TlsListener(
                 settings, names_clients=protocol == "SSL", between_brokers=name == self._inter_broker

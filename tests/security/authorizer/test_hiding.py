@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -10,6 +11,7 @@ from compat_tests.wire.exchanges.produce import batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -320,3 +322,25 @@ async def test_the_audit_tells_who_changed_what(alone, caplog):
             "User:admin from 192.0.2.1: CreateTopics orders: done",
             "User:alice from 192.0.2.1: CreateTopics more\\nlines: refused 1 of 1",
         ]
+
+
+@asynchronous
+async def test_a_pattern_stands_for_topics_that_may_be_seen(alone):
+    async with alone as served:
+        await topics(served, "hidden", "seen")
+        await served.allow(G, "g", O.READ)
+        await served.allow(T, "seen", O.READ)
+        await served.ask(FindCoordinatorRequest(key="g"), 2, ADMIN)
+        epoch, assigned = 0, None
+        async with asyncio.timeout(20):
+            while not assigned:
+                asked = ConsumerGroupHeartbeatRequest(
+                    group_id="g", member_id="AAAAAAAAAAAAAAAAAAAAAA", member_epoch=epoch, rebalance_timeout_ms=5_000,
+                    subscribed_topic_regex=".*n", topic_partitions=[],
+                )  # fmt: skip
+                answer = await served.ask(asked, 1)
+                assert answer.error_code in (0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), answer
+                epoch = answer.member_epoch
+                assigned = answer.assignment.topic_partitions if answer.assignment is not None else None
+                await asyncio.sleep(0.01)
+        assert [each.topic_id for each in assigned] == [served.node.controller.state.topics["seen"].topic_id]
