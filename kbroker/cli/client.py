@@ -288,6 +288,9 @@ def _words(err: KafkaError, connection: Connection) -> str:
         return error_text(err)
     reason = str(err.args[0]) if err.args else type(err).__name__
     if isinstance(err, KafkaTimeoutError) and "bootstrap" in reason:
+        if str(connection.settings.get("security_protocol", "")).startswith("SASL"):
+            asked = "are mechanism, name and password right?"
+            return f"no broker at {connection.bootstrap} lets this client in: {asked}"
         return f"no broker answers at {connection.bootstrap}"
     if isinstance(err, (KafkaConnectionError, NodeNotReadyError)):
         return f"the connection to the cluster at {connection.bootstrap} failed: {reason}"

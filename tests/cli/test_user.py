@@ -89,6 +89,7 @@ def test_verbs_log_in_by_single_settings(inside, alice, user):
     assert inside("topic", "list", *arguments).status == 0
     wins = inside("topic", "list", "--command-config", str(alice), "-X", "sasl.password=wrong")
     assert wins.status == 1
+    assert "lets this client in" in wins.err
     assert "hunter2" not in wins.err
 
 

@@ -22,6 +22,7 @@ _BEARER: Final = re.compile(r"bearer +([-_.+/a-zA-Z0-9]+=*)", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z]+")
 _VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 _AUTH: Final = "auth"
+_MOST_PAIRS: Final = 100
 
 
 class BadToken(Exception):  # noqa: N818 - an outcome
@@ -79,7 +80,7 @@ def _parse(message: bytes) -> tuple[str, str]:
         text = message.decode()
     except UnicodeDecodeError:
         raise _wrong() from None
-    head, *pairs = text.split(_SEPARATOR)
+    head, *pairs = text.split(_SEPARATOR, _MOST_PAIRS)
     if len(pairs) < 3 or pairs[-2:] != ["", ""] or not head.startswith("n,") or not head.endswith(","):
         raise _wrong()
     acts_as = head[2:-1]

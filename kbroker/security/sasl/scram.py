@@ -39,6 +39,8 @@ Lookup = Callable[[str], ScramCredential | None]
 _SECRET: Final = secrets.token_bytes(32)
 _MOST_ITERATIONS_ASKED: Final = 1_000_000
 """A server that asks a client for more wants it to work for nothing."""
+_LONGEST: Final = 16 * 1024
+"""Bytes of a message of a client; a name, a nonce and a proof have some hundred."""
 _PRINTABLE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
 _OTHER_EQUALS: Final = re.compile(r"=(?!2C|3D)")
@@ -59,6 +61,8 @@ class ScramServer:
     def respond(self, token: bytes) -> bytes:
         """Take the client's next message."""
         step, self._next = self._next, _no_more
+        if len(token) > _LONGEST:
+            raise AuthenticationFailed(f"a SCRAM message of {len(token)} bytes")
         try:
             return step(token.decode()).encode()
         except UnicodeDecodeError:

@@ -173,7 +173,8 @@ def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
 
 def _scram(settings: ListenerSettings, mechanism: str) -> Begin:
     found = settings.find(JAAS, mechanism)
-    if found is not None and found[0] != JAAS:  # what is of all mechanisms may be meant for another one
+    # What is of all mechanisms may be meant for another one.
+    if found is not None and found[0].endswith(f".{mechanism.lower()}.{JAAS}"):
         required_login(settings, mechanism, scram.MODULE)
     credentials = settings.credentials
     return lambda: scram.ScramServer(mechanism, lambda user: credentials(user, mechanism))

@@ -111,6 +111,7 @@ def test_a_token_that_is_good(message):
         b"n,alice,\x01auth=Bearer abc\x01\x01",
         b"n,a=bob,\x01auth=Bearer abc\x01\x01",
         b"n,,\x01auth=Bearer a\xffc\x01\x01",
+        b"n,,\x01auth=Bearer abc\x01" + b"".join(b"x%s=y\x01" % (b"x" * each) for each in range(200)) + b"\x01",
     ],
 )
 def test_what_is_no_message(message):

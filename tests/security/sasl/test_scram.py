@@ -102,6 +102,7 @@ def test_a_credential_with_too_few_iterations_lets_nobody_in():
         b"n,,n=alice,r=abc,1=x",
         b"n,,n=\xff,r=abc",
         b"n,,n=al\0ice,r=abc",
+        b"n,,n=alice,r=abc" + b",a=b" * 100_000,
     ],
 )
 def test_a_first_message_that_is_none(message):

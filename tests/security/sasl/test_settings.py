@@ -95,3 +95,18 @@ def test_what_cannot_work_is_refused_in_one_line(settings, said):
 
 def test_without_a_listener_with_sasl_there_is_nothing_to_offer():
     assert offers(BrokerConfig({"sasl.enabled.mechanisms": "PLAIN"})) == {}
+
+
+def test_a_login_module_of_a_whole_listener_may_be_meant_for_one_of_its_mechanisms():
+    settings = {
+        **LISTENERS,
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "sasl.jaas.config": jaas(alice="a"),
+        "listener.name.inside.sasl.jaas.config": jaas(bob="b"),
+    }
+    found = offers(BrokerConfig(settings))
+    assert lets_in(found["INSIDE"], "bob", "b")
+    assert lets_in(found["OUTSIDE"], "alice", "a")
+    own = {"listener.name.inside.scram-sha-256.sasl.jaas.config": jaas(bob="b")}
+    with pytest.raises(ConfigError, match="the login module of SCRAM-SHA-256 is"):
+        offers(BrokerConfig({**settings, **own}))
