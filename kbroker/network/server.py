@@ -225,7 +225,7 @@ class Server:
         if offer is not None:
             gate = SaslGate(connection, self.dispatcher, offer, self._services.clock, self.max_request_bytes)
             connection.run = gate.run
-        return RequestContext(self._services, "/" + host, connection.listener, ("", 0))
+        return RequestContext(self._services, "/" + java_address(host), connection.listener, ("", 0))
 
     def _why_too_many(self, host: str) -> str | None:
         """Return which limit keeps one more connection of a host away."""
@@ -313,6 +313,15 @@ def own_host_name() -> str:
         )
         return "127.0.0.1"
     return name
+
+
+def java_address(host: str) -> str:
+    """Return an address as Java writes it, and so as ACLs and members of groups have it: IPv6 without "::"."""
+    address, percent, zone = host.partition("%")
+    if ":" not in address:
+        return host
+    raw = socket.inet_pton(socket.AF_INET6, address)
+    return ":".join(f"{raw[at] << 8 | raw[at + 1]:x}" for at in range(0, 16, 2)) + percent + zone
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> OSError:

@@ -34,6 +34,9 @@ SEALED_BYTES = 64 * 1024
 _RECEIVED_BYTES = 64 * 1024
 """Bytes that are received at a time."""
 _HANDSHAKE_BYTES = 16 * 1024
+_WASTED_BYTES = 20 * 1024
+"""Bytes of the wire without any for the client's requests among them, in one go: a record that is not whole, and some
+that are tiny. 16 kB of records of one byte take a millisecond."""
 _UNREAD_BYTES = 64 * 1024
 """What TLS itself may have to say (answers to key updates) to a client that does not listen."""
 _AT_ONCE = 1024 * 1024
@@ -225,13 +228,18 @@ class TlsChannel(Outbox):
         """Read as a socket does: 0 at the end. Raises BlockingIOError where nothing is there, or another OSError."""
         session = self._session
         assert session is not None
-        filled, size = 0, len(room)
+        filled, size, taken = 0, len(room), 0
         try:
             while filled < size:
                 if not session.has_more:
-                    count = 0 if self._ended else self._receive(size - filled)
+                    # A record of TLS may have a byte, or none: who sends such has its turn after the others.
+                    if taken - filled > _WASTED_BYTES:
+                        break
+                    most = max(size - filled, _HANDSHAKE_BYTES) if 2 * filled > taken else _HANDSHAKE_BYTES
+                    count = 0 if self._ended else self._receive(most)
                     if not count:
                         break
+                    taken += count
                     session.received(self._port.received[:count])
                 filled += session.read_into(room[filled:])
                 if session.ended:
@@ -245,9 +253,9 @@ class TlsChannel(Outbox):
             raise BlockingIOError
         return filled
 
-    def _receive(self, size: int) -> int:
+    def _receive(self, most: int) -> int:
         try:
-            count = self._sock.recv_into(self._port.received[: max(size, _HANDSHAKE_BYTES)])
+            count = self._sock.recv_into(self._port.received[:most])
         except (BlockingIOError, InterruptedError):
             return 0
         self._ended = not count

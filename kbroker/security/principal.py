@@ -31,5 +31,10 @@ class Principal:
         return f"{self.kind}:{self.name}"
 
 
+def printable(text: str) -> str:
+    """Return a name as a line of the log may have it: what does not print, as the end of a line, is escaped."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
 """Whoever comes without a name: by a listener without authentication, or by TLS without a certificate."""

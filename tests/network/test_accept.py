@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from kbroker import Broker
+from kbroker.network.server import java_address
 
 
 def highest_of_next(count):
@@ -41,3 +42,16 @@ def test_connections_do_not_take_the_last_descriptors(few_descriptors, monkeypat
         assert 0 < server.connection_count < 30
         for client in clients:
             client.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "0:0:0:0:0:0:0:1"),
+        ("2001:db8::a0:1", "2001:db8:0:0:0:0:a0:1"),
+        ("fe80::1%eth0", "fe80:0:0:0:0:0:0:1%eth0"),
+    ],
+)
+def test_addresses_are_told_as_java_tells_them(address, told):
+    assert java_address(address) == told

@@ -55,11 +55,18 @@ class ZooKeeperAcls:
         self._listener: Callable[[Acls], None] = lambda _acls: None
         self._rereading = Rereading(tree, self._hear, "ACLs")
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._taken: dict[Pattern, Entries] = {}
+        """What was read or written in this turn of the loop."""
+        self._changed_here: set[Pattern] = set()
+        """Of which patterns this broker has changed the ACLs since it last began to read some."""
         self.known: dict[Pattern, Entries] = {}
         """All ACLs: a value that is replaced, never changed, once somebody follows."""
 
     async def load(self) -> None:
-        """Make the znodes that are missing, read all ACLs, and remember from where on to listen. Raises Unreachable."""
+        """Make the znodes that are missing, read all ACLs, and remember from where on to listen.
+
+        Raises Unreachable, and Unreadable: without what cannot be read somebody might do what it denies.
+        """
         for pattern_type, root in ROOTS.items():
             changes = CHANGES[pattern_type]
             for path in (*_upwards(root), *(f"{root}/{name}" for name in TYPES), changes):
@@ -69,7 +76,8 @@ class ZooKeeperAcls:
         for pattern_type, root in ROOTS.items():
             for name, resource_type in TYPES.items():
                 segments = await self._tree.children(f"{root}/{name}")
-                await self._read_all((Pattern(resource_type, each, pattern_type) for each in segments), found)
+                patterns = (Pattern(resource_type, each, pattern_type) for each in segments)
+                await self._read_all(patterns, found, at_start=True)
         self.known = {pattern: entries for pattern, entries in found.items() if entries}
 
     def follow(self, listener: Callable[[Acls], None]) -> None:
@@ -121,7 +129,9 @@ class ZooKeeperAcls:
                     if refused.path != path:
                         raise
                     continue
+            self._changed_here.add(pattern)
             self._take({pattern: new})
+            await asyncio.sleep(0)  # it is known at the end of this turn of the loop
             return
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Failed to update ACLs for {pattern}: others are faster.")
 
@@ -149,32 +159,48 @@ class ZooKeeperAcls:
                 self._last[pattern_type] = _number(name)
             if changed:
                 found: dict[Pattern, Entries] = {}
+                self._changed_here.clear()
                 await self._read_all(changed, found)
+                for pattern in self._changed_here:  # what was read of it may be older; the word of the change comes
+                    found.pop(pattern, None)
                 self._take(found)
                 await self._remove_old(pattern_type, names)
 
-    async def _read_all(self, patterns: Iterable[Pattern], found: dict[Pattern, Entries]) -> None:
+    async def _read_all(
+        self, patterns: Iterable[Pattern], found: dict[Pattern, Entries], *, at_start: bool = False
+    ) -> None:
         left = list(patterns)
         while left:
             piece, left = left[:AT_ONCE], left[AT_ONCE:]
-            await asyncio.gather(*(self._read(pattern, found) for pattern in piece))
+            await asyncio.gather(*(self._read(pattern, found, at_start=at_start) for pattern in piece))
 
-    async def _read(self, pattern: Pattern, found: dict[Pattern, Entries]) -> None:
+    async def _read(self, pattern: Pattern, found: dict[Pattern, Entries], *, at_start: bool) -> None:
         path = acl_path(pattern)
         node = await self._tree.get(path)
         try:
             found[pattern] = frozenset() if node is None else _decoded(path, node.data)
         except Unreadable as error:
+            if at_start:
+                raise
             # As it was before: nobody gains a right by what cannot be read, and nobody loses one.
             log.error("%s; what was known of it stays", error)
 
     def _take(self, changed: dict[Pattern, Entries]) -> None:
-        """Know the ACLs of some patterns, and tell who follows."""
-        known = {**self.known, **changed}
-        for pattern, entries in changed.items():
-            if not entries:
-                known.pop(pattern, None)
-        if known != self.known:
+        """Know the ACLs of some patterns, and tell who follows: once of all that come in one turn of the loop."""
+        if not self._taken:
+            asyncio.get_running_loop().call_soon(self._publish)
+        self._taken.update(changed)
+
+    def _publish(self) -> None:
+        taken, self._taken = self._taken, {}
+        known = None
+        for pattern, entries in taken.items():
+            if self.known.get(pattern, frozenset()) != entries:
+                known = dict(self.known) if known is None else known
+                known[pattern] = entries
+                if not entries:
+                    del known[pattern]
+        if known is not None:
             self.known = known
             self._listener(known)
 

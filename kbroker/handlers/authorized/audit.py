@@ -25,7 +25,7 @@ from kbroker.security.authorizer.acls import (
     ResourceType,
     code,
 )
-from kbroker.security.authorizer.authorizer import printable
+from kbroker.security.principal import printable
 
 log = logging.getLogger("kbroker.audit")
 NAMED: Final = 8
@@ -129,4 +129,4 @@ def _text(things: Iterable[str]) -> str:
 
 def _say(ctx: RequestContext, principal: Any, api: Api, things: str, outcome: str) -> None:
     host = ctx.client_host.removeprefix("/")
-    log.info("%s from %s: %s%s: %s", principal, host, api.name, f" {things}" if things else "", outcome)
+    log.info("%s from %s: %s%s: %s", printable(str(principal)), host, api.name, f" {things}" if things else "", outcome)

@@ -12,6 +12,7 @@ from typing import Any
 from kbroker.controller.decide import INTERNAL_TOPICS
 from kbroker.divided import Divided
 from kbroker.handlers.authorized.guard import finished, name_of, rights_of, with_field
+from kbroker.handlers.first_news import first_news
 from kbroker.handlers.metadata import NOT_ASKED
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
@@ -39,6 +40,7 @@ def metadata(handler: Handler, response: type[Any]) -> Handler:
     """Describe where Topic:Describe is given; create what is absent by Cluster:Create or Topic:Create."""
 
     def guarded(ctx: RequestContext, request: MetadataRequest) -> Divided[Any]:
+        yield from first_news(ctx)  # what is looked at here must be what the handler tells of
         rights, version = rights_of(ctx), ctx.version
         is_all = request.topics is None or (version == 0 and not request.topics)
         refused: list[MetadataResponseTopic] = []
@@ -49,10 +51,13 @@ def metadata(handler: Handler, response: type[Any]) -> Handler:
         answer = yield from finished(handler(ctx, part), response)
         found, kept = answer.topics if is_all or part.topics else [], []
         for topic in found:
-            if not is_all or rights.may(Operation.DESCRIBE, TOPIC, topic.name, tell=False):
+            # Asked once more of what was named, too: by an id may be told now what was not known before.
+            if topic.name is None or rights.may(Operation.DESCRIBE, TOPIC, topic.name, tell=False):
                 kept.append(topic)
                 if request.include_topic_authorized_operations and topic.name is not None:
                     topic.topic_authorized_operations = rights.operations(TOPIC, topic.name)
+            elif not is_all:
+                refused.append(_unseen(None, topic.topic_id))
             yield
         answer.topics = kept + refused
         if request.include_cluster_authorized_operations and version in _CLUSTER_OPERATIONS_IN:
@@ -72,6 +77,8 @@ def _describable(
     by_id = any(topic.topic_id != ZERO_UUID for topic in request.topics or ())
     for asked in request.topics or ():
         yield
+        if by_id and ctx.version >= _FIRST_ID_VERSION and asked.topic_id == ZERO_UUID:
+            continue  # where there is an id, names count for nothing; left alone they would
         name = name_of(ctx, asked) if by_id else asked.name
         if not name or (by_id and ctx.version < _FIRST_ID_VERSION):
             allowed.append(asked)  # nothing that could be told, or what the handler refuses altogether
@@ -123,6 +130,7 @@ def describe_topic_partitions(handler: Handler, response: type[Any]) -> Handler:
     """Describe where Topic:Describe is given. Pages are made of what may be seen, so that a cursor tells nothing."""
 
     def guarded(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Divided[Any]:
+        yield from first_news(ctx)
         rights, is_all = rights_of(ctx), not request.topics
         cursor = request.cursor
         if cursor is not None and (cursor.partition_index < 0 or not (is_all or _has(request, cursor.topic_name))):
@@ -245,8 +253,12 @@ def _undeletable(ctx: RequestContext, rights: Rights, state: DeleteTopicState) -
     """Return the refusal to delete a topic that is named once, by its name or its id."""
     known = ctx.services.controller.state
     if state.topic_id != ZERO_UUID:
-        name = known.topic_names.get(state.topic_id) if state.name is None else None
-        if name is None or rights.may(Operation.DELETE, TOPIC, name):
+        if state.name is not None:
+            return None  # the handler refuses it
+        name = known.topic_names.get(state.topic_id)
+        if name is None:
+            return _undeleted(None, state.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        if rights.may(Operation.DELETE, TOPIC, name):
             return None
         told = name if rights.may(Operation.DESCRIBE, TOPIC, name) else None
         return _undeleted(told, state.topic_id)
@@ -254,15 +266,16 @@ def _undeletable(ctx: RequestContext, rights: Rights, state: DeleteTopicState) -
         return None
     if not rights.may(Operation.DESCRIBE, TOPIC, state.name):
         return _undeleted(state.name, ZERO_UUID)
-    if state.name in known.topics and not rights.may(Operation.DELETE, TOPIC, state.name):
+    if rights.may(Operation.DELETE, TOPIC, state.name, tell=state.name in known.topics):
+        return None
+    if state.name in known.topics:
         return _undeleted(state.name, ZERO_UUID)
-    return None
+    # Not left to the handler: by then it may be there.
+    return _undeleted(state.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _undeleted(name: str | None, topic_id: bytes) -> DeletableTopicResult:
-    return DeletableTopicResult(
-        name=name, topic_id=topic_id, error_code=_REFUSED, error_message=DEFAULT_MESSAGES.get(_REFUSED)
-    )
+def _undeleted(name: str | None, topic_id: bytes, code: ErrorCode = _REFUSED) -> DeletableTopicResult:
+    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=DEFAULT_MESSAGES.get(code))
 
 
 def _counted(keys: Any) -> Divided[Counter[Any]]:

@@ -30,13 +30,15 @@ from kbroker.security.authorizer.acls import (
     Permission,
     ResourceType,
 )
-from kbroker.security.principal import Principal
+from kbroker.security.principal import Principal, printable
 
 log = logging.getLogger("kafka.authorizer.logger")
 """Kafka's own name for it: what is denied at INFO, what is allowed at DEBUG."""
 
 REMEMBERED: Final = 4096
 """Decisions about one principal from one host; when there are more, they are forgotten and made anew."""
+REMEMBERED_NAME: Final = 256
+"""Characters of a name; about longer ones it is decided every time, so that what is remembered takes some 1 MB."""
 REMEMBERED_RIGHTS: Final = 4096
 """Principals from hosts; those of live connections remember on their own."""
 _IMPLIES_DESCRIBE: Final = frozenset(
@@ -62,12 +64,14 @@ class Authorizer:
         self._allow_if_no_acl = allow_if_no_acl
         self._lengths: dict[ResourceType, tuple[int, ...]] = {}
         self._rights: dict[tuple[Principal, str], Rights] = {}
+        self._by_principal: dict[ResourceType, dict[str, list[tuple[Pattern, Entry]]]] = {}
         self._listeners: list[Callable[[], None]] = []
         self.acls: Acls = {}
 
     def replace(self, acls: Acls) -> None:
         """Go by other ACLs from now on; what was decided by those before counts no more."""
         self.acls = acls
+        self._by_principal.clear()
         lengths: dict[ResourceType, set[int]] = {}
         for pattern in acls:
             if pattern.pattern_type is PatternType.PREFIXED:
@@ -123,6 +127,17 @@ class Authorizer:
             if (entries := acls.get(Pattern(kind, name[:length], PatternType.PREFIXED))) is not None:
                 yield entries
 
+    def _about(self, kind: ResourceType) -> dict[str, list[tuple[Pattern, Entry]]]:
+        """Return the ACLs of a type by principal; they are sorted once, and not for each who asks."""
+        about = self._by_principal.get(kind)
+        if about is None:
+            about = self._by_principal[kind] = {}
+            for pattern, entries in self.acls.items():
+                if pattern.resource_type is kind:
+                    for entry in entries:
+                        about.setdefault(entry.principal, []).append((pattern, entry))
+        return about
+
     def decide_by_type(self, principal: Principal, host: str, operation: Operation, kind: ResourceType) -> bool:
         """Tell whether a principal may do something to any resource of a type, whichever its name (KIP-679)."""
         if self.decide(principal, host, operation, kind, _NAMED_BY_NOBODY):
@@ -132,12 +147,10 @@ class Authorizer:
             for permission in (Permission.ALLOW, Permission.DENY)
             for pattern in (PatternType.LITERAL, PatternType.PREFIXED)
         }
-        who, wanted = (str(principal), ANYBODY), (operation, Operation.ALL)
-        for pattern, entries in self.acls.items():
-            if pattern.resource_type is not kind:
-                continue
-            for entry in entries:
-                if entry.principal in who and entry.host in (WILDCARD, host) and entry.operation in wanted:
+        wanted = (operation, Operation.ALL)
+        for who in (str(principal), ANYBODY):
+            for pattern, entry in self._about(kind).get(who, ()):
+                if entry.host in (WILDCARD, host) and entry.operation in wanted:
                     found[entry.permission, pattern.pattern_type].add(pattern.name)
         denied, denied_prefixes = (found[Permission.DENY, each] for each in (PatternType.LITERAL, PatternType.PREFIXED))
         if WILDCARD in denied:
@@ -151,11 +164,6 @@ class Authorizer:
             return any(name[:length] in denied_prefixes for length in lengths if length <= len(name))
 
         return any(not is_dominated(each) for each in (*(allowed - denied), *prefixes))
-
-
-def printable(text: str) -> str:
-    """Return a name as a line of the log may have it: what does not print, as the end of a line, is escaped."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 class Rights:
@@ -205,11 +213,12 @@ class Rights:
                 allowed = self._authorizer.decide_by_type(self.principal, self.host, operation, kind)
             else:
                 allowed = self._authorizer.decide(self.principal, self.host, operation, kind, name)
-            self._decided[key] = allowed
+            if name is None or len(name) <= REMEMBERED_NAME:
+                self._decided[key] = allowed
         return allowed
 
     def _say(self, what: str, level: int, operation: Operation, pattern: Pattern) -> None:
         log.log(
             level, "Principal = %s is %s operation = %s from host = %s on resource = %s",
-            self.principal, what, operation.name, self.host, printable(str(pattern)),
+            printable(str(self.principal)), what, operation.name, self.host, printable(str(pattern)),
         )  # fmt: skip

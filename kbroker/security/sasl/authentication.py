@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from kbroker.security.principal import USER, Principal
+from kbroker.security.principal import USER, Principal, printable
 from kbroker.security.sasl.mechanism import (
     AuthenticationFailed,
     Identity,
@@ -120,7 +120,7 @@ class Authentication:
         principal = Principal(USER, identity.name)
         if self.principal is not None and principal != self.principal:
             text = "Cannot change principals during re-authentication"
-            raise AuthenticationFailed(f"{text} from {self.principal} to {principal}", text)
+            raise AuthenticationFailed(printable(f"{text} from {self.principal} to {principal}"), text)
         self.principal = principal
         self._server = None
         self.stage = Stage.DONE

@@ -11,10 +11,10 @@ import json
 import logging
 import threading
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from kbroker.security.principal import printable
 from kbroker.security.sasl.signed_tokens import ALGORITHMS, Key
 
 log = logging.getLogger(__name__)
@@ -73,22 +73,30 @@ class KeySet:
         """Read again beside the caller, unless that is under way."""
         if not self._reading:
             self._reading = True
-            self._start(self.read_now)
+            try:
+                self._start(self.read_now)
+            except RuntimeError as error:  # there is no thread to be had
+                self._reading = False
+                self._put_off(error)
 
     def read_now(self) -> None:
         """Read and take over; what is known stays where that fails."""
         try:
             self._keys = parse_keys(self._read())
-        except (OSError, BadKeySet) as error:
-            self._failures += 1
-            pause = min(self._retry_ms * 2 ** min(self._failures - 1, 30), self._max_retry_ms)
-            self._next_ms = self._monotonic_ms() + pause
-            log.warning("the keys that tokens are signed by could not be read: %s", error)
+        except Exception as error:  # noqa: BLE001 - whatever a server says: it is asked again after a pause
+            self._put_off(error)
         else:
             self._failures = 0
             self._next_ms = self._monotonic_ms() + self._refresh_ms
         finally:
             self._reading = False
+
+    def _put_off(self, error: Exception) -> None:
+        self._failures += 1
+        pause = min(self._retry_ms * 2 ** min(self._failures - 1, 30), self._max_retry_ms)
+        self._next_ms = self._monotonic_ms() + pause
+        what = str(error) if isinstance(error, (OSError, BadKeySet)) else f"{type(error).__name__}: {error}"
+        log.warning("the keys that tokens are signed by could not be read: %s", printable(what[:500]))
 
 
 def _in_thread(work: Callable[[], None]) -> None:
@@ -99,7 +107,7 @@ def reader(url: str) -> Read:
     """Return what reads a URL of file:, http: or https:. Raises ValueError for any other."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
-        path = urllib.request.url2pathname(parts.path)
+        path = urllib.parse.unquote(parts.path)
         return lambda: _from_file(path)
     if parts.scheme in ("http", "https") and parts.hostname:
         return lambda: _from_web(url)
@@ -112,6 +120,8 @@ def _from_file(path: str) -> bytes:
 
 
 def _from_web(url: str) -> bytes:
+    import urllib.request  # only where keys are behind a URL: it takes some ms of a start
+
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
@@ -138,7 +148,6 @@ def parse_keys(data: bytes) -> list[Key]:
 
 
 def _key(value: dict[str, Any]) -> Key | None:
-    import jwt
     from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
     makers: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -152,7 +161,7 @@ def _key(value: dict[str, Any]) -> Key | None:
     public_parts = {name: each for name, each in value.items() if name not in ("d", "p", "q", "dp", "dq", "qi", "oth")}
     try:
         public = makers[kind](public_parts)
-    except (jwt.PyJWTError, ValueError, TypeError, KeyError) as error:
+    except Exception as error:  # noqa: BLE001 - of one key; the others are good all the same
         log.warning("a key among those that tokens are signed by cannot be read: %s", type(error).__name__)
         return None
     return Key(

@@ -17,6 +17,8 @@ from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
 
 MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 NAME: Final = "OAUTHBEARER"
+MOST_BYTES: Final = 64 * 1024
+"""Of a message: to look at one of sasl.server.max.receive.size would hold the loop for some ten milliseconds."""
 _SEPARATOR: Final = "\x01"
 _BEARER: Final = re.compile(r"bearer +([-_.+/a-zA-Z0-9]+=*)", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z]+")
@@ -57,6 +59,8 @@ class OAuthBearerServer:
             if token == _SEPARATOR.encode():
                 raise AuthenticationFailed(f"OAUTHBEARER: {self._reason}", self._refusal)
             raise AuthenticationFailed("OAUTHBEARER: another message than the one that a refusal asks for")
+        if len(token) > MOST_BYTES:
+            raise AuthenticationFailed(f"OAUTHBEARER: a message of {len(token)} bytes")
         acts_as, bearer = _parse(token)
         try:
             identity = self._validate(bearer)

@@ -130,7 +130,10 @@ def _file(settings: StoreSettings) -> bytes | None:
     if settings.kind == _PEM:
         _no_password(settings)
     try:
-        with open(path, "rb") as file:
+        # O_NONBLOCK: a pipe that nobody writes to would hold up whoever opens it, for ever.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{names['location']}: {path} is no file")
             data = file.read(_LARGEST)
     except OSError as error:
         raise ConfigError(f"{names['location']}: cannot read {path}: {error.strerror}") from None

@@ -10,6 +10,7 @@ import pytest
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.tree.memory import MemoryEnsemble
 from kbroker.controller.tree.znode import Create, Delete, SetData
+from kbroker.controller.znodes import Unreadable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.security.authorizer.acls import Entry, Operation, Pattern, PatternType, Permission, ResourceType
 
@@ -160,5 +161,27 @@ def test_a_name_that_can_have_no_znode_is_refused():
         broker = await Broker(ensemble).begin()
         error = await broker.acls.add(Pattern(G, "a/b"), frozenset([entry()]))
         assert error.code == ErrorCode.INVALID_REQUEST
+
+    run(scenario)
+
+
+def test_a_start_with_acls_that_cannot_be_read_fails():
+    async def scenario(ensemble):
+        first = await Broker(ensemble).begin()
+        await first.acls.add(ORDERS, frozenset([entry(permission=Permission.DENY)]))
+        await ensemble.connect().commit([SetData("/kafka-acl/Topic/orders", b"{")])
+        with pytest.raises(Unreadable):
+            await Broker(ensemble).acls.load()
+
+    run(scenario)
+
+
+def test_many_changes_in_one_turn_are_told_once():
+    async def scenario(ensemble):
+        broker = await Broker(ensemble).begin()
+        patterns = [Pattern(T, f"topic-{i}") for i in range(200)]
+        await asyncio.gather(*(broker.acls.add(each, frozenset([entry()])) for each in patterns))
+        assert set(patterns) <= broker.acls.known.keys()
+        assert len(broker.heard) < 100
 
     run(scenario)

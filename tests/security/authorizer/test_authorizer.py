@@ -304,3 +304,20 @@ def test_acls_come_and_go(some, others):
     left = without(both, table(others))
     assert left == table([each for each in some if each not in others])
     assert all(left.values())
+
+
+def test_long_names_are_not_remembered():
+    of = authorizer(acl("*", READ))
+    rights = of.rights_of(ALICE, HOST)
+    assert rights.may(READ, T, "n" * 10_000)
+    assert not rights._decided
+    assert rights.may(READ, T, "n" * 100)
+    assert len(rights._decided) == 1
+
+
+def test_a_principal_writes_no_lines_of_its_own(caplog):
+    who = Principal("User", "eve\nPrincipal = User:admin is Allowed")
+    with caplog.at_level(logging.INFO, logger=module.log.name):
+        assert not may(authorizer(), READ, who=who)
+    assert len(caplog.records) == 1
+    assert "\n" not in caplog.records[0].getMessage()

@@ -32,6 +32,7 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
 )
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.wire import ZERO_UUID
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, Permission, ResourceType
 from tests.security.authorizer.served import ADMIN, ALICE, CLOSED, asynchronous, codes, serving
 
@@ -216,6 +217,21 @@ async def test_denied_requests_leave_nothing(alone):
 
 
 @asynchronous
+async def test_a_name_beside_an_id_is_not_told_and_not_created(alone):
+    async with alone as served:
+        await topics(served, "hidden", "seen")
+        await served.allow(T, "seen", O.DESCRIBE)
+        ids = {name: served.node.controller.state.topics[name].topic_id for name in ("hidden", "seen")}
+        for by_id, told in (("hidden", {REFUSED}), ("seen", {0})):
+            beside = [MetadataRequestTopic(name=name) for name in ("hidden", "absent")]
+            one = MetadataRequestTopic(topic_id=ids[by_id], name=None)
+            answer = await served.ask(MetadataRequest([one, *beside], allow_auto_topic_creation=True), 12)
+            assert [topic.topic_id for topic in answer.topics] == [ids[by_id]]
+            assert {topic.error_code for topic in answer.topics} == told
+        assert "absent" not in served.node.controller.state.topics
+
+
+@asynchronous
 async def test_deleting_tells_nothing_of_topics_that_are_not_seen(alone):
     async with alone as served:
         await topics(served, "hidden", "seen")
@@ -232,8 +248,14 @@ async def test_deleting_tells_nothing_of_topics_that_are_not_seen(alone):
             ("hidden", "absent", "seen"), REFUSED
         )
         await served.allow(T, "absent", O.DESCRIBE)
-        answer = await served.ask(DeleteTopicsRequest(topic_names=["absent"]), 5)
-        assert codes(answer) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        for version, asked in (
+            (5, DeleteTopicsRequest(topic_names=["absent"])),
+            (6, DeleteTopicsRequest([DeleteTopicState("absent", ZERO_UUID)])),
+        ):
+            answer = await served.ask(asked, version)
+            assert codes(answer) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        answer = await served.ask(DeleteTopicsRequest([DeleteTopicState(None, b"i" * 16)]), 6)
+        assert codes(answer) == {ErrorCode.UNKNOWN_TOPIC_ID}
 
 
 @asynchronous

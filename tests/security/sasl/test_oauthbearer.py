@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import http.server
 import json
 import threading
@@ -19,7 +20,7 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.security.sasl.key_set import MISS_PAUSE_MS, BadKeySet, KeySet, parse_keys, reader
 from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
-from kbroker.security.sasl.oauthbearer import MODULE, BadToken, OAuthBearerServer
+from kbroker.security.sasl.oauthbearer import MODULE, MOST_BYTES, BadToken, OAuthBearerServer
 from kbroker.security.sasl.settings import offers
 from kbroker.security.sasl.signed_tokens import Expected, signed
 from kbroker.security.sasl.unsecured_tokens import are_enabled, unsecured
@@ -184,8 +185,8 @@ def test_a_token_that_is_signed_by_a_known_key(key, algorithm, key_id):
         token(exp=int(time.time()) - 31),
         token(exp=None),
         token(iat=None),
-        token(iat=int(time.time()) + 60),
-        token(nbf=int(time.time()) + 60),
+        token(iat=int(time.time()) + 3600),
+        token(nbf=int(time.time()) + 3600),
         token(iss="https://other"),
         token(iss=None),
         token(aud="else"),
@@ -281,7 +282,13 @@ def test_keys_are_read_again_after_their_time_and_used_meanwhile():
     assert [each.key_id for each in known] == ["x"]
 
 
-@pytest.mark.parametrize("wrong", [OSError("away"), b"", b"[]", b"{}", b'{"keys":1}', b"[" * 100_000, b"\xff"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        OSError("away"), http.client.BadStatusLine("?"), http.client.IncompleteRead(b""), RuntimeError("?"),
+        b"", b"[]", b"{}", b'{"keys":1}', b"[" * 100_000, b"\xff",
+    ],
+)  # fmt: skip
 def test_what_cannot_be_read_leaves_what_is_known_and_is_tried_again_ever_later(wrong):
     source = Source()
     source.keys.known()
@@ -397,7 +404,7 @@ def test_an_unsigned_token_is_taken_where_it_is_asked_for():
         unsigned(exp="x"),
         unsigned(exp=True),
         unsigned(exp=1e300),
-        unsigned(iat=time.time() + 100),
+        unsigned(iat=time.time() + 3600),
         unsigned(iat=2000000000, exp=1999999999),
         "e30." + base64.urlsafe_b64encode(b"[" * 100_000).decode() + ".",
     ],
@@ -454,3 +461,28 @@ def test_what_cannot_work_is_refused_in_one_line(settings, said):
     with pytest.raises(ConfigError, match=said) as refused:
         offers(BrokerConfig({**LISTENER, **settings}))
     assert "\n" not in str(refused.value)
+
+
+def test_a_thread_that_cannot_be_had_is_asked_for_again():
+    def refuse(_work):
+        raise RuntimeError("can't start new thread")
+
+    source = Source()
+    keys = KeySet(source._read, lambda: source.ms, 1000, 100, 300, start=refuse)
+    assert keys.known() == ()
+    keys._start = source.waiting.append
+    source.ms = 99
+    assert keys.known() == ()
+    assert not source.waiting
+    source.ms = 100
+    keys.known()
+    source.run()
+    assert len(keys.known()) == 3
+
+
+def test_a_message_of_hundreds_of_kilobytes_is_not_looked_at():
+    asked = []
+    server = OAuthBearerServer(asked.append)
+    with pytest.raises(AuthenticationFailed, match="a message of"):
+        server.respond(b"n,,\x01auth=Bearer " + b"a" * (MOST_BYTES + 1) + b"\x01\x01")
+    assert asked == []

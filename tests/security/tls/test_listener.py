@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 
@@ -226,3 +227,10 @@ def test_a_file_that_all_may_read_is_told(settings: Settings, files: Files, capl
     path.chmod(0o644)
     TlsListener(settings({"ssl.keystore.location": str(path)}))
     assert f"every user of this machine may read {path}" in caplog.text
+
+
+def test_a_store_that_is_a_pipe_holds_nobody_up(settings: Settings, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    said = refused(settings, {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(pipe)})
+    assert said.endswith("is no file")
