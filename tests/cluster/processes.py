@@ -1,6 +1,6 @@
 """Three kbroker processes on a real ZooKeeper, which are broken in every way, under clients that keep books.
 
-    python -m tests.cluster.processes --faults 100 --seed 7
+    python -m tests.cluster.processes --faults 1000 --seed 7
 
 Owns the faults, on processes, on what lies between them, and on their disks:
 
@@ -47,6 +47,8 @@ SETTINGS = {
 OFTEN = ("kill", "kill", "kill", "freeze", "freeze", "stop", "ensemble", "all", "cut", "cut", "deaf", "mute", "away")
 RARELY = ("full", "full")
 """Where file systems may be mounted."""
+_OF_ONE_CLUSTER = 250
+"""Faults, at most."""
 _TOLD = 12
 """How many faults are named when something is wrong."""
 
@@ -247,12 +249,28 @@ def main() -> None:
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     began = time.monotonic()
+    kinds = tuple(filter(None, options.kinds.split(",")))
+    done: Counter[str] = Counter()
     with ExitStack() as kept:
         temporary = tempfile.TemporaryDirectory(prefix="kbroker-cluster-")
         directory = options.directory or Path(kept.enter_context(temporary))
-        kinds = tuple(filter(None, options.kinds.split(",")))
-        run = Processes(options.seed, options.faults, directory, kinds)
-        print(run.run(lambda text: print(text, flush=True)), f"in {time.monotonic() - began:.0f} s")
+        for number, faults in enumerate(parts_of(options.faults)):
+            seed = options.seed + number
+            run = Processes(seed, faults, directory / f"seed-{seed}", kinds)
+            print(f"seed {seed}: {run.run(lambda text: print(text, flush=True))}", flush=True)
+            done += run.counts
+    kinds_done = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
+    print(f"{options.faults} faults ({kinds_done}) in {time.monotonic() - began:.0f} s")
+
+
+def parts_of(faults: int) -> list[int]:
+    """Return how many faults each of several clusters meets, which are judged one after the other.
+
+    What is wrong is seen after a quarter of an hour then, and no start has to read all that was written since the first
+    of a thousand.
+    """
+    whole, rest = divmod(faults, _OF_ONE_CLUSTER)
+    return [_OF_ONE_CLUSTER] * whole + [rest] * (rest > 0)
 
 
 if __name__ == "__main__":
