@@ -198,6 +198,11 @@ def test_stores_are_read_again(sides: Sides, certificates: Certificates) -> None
             assert found is not None
             return str(found["serialNumber"])
 
+    def is_new(broker: BrokerProcess, known: list[str]) -> bool:
+        """Tell whether all show another one: each network thread of a Java broker has its own, and takes it in turn."""
+        found = {serial(broker) for _ in range(8)}
+        return len(found) == 1 and found.isdisjoint(known)
+
     def put(name: str, addresses: str, path: Path) -> None:
         """Put another certificate at the path; the brokers' own stays what it was, to the millisecond."""
         server = certificates.directory / "server.pem"
