@@ -125,7 +125,8 @@ def test_a_broker_with_bad_keys_joins_nothing_and_the_others_go_on(files, strang
     config = {**FAST, **files.listener(client_auth="required"), "inter.broker.listener.name": "SSL"}
     config |= {"listeners": BOTH}
     with Cluster(brokers=3, config=config) as cluster:
-        addresses = ",".join(each.bootstrap_servers.split(",")[0] for each in cluster.brokers.values())
+        # Not the third's: it is told of no topic, as a Java broker would not be, and says so to whoever asks it.
+        addresses = ",".join(cluster.brokers[each].bootstrap_servers.split(",")[0] for each in (1, 2))
         client = {"bootstrap.servers": addresses}
         create(client, "orders")
         producer = Producer({**client, "enable.idempotence": True})
