@@ -1,4 +1,4 @@
-"""One client's connection: the only module that sees a client's socket.
+"""One client's connection: the only module, beside tls_channel.py, that sees a client's socket.
 
 Owns what is read: requests in the order in which they came, their answers in the same order, and pausing a client that
 sends faster than it is served. One request of a connection is worked on at a time (as Kafka mutes a channel), so a

@@ -44,9 +44,10 @@ def metadata(handler: Handler, response: type[Any]) -> Handler:
         rights, version = rights_of(ctx), ctx.version
         is_all = request.topics is None or (version == 0 and not request.topics)
         refused: list[MetadataResponseTopic] = []
-        part = request
+        part, by_id = request, False
         if not is_all:
             allowed = yield from _describable(ctx, rights, request, refused)
+            by_id = bool(allowed) and allowed[0].topic_id != ZERO_UUID  # it is all by id, or all by name
             part = with_field(request, "topics", allowed)
         answer = yield from finished(handler(ctx, part), response)
         found, kept = answer.topics if is_all or part.topics else [], []
@@ -57,7 +58,7 @@ def metadata(handler: Handler, response: type[Any]) -> Handler:
                 if request.include_topic_authorized_operations and topic.name is not None:
                     topic.topic_authorized_operations = rights.operations(TOPIC, topic.name)
             elif not is_all:
-                refused.append(_unseen(None, topic.topic_id))
+                refused.append(_unseen(None, topic.topic_id) if by_id else _unseen(topic.name, ZERO_UUID))
             yield
         answer.topics = kept + refused
         if request.include_cluster_authorized_operations and version in _CLUSTER_OPERATIONS_IN:
