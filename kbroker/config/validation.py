@@ -94,7 +94,7 @@ def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_bro
     try:
         _validate_broker(config, configs, per_broker=per_broker)
     except InvalidConfig as error:
-        raise InvalidConfig(error.text, ErrorCode.INVALID_REQUEST) from None
+        raise InvalidConfig(config.hide(error.text), ErrorCode.INVALID_REQUEST) from None
 
 
 def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
@@ -107,10 +107,6 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         [name for name in configs if name in BROKER and name.startswith("ssl.") and name != "ssl.client.auth"],
         "These security configs can be dynamically updated only per-listener using the listener prefix",
     )
-    if config.in_cluster:
-        # Java brokers encrypt them there (password.encoder.secret), and could not read these.
-        secrets = [name for name, key in keys.items() if key is not None and key.sensitive]
-        _refuse(secrets, "This broker stores no passwords in ZooKeeper; set these in its properties file")
     known: dict[str, list[str]] = {}
     for configured, key in keys.items():
         if key is not None:
@@ -119,7 +115,7 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         for configured in known.get(name, ()):
             key = keys[configured]
             assert key is not None
-            parse(key, configs[configured])
+            parse(key, config.stored.effective(configured, configs[configured]))
     if not per_broker:
         _refuse(
             [name for name, key in keys.items() if key is not None and _only_per_broker(name, key)],
