@@ -16,6 +16,7 @@ from kafka.structs import TopicPartition
 from kbroker.cli.client import Connection, Failures, client_options, code_error, error_text, patiently
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
 from kbroker.cli.placement import move, moving, parse_replicas, partitions_of, wait_until_moved
+from kbroker.cli.topic_readiness import wait_until_ready
 from kbroker.protocol.wire import uuid_text
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
@@ -82,7 +83,7 @@ def create(
                 click.echo(f"{topic['name']} exists")
             else:
                 failures.append(f"cannot create {topic['name']}: {error_text(error, topic.get('error_message'))}")
-        admin.wait_for_topics(created)
+        wait_until_ready(admin, created)
     _report(failures)
 
 
