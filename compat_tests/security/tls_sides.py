@@ -67,9 +67,7 @@ class TlsApacheKafka(ApacheKafka):
 class TlsKBroker(KBroker):
     """Kbroker with these listeners, or others, given as name -> protocol."""
 
-    def __init__(
-        self, directory: Path, settings: Mapping[str, str], protocols: Mapping[str, str] = PROTOCOLS
-    ) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str], protocols: Mapping[str, str] = PROTOCOLS) -> None:
         super().__init__(directory, settings)
         self.protocols = protocols
         self.ports: dict[str, int] = {}
