@@ -110,6 +110,7 @@ def test_from_plaintext_to_tls_between_brokers_under_load(files):
         assert consumed(client, "orders", sent) == list(range(sent))
 
 
+@pytest.mark.long
 def test_a_broker_with_bad_keys_joins_nothing_and_the_others_go_on(files, strangers):
     config = {**FAST, **files.listener(client_auth="required"), "inter.broker.listener.name": "SSL"}
     config |= {"listeners": BOTH}
