@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "Clock", "Cluster", "ConfigError", "ExternalBroker", "LogDirError", "__version__"]
+__all__ = ["Broker", "Clock", "Cluster", "ConfigError", "ErrorCode", "ExternalBroker", "LogDirError", "__version__"]
 
 if TYPE_CHECKING:
     from kbroker.clock import Clock
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kbroker.embed import Broker
     from kbroker.embed_cluster import Cluster
     from kbroker.log.directories.dir_lock import LogDirError
+    from kbroker.protocol.errors import ErrorCode
     from kbroker.pytest_plugin import ExternalBroker
 
 _WHERE = {
@@ -27,6 +28,7 @@ _WHERE = {
     "Clock": "clock",
     "Cluster": "embed_cluster",
     "ConfigError": "config.model",
+    "ErrorCode": "protocol.errors",
     "ExternalBroker": "pytest_plugin",
     "LogDirError": "log.directories.dir_lock",
 }
