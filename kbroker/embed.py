@@ -27,8 +27,11 @@ from kbroker.embed_clients import MECHANISMS, ClientSettings
 from kbroker.embed_security import Acl, Security
 from kbroker.network.event_loop import new_event_loop
 
-if TYPE_CHECKING:  # loaded where a broker is asked for TLS
+if TYPE_CHECKING:  # loaded where a broker is asked for TLS, or for what a test can do with it
     from kbroker.embed_certificates import Certificates
+    from kbroker.testing.faults import Faults
+    from kbroker.testing.requests import Requests
+    from kbroker.testing.steering import Steering
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +87,27 @@ class Broker:
         self._node: BrokerNode | None = None
         self._ready = threading.Event()
         self._error: BaseException | None = None
+        self._steered: Steering | None = None
+
+    @property
+    def faults(self) -> Faults:
+        """How the broker misbehaves: `with broker.faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER): ...`."""
+        return self._steering().faults
+
+    @property
+    def requests(self) -> Requests:
+        """What clients ask, and are answered: recorded from the first time on that this is looked at."""
+        return self._steering().record()
+
+    def _steering(self) -> Steering:
+        if self._steered is None:
+            from kbroker.testing.steering import Steering
+
+            node, loop, thread = self.node, self._loop, self._thread
+            assert loop is not None
+            assert thread is not None
+            self._steered = Steering(node, loop, thread)
+        return self._steered
 
     @property
     def node(self) -> BrokerNode:
