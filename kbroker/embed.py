@@ -26,6 +26,7 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.embed_clients import MECHANISMS, ClientSettings
 from kbroker.embed_security import Acl, Security
 from kbroker.network.event_loop import new_event_loop
+from kbroker.testing.steered_clock import SteeredClock
 
 if TYPE_CHECKING:  # loaded where a broker is asked for TLS, or for what a test can do with it
     from kbroker.embed_certificates import Certificates
@@ -53,8 +54,8 @@ class Broker:
 
     `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError, LogDirError or OSError, as the
     command line would report them. A key that is not known is a warning, under `strict` a ConfigError. A broker
-    starts once. The data lies in `data_dir`, or in the directories of `log.dirs`. With a `clock` of its own a test lets
-    hours pass.
+    starts once. The data lies in `data_dir`, or in the directories of `log.dirs`. Its time is moved by
+    `clock`, unless it is given one to go by.
 
     With `tls` it listens by SSL, with `certificates` of its own. With `users` (passwords by name) it listens by SASL,
     and lets nobody else in; with `acls` nobody may do anything but what they allow, and `super.users` of the config.
@@ -80,7 +81,7 @@ class Broker:
         self._own_dirs = data_dir is None and not self._settings.keys().isdisjoint(("log.dirs", "log.dir"))
         self._private = data_dir is None and not self._own_dirs
         self._data_dir = None if data_dir is None else os.fspath(data_dir)
-        self._clock = clock
+        self._clock = SteeredClock() if clock is None else clock
         self._strict = strict
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,6 +89,16 @@ class Broker:
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._steered: Steering | None = None
+
+    @property
+    def clock(self) -> SteeredClock:
+        """The broker's time, for a test to move: `broker.clock.advance(hours=25)`.
+
+        Raises RuntimeError where the broker was given another clock.
+        """
+        if not isinstance(self._clock, SteeredClock):
+            raise RuntimeError("the broker was given a clock of the test's own")
+        return self._clock
 
     @property
     def faults(self) -> Faults:
@@ -98,6 +109,9 @@ class Broker:
     def requests(self) -> Requests:
         """What clients ask, and are answered: recorded from the first time on that this is looked at."""
         return self._steering().record()
+
+    def _clock_was_moved(self, ms: float) -> None:
+        self._steering().moved(ms)
 
     def _steering(self) -> Steering:
         if self._steered is None:
@@ -180,6 +194,8 @@ class Broker:
             self._remove_private()
             raise self._error
         atexit.register(self._stop_at_exit)
+        if isinstance(self._clock, SteeredClock):
+            self._clock.moved = self._clock_was_moved
         return self
 
     def stop(self) -> None:

@@ -205,6 +205,11 @@ class Server:
         for connection in list(self._connections):
             connection.abort()
 
+    def forgive(self, ms: float) -> None:
+        """Take nobody for idle because the clock was moved by so much."""
+        for connection in self._connections:
+            connection.idle_since += ms
+
     def divert(self, run: Run | None) -> None:
         """Hand the frames of all connections to something before the dispatcher; None: to the dispatcher again."""
         before, after = self.dispatcher.entrance, run or self.dispatcher.run
