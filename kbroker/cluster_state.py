@@ -98,7 +98,7 @@ class ClusterState:
     """What is set of client ids, by their names as paths have them."""
     ip_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What is set of addresses."""
-    quotas: Quotas = field(default_factory=dict)
+    quotas: Quotas = field(default_factory=Quotas)
     """The quotas among what is set of users, client ids and addresses."""
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalized feature levels."""
