@@ -43,9 +43,11 @@ from kbroker.replicas import Replicas
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
 from kbroker.security.sasl.scram_credential import ScramCredential
-from kbroker.security.sasl.settings import offers
+from kbroker.security.sasl.settings import Credentials, offers
 from kbroker.security.sasl.user_configs import credential_of
 from kbroker.security.tls.of_broker import TlsListeners
+from kbroker.security.tokens.logins import TokenLogins
+from kbroker.security.tokens.token import token_settings
 from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
@@ -105,6 +107,8 @@ class Node:
         )
         authorizer = self._authorizer(metadata)
         self.tls = TlsListeners(config)
+        logins = TokenLogins(lambda: metadata.state.tokens, clock.now_ms)
+        credentials = Credentials(self._credential_of, logins)
         dispatcher = Dispatcher(in_cluster=cluster is not None, authorizer=authorizer)
         self.services = Services(
             node_id=self.node_id,
@@ -119,12 +123,13 @@ class Node:
             transactions=self.transactions,
             markers=self.markers,
             tls=self.tls,
+            tokens=token_settings(config),
             cluster=cluster,
             authorizer=authorizer,
             on_levels_changed=dispatcher.forget_entries,
         )
         self.server = Server(
-            self.services, dispatcher, server_limits(config), self.tls.by_name, offers(config, self._credential_of)
+            self.services, dispatcher, server_limits(config), self.tls.by_name, offers(config, credentials)
         )
         self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions)
         self._dynamic_configs = DynamicConfigs(

@@ -22,6 +22,7 @@ from kbroker.broker.base_node import Node, load_logs, log_dirs, topic_defaults
 from kbroker.broker.cluster_follower import ClusterFollower
 from kbroker.broker.deleted_topics import DeletedTopics
 from kbroker.broker.dynamic_configs import configure_dirs, take_configs
+from kbroker.broker.expired_tokens import ExpiredTokens
 from kbroker.broker.periodic_work import PeriodicWork
 from kbroker.clock import Clock, SystemClock
 from kbroker.config.model import ConfigError
@@ -42,6 +43,7 @@ from kbroker.replicas import Replicas, topic_settings
 from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.settings import offers
 from kbroker.security.sasl.user_configs import USERS
+from kbroker.security.tokens.token import token_settings
 from kbroker.txn.producer_ids import ProducerIds
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class BrokerNode(Node):
             self._dynamic_configs,
             self._fail,
         )
+        settings = self.services.tokens
         self.periodic_work = PeriodicWork(
             clock,
             logs,
@@ -90,6 +93,7 @@ class BrokerNode(Node):
             self.groups,
             self.transactions,
             DeletedTopics(controller, logs),
+            settings and ExpiredTokens(controller, settings, clock, lambda: True),
         )
 
     @classmethod
@@ -123,7 +127,7 @@ class BrokerNode(Node):
             store = EmbeddedStore(logs.directory)
             parts.callback(store.close)
             _check_metadata(store, logs)
-            controller = Controller(store, logs.cluster_id, topic_defaults(config))
+            controller = Controller(store, logs.cluster_id, topic_defaults(config), token_settings(config))
             controller.begin_cluster(config.get_int("min.insync.replicas"))
             for user in users:
                 whole(controller.change_configs(USERS, user.entity, user.revise))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.clock import SystemClock
 from kbroker.config.jaas import JaasError, LoginModule, parse_jaas
@@ -34,8 +34,15 @@ JAAS: Final = "sasl.jaas.config"
 ENABLED: Final = "sasl.enabled.mechanisms"
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 Begin = Callable[[], ServerMechanism]
-Credentials = Callable[[str, str], ScramCredential | None]
-"""Finds the SCRAM credential of a user, by name, for a mechanism."""
+
+
+class Credentials(NamedTuple):
+    """What finds credentials by a name and a mechanism of SCRAM: of users, and of delegation tokens by their ids."""
+
+    of_user: Callable[[str, str], ScramCredential | None]
+    of_token: Callable[[str, str], scram.TokenLogin | None]
+
+
 _HANDLER: Final = "sasl.server.callback.handler.class"
 _OAUTH_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
@@ -50,7 +57,7 @@ class ListenerSettings:
     def __init__(self, config: BrokerConfig, listener: str, credentials: Credentials | None = None) -> None:
         self.config = config
         self.listener = listener
-        self.credentials = credentials or _nobody
+        self.credentials = credentials or Credentials(_nobody, _nobody)
         self.serves = credentials is not None
         """Whether there is a broker behind it, or somebody only looks whether all is well."""
 
@@ -177,7 +184,11 @@ def _scram(settings: ListenerSettings, mechanism: str) -> Begin:
     if found is not None and found[0].endswith(f".{mechanism.lower()}.{JAAS}"):
         required_login(settings, mechanism, scram.MODULE)
     credentials = settings.credentials
-    return lambda: scram.ScramServer(mechanism, lambda user: credentials(user, mechanism))
+    return lambda: scram.ScramServer(
+        mechanism,
+        lambda user: credentials.of_user(user, mechanism),
+        lambda token: credentials.of_token(token, mechanism),
+    )
 
 
 def _oauthbearer(settings: ListenerSettings, mechanism: str) -> Begin:
