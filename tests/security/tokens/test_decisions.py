@@ -1,4 +1,4 @@
-"""What becomes of a delegation token: Kafka's rules (DelegationTokenControlManagerTest), by a clock of the test's own."""
+"""What becomes of a delegation token: the rules of DelegationTokenControlManager, by a clock of the test's own."""
 
 from __future__ import annotations
 
