@@ -1,4 +1,4 @@
-"""What a broker does again and again: the logs' chores, compaction, timers of the coordinators.
+"""What a broker does again and again: the logs' chores, compaction, timers of the coordinators, expired tokens.
 
 Owns when, and how much of it is done before others have their turn. Never does any of it itself.
 """
