@@ -26,6 +26,8 @@ _THREAD_KEYS: Final = (
     "background.threads",
 )
 _JAAS: Final = "sasl.jaas.config"
+_LONGEST_LOGIN: Final = 64 * 1024
+"""Characters: a thousand users' names and passwords."""
 _CLUSTER_LEVEL_LISTENER_KEYS: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")
 
 
@@ -105,6 +107,8 @@ def _check_logins(configs: Mapping[str, str]) -> None:
     """Refuse what no login module can be read of, which Kafka takes; nothing of it is told: it may be a password."""
     for name, text in configs.items():
         if (name == _JAAS or name.endswith(f".{_JAAS}")) and text.strip():
+            if len(text) > _LONGEST_LOGIN:
+                raise InvalidConfig(f"{name} has {len(text)} characters, of {_LONGEST_LOGIN} at most")
             try:
                 count = sum(map(len, parse_jaas(f"KafkaServer {{ {text} }};").values()))
             except JaasError:

@@ -126,7 +126,14 @@ JAAS = "listener.name.plaintext.plain.sasl.jaas.config"
 
 @pytest.mark.parametrize(
     "text",
-    ["hunter2", 'a.B required x="hunter2"', 'a.B required x="hunter2', "a.B hunter2;", 'a.B required x="hunter2";' * 2],
+    [
+        "hunter2",
+        'a.B required x="hunter2"',
+        'a.B required x="hunter2',
+        "a.B hunter2;",
+        'a.B required x="hunter2";' * 2,
+        "a" * 100_000,
+    ],
 )
 def test_a_login_module_that_cannot_be_read_is_not_stored(text: str) -> None:
     with pytest.raises(InvalidConfig) as refused:

@@ -20,13 +20,14 @@ from kbroker.config.model import ConfigError, InvalidConfig, Value
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import broker_key
 from kbroker.config.values import parse
-from kbroker.security.sasl import oauthbearer, plain, scram
+from kbroker.security.sasl import gssapi, kerberos, kerberos_names, oauthbearer, plain, scram
 from kbroker.security.sasl.authentication import Offer
 from kbroker.security.sasl.key_set import BadKeySet, KeySet, parse_keys, reader
 from kbroker.security.sasl.mechanism import ServerMechanism
 from kbroker.security.sasl.scram_credential import HASHES, ScramCredential
 from kbroker.security.sasl.signed_tokens import Expected, signed
 from kbroker.security.sasl.unsecured_tokens import are_enabled, unsecured
+from kbroker.security.tls.mapping import BadRules
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Credentials(NamedTuple):
 
 
 _HANDLER: Final = "sasl.server.callback.handler.class"
+_SERVICE_NAME: Final = "sasl.kerberos.service.name"
 _OAUTH_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
@@ -207,6 +209,25 @@ def _oauthbearer(settings: ListenerSettings, mechanism: str) -> Begin:
     return lambda: oauthbearer.OAuthBearerServer(validate)
 
 
+def _gssapi(settings: ListenerSettings, mechanism: str) -> Begin:
+    library = kerberos.library(settings.listener)
+    options = required_login(settings, mechanism, gssapi.MODULE).options
+    where = (settings.find(JAAS, mechanism) or (JAAS, ""))[0]
+    begin = kerberos.acceptor(library, where, options)
+    found = settings.find(_SERVICE_NAME, mechanism)
+    names = {each for each in (found[1].strip() if found else None, options.get("serviceName")) if each}
+    if not names:
+        raise ConfigError(f"{_SERVICE_NAME} is missing: listener {settings.listener} offers {mechanism}")
+    if names != {kerberos_names.service_of(options["principal"])}:
+        raise ConfigError(f"{_SERVICE_NAME}, and serviceName and principal of {where}, name several services")
+    rules = settings.value(kerberos_names.KEY, mechanism)
+    try:
+        namer = kerberos_names.PrincipalNamer(rules if isinstance(rules, tuple) else (), kerberos.default_realm())
+    except BadRules as error:
+        raise ConfigError(f"{kerberos_names.KEY}: {error}") from None
+    return lambda: gssapi.GssapiServer(begin, namer.name_of)
+
+
 def _key_set(settings: ListenerSettings, mechanism: str, name: str, url: str) -> KeySet:
     def number(key: str) -> int:
         return _number(settings.value(key, mechanism))
@@ -251,4 +272,5 @@ _MAKERS: Final[Mapping[str, Callable[[ListenerSettings, str], Begin]]] = {
     "PLAIN": _plain,
     **dict.fromkeys(HASHES, _scram),
     oauthbearer.NAME: _oauthbearer,
+    gssapi.NAME: _gssapi,
 }
