@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 
-from kbroker.divided import Divided, each
+from kbroker.divided import Divided
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.token_requests import NO_TIME, existing, is_allowed, settings_of
@@ -19,19 +19,25 @@ from kbroker.protocol.messages.create_delegation_token import (
     CreateDelegationTokenResponse,
 )
 from kbroker.security.principal import ANONYMOUS, USER, Principal, printable
-from kbroker.security.tokens.decisions import new_token
+from kbroker.security.tokens.decisions import MOST_CHARACTERS, new_token
 from kbroker.security.tokens.token import Token
 
 log = logging.getLogger(__name__)
 
 
 def owner_of(ctx: RequestContext, request: CreateDelegationTokenRequest) -> Principal:
-    """Return for whom a token is asked. Raises ApiError for a name without a type, which Kafka does not await."""
+    """Return for whom a token is asked.
+
+    Raises ApiError for names that are too long, and for one without a type, which Kafka does not await.
+    """
     if not request.owner_principal_name:
         return ctx.principal
-    if request.owner_principal_type is None:
+    kind, name = request.owner_principal_type, request.owner_principal_name
+    if kind is None:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-    return Principal(request.owner_principal_type, request.owner_principal_name)
+    if len(kind) + len(name) > MOST_CHARACTERS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION)
+    return Principal(kind, name)
 
 
 def refused(
@@ -62,9 +68,12 @@ def create_delegation_token(
     owner, requester = owner_of(ctx, request), ctx.principal
     if not is_allowed(ctx):
         return refused(owner, requester, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
-    renewers = yield from each(request.renewers, lambda one: Principal(one.principal_type, one.principal_name))
-    if any(renewer.kind != USER for renewer in renewers):
-        return refused(owner, requester, ErrorCode.INVALID_PRINCIPAL_TYPE)
+    renewers = []
+    for each in request.renewers:
+        if each.principal_type != USER:
+            return refused(owner, requester, ErrorCode.INVALID_PRINCIPAL_TYPE)
+        renewers.append(Principal(each.principal_type, each.principal_name))
+        yield
     try:
         token = yield from _made(ctx, owner, renewers, request.max_lifetime_ms)
     except ApiError as error:

@@ -18,7 +18,7 @@ from kbroker.security.tokens.token import Token, TokenInformation, TokenSettings
 
 MOST_OF_ONE: Final = 10_000
 """Tokens that somebody may have asked for, as long as they last."""
-MOST_CHARACTERS: Final = 16 * 1024
+MOST_CHARACTERS: Final = 4096
 """Of all names in a token."""
 _LATEST: Final = (1 << 63) - 1
 
@@ -33,10 +33,13 @@ def new_token(
     now_ms: int,
 ) -> Token:
     """Return a new token; it lasts as long as may be where `max_lifetime_ms` is not positive. Raises ApiError."""
+    if (
+        len(renewers) > MOST_CHARACTERS
+        or sum(len(each.kind) + len(each.name) for each in (owner, requester, *renewers)) > MOST_CHARACTERS
+    ):
+        raise ApiError(ErrorCode.POLICY_VIOLATION)
     if any(each.kind != USER for each in renewers):
         raise ApiError(ErrorCode.INVALID_PRINCIPAL_TYPE)
-    if sum(len(each.kind) + len(each.name) for each in (owner, requester, *renewers)) > MOST_CHARACTERS:
-        raise ApiError(ErrorCode.POLICY_VIOLATION)
     if known.asked_for_by(requester) >= MOST_OF_ONE:
         raise ApiError(ErrorCode.POLICY_VIOLATION)
     lifetime_ms = settings.max_lifetime_ms
