@@ -148,7 +148,9 @@ class ClusterNode(Node):
         self._marker_targets = MarkerTargets(config.node_id, self.markers, for_markers, timeout_ms)
         self._membership = Membership(tree, self.registration, [self.controller, self], self._fail)
         settings = self.services.tokens
-        expired = settings and ExpiredTokens(metadata, settings, clock, lambda: self.controller.is_active)
+        expired = None
+        if settings is not None:
+            expired = ExpiredTokens(metadata, settings, clock, lambda: self.controller.is_active)
         self.periodic_work = PeriodicWork(
             clock, logs, cleaner_pool, replicas, self.groups, self.transactions, expired_tokens=expired
         )

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.controller.cluster_metadata import ClusterMetadata
-from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError
 from kbroker.security.principal import printable
 from kbroker.security.tokens.token import Token, TokenSettings
@@ -75,13 +74,13 @@ class ExpiredTokens:
             log.info("delegation token %s of %s has expired", token_id, printable(str(known.info.owner)))
 
 
-async def _done(work: Divided[Token | None]) -> Token | None:
+async def _done(work: Generator[Any, Any, Token | None]) -> Token | None:
     """Run work to its end, and wait for what it waits for."""
     got: Any = None
     try:
         while True:
-            waited: Awaitable[Any] | None = work.send(got)
-            got = await waited if waited is not None else await asyncio.sleep(0)
+            waits = work.send(got)
+            got = await waits if waits is not None else await asyncio.sleep(0)
     except StopIteration as end:
         token: Token | None = end.value
         return token

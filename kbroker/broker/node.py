@@ -93,7 +93,7 @@ class BrokerNode(Node):
             self.groups,
             self.transactions,
             DeletedTopics(controller, logs),
-            settings and ExpiredTokens(controller, settings, clock, lambda: True),
+            None if settings is None else ExpiredTokens(controller, settings, clock, lambda: True),
         )
 
     @classmethod

@@ -6,6 +6,8 @@ their JAAS options; refuses what cannot work. Never authenticates anybody.
     sasl.jaas.config                                  of any listener and mechanism whose login module it is
     listener.name.inside.sasl.enabled.mechanisms      of one listener, its name in lower case
     listener.name.inside.plain.sasl.jaas.config       of one mechanism there, in lower case, too
+    java.security.auth.login.config                   a file, where none of these is set: login modules of all
+                                                      mechanisms in its sections inside.KafkaServer and KafkaServer
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class Credentials(NamedTuple):
 
 
 _HANDLER: Final = "sasl.server.callback.handler.class"
+_FILE: Final = "java.security.auth.login.config"
+_SECTION: Final = "KafkaServer"
 _SERVICE_NAME: Final = "sasl.kerberos.service.name"
 _OAUTH_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
@@ -62,6 +66,7 @@ class ListenerSettings:
         self.credentials = credentials or Credentials(_nobody, _nobody)
         self.serves = credentials is not None
         """Whether there is a broker behind it, or somebody only looks whether all is well."""
+        self._in_file: list[LoginModule] | None = None
 
     def find(self, key: str, mechanism: str = "") -> tuple[str, str] | None:
         """Return the name and the text of the strongest setting for a key, None where there is none."""
@@ -85,11 +90,16 @@ class ListenerSettings:
         except InvalidConfig as error:
             raise ConfigError(error.text) from None
 
-    def login(self, mechanism: str) -> LoginModule | None:
-        """Return the login module of a mechanism; None where none is set. Raises ConfigError, without secrets."""
+    def login(self, mechanism: str, module: str) -> LoginModule | None:
+        """Return the login module of a mechanism; None where none is set. Raises ConfigError, without secrets.
+
+        Of a file it is the one of the class `module`.
+        """
         found = self.find(JAAS, mechanism)
         if found is None:
-            return None
+            if self._in_file is None:
+                self._in_file = _logins_in_file(self.config.static.get(_FILE, "").strip(), self.listener)
+            return next((each for each in self._in_file if each.name == module), None)
         name, text = found
         try:
             modules = parse_jaas(f"KafkaServer {{ {text} }};")["KafkaServer"]
@@ -99,6 +109,20 @@ class ListenerSettings:
         if len(modules) != 1:
             raise ConfigError(f"{name} has {len(modules)} login modules, and not one")
         return modules[0]
+
+
+def _logins_in_file(path: str, listener: str) -> list[LoginModule]:
+    """Return the login modules that a file has for a listener, none where there is no file. Raises ConfigError."""
+    if not path:
+        return []
+    try:
+        with open(path, encoding="utf-8") as file:
+            sections = parse_jaas(file.read())
+    except OSError as error:
+        raise ConfigError(f"{_FILE}: cannot read {path}: {error.strerror}") from None
+    except (JaasError, UnicodeDecodeError):
+        raise ConfigError(f"{_FILE}: {path} is no login configuration") from None
+    return sections.get(f"{listener.lower()}.{_SECTION}") or sections.get(_SECTION) or []
 
 
 def _nobody(_user: str, _mechanism: str) -> None:
@@ -150,7 +174,7 @@ def _begin(settings: ListenerSettings, mechanism: str) -> Begin:
 
 def required_login(settings: ListenerSettings, mechanism: str, module: str) -> LoginModule:
     """Return a mechanism's login module, which has to be `module`. Raises ConfigError."""
-    login = settings.login(mechanism)
+    login = settings.login(mechanism, module)
     where = f"listener.name.{settings.listener.lower()}.{mechanism.lower()}.{JAAS}"
     if login is None:
         raise ConfigError(f"{where} is missing: listener {settings.listener} offers {mechanism}, which needs {module}")
@@ -160,8 +184,9 @@ def required_login(settings: ListenerSettings, mechanism: str, module: str) -> L
 
 
 def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
-    required_login(settings, mechanism, plain.MODULE)
-    known: tuple[str, Mapping[str, str]] = ("", {})
+    login = required_login(settings, mechanism, plain.MODULE)
+    first = settings.find(JAAS, mechanism)
+    known: tuple[str, Mapping[str, str]] = (first[1] if first else "", plain.passwords(login.options))
 
     def begin() -> ServerMechanism:
         """Begin with the users there are by now: they may change while the broker runs."""
@@ -170,7 +195,7 @@ def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
         text = found[1] if found else ""
         if text != known[0]:
             try:
-                login = settings.login(mechanism)
+                login = settings.login(mechanism, plain.MODULE)
                 known = text, plain.passwords(login.options) if login else {}
             except ConfigError as error:
                 log.error("the users are those of before: %s", error)
