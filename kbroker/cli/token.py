@@ -38,16 +38,16 @@ _DEFAULT = -1
 _Answer = TypeVar("_Answer")
 
 
-class _PrincipalType(click.ParamType):
+class _PrincipalType(click.ParamType[Principal]):
+    """TYPE:NAME, as User:alice."""
+
     name = "TYPE:NAME"
 
-    def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> Principal:
-        if isinstance(value, Principal):
-            return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Principal:
         try:
-            return Principal.parse(value)
+            return value if isinstance(value, Principal) else Principal.parse(value)
         except ValueError as error:
-            raise click.UsageError(str(error)) from None
+            self.fail(str(error), param, ctx)
 
 
 _PRINCIPAL = _PrincipalType()
