@@ -50,10 +50,12 @@ def _login(name: str, text: str) -> Texts:
     if len(modules) != 1:
         raise click.UsageError(f'{name} is not of the form CLASS required username="..." password="...";')
     options = modules[0].options
-    if options.get("tokenauth", "").lower() == "true":
-        raise click.UsageError(f"{name}: the client here cannot log in by a delegation token")
     if "username" not in options or "password" not in options:
         raise click.UsageError(f"{name} has no username, or no password; other logins cannot be set here")
+    if options.get("tokenauth", "").lower() == "true":
+        from kbroker.cli.token_login import log_in_by_token
+
+        log_in_by_token(options["username"])
     return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
 
 

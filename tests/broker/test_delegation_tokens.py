@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Broker
+from kbroker.handlers.token_requests import is_allowed
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -21,6 +23,7 @@ from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from kbroker.security.principal import ANONYMOUS, Principal
 from kbroker.security.sasl.scram import ScramClient
 from tests.broker.test_scram_credentials import alter, upsertion
 
@@ -212,6 +215,25 @@ def test_only_somebody_may_ask(side):
         assert (answer.error_code, answer.expiry_timestamp_ms) == expected
     answer = client.ask(DescribeDelegationTokenRequest(owners=None), 3)
     assert (answer.error_code, answer.tokens) == (ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, [])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "principal", "allowed"),
+    [
+        ("PLAINTEXT", Principal("User", "alice"), False),
+        ("SSL", ANONYMOUS, False),
+        ("SSL", Principal("User", "CN=alice"), True),
+        ("SASL_SSL", Principal("User", "alice"), True),
+        ("SASL_SSL", ANONYMOUS, True),  # a user of that name
+        ("SASL_SSL", Principal("User", "alice", by_token=True), False),
+        ("SASL_PLAINTEXT", Principal("User", "alice"), True),
+    ],
+)
+def test_who_may_ask(protocol, principal, allowed):
+    listeners = SimpleNamespace(protocols={"INSIDE": protocol})
+    services = SimpleNamespace(config=SimpleNamespace(listeners=listeners))
+    ctx = SimpleNamespace(listener="INSIDE", principal=principal, services=services)
+    assert is_allowed(ctx) is allowed
 
 
 def test_owners_requesters_and_renewers(side):

@@ -97,11 +97,25 @@ def test_what_cannot_be_is_told_in_a_line(token, open_to_all):
     assert open_to_all("token", "list").status == 1
 
 
-def test_the_client_here_logs_in_by_no_token(token, open_to_all, tmp_path):
+def test_verbs_log_in_by_a_token(token, secured, tmp_path):
+    """By a file of settings as Java's tools take it."""
+    inside = CommandLine(secured.bootstrap_servers.split(",")[1])
+    made = token("create", "--json").json
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     path = tmp_path / "by-token.properties"
-    path.write_text(f'sasl.jaas.config={module} required username="id" password="hunter2" tokenauth="true";\n')
-    done = open_to_all("topic", "list", "--command-config", str(path))
-    assert done.status == 2
-    assert "delegation token" in done.err
-    assert "hunter2" not in done.err
+
+    def shows(hmac):
+        path.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+            f'sasl.jaas.config={module} required username="{made["token"]}" password="{hmac}" tokenauth="true";\n'
+        )
+        return inside("topic", "list", "--command-config", str(path))
+
+    assert shows(made["hmac"]).status == 0
+    refused = inside("token", "create", "--command-config", str(path))
+    assert refused.status == 1
+    assert "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED" in refused.err
+    assert made["hmac"] not in refused.err
+    wrong = shows(base64.b64encode(bytes(64)).decode())
+    assert wrong.status == 1
+    assert "lets this client in" in wrong.err
