@@ -80,7 +80,11 @@ async def _done(work: Generator[Any, Any, Token | None]) -> Token | None:
     try:
         while True:
             waits = work.send(got)
-            got = await waits if waits is not None else await asyncio.sleep(0)
+            got = None
+            if waits is None:
+                await asyncio.sleep(0)
+            else:
+                got = await waits
     except StopIteration as end:
         token: Token | None = end.value
         return token

@@ -103,19 +103,12 @@ def test_verbs_log_in_by_a_token(token, secured, tmp_path):
     made = token("create", "--json").json
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     path = tmp_path / "by-token.properties"
-
-    def shows(hmac):
-        path.write_text(
-            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
-            f'sasl.jaas.config={module} required username="{made["token"]}" password="{hmac}" tokenauth="true";\n'
-        )
-        return inside("topic", "list", "--command-config", str(path))
-
-    assert shows(made["hmac"]).status == 0
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        f'sasl.jaas.config={module} required username="{made["token"]}" password="{made["hmac"]}" tokenauth="true";\n'
+    )
+    assert inside("topic", "list", "--command-config", str(path)).status == 0
     refused = inside("token", "create", "--command-config", str(path))
     assert refused.status == 1
     assert "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED" in refused.err
     assert made["hmac"] not in refused.err
-    wrong = shows(base64.b64encode(bytes(64)).decode())
-    assert wrong.status == 1
-    assert "lets this client in" in wrong.err
