@@ -1,5 +1,8 @@
 """`python -m benchmarks.pairs --beside DIR`: two checkouts of kbroker, both up, take turns at slices of work.
 
+`--acls N` takes this checkout twice instead, once with an authorizer and so many ACLs: what rights cost a client of
+PLAINTEXT that has the few it needs.
+
 One round of `python -m benchmarks` and the next differ by 10 % and more, since each begins with fresh processes and the
 machine's own pace drifts: a difference of 3 % cannot be seen like that. Here both brokers run all the time, the one
 whose turn it is not does nothing, and every slice of work is compared with its neighbour of some seconds later. Told
@@ -18,15 +21,24 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import work
+from benchmarks.secured import add_acls, others
 from benchmarks.subjects import running
 from compat_tests.harness.brokers import BrokerProcess
+from kbroker.protocol.messages.create_acls import AclCreation
+from kbroker.security.authorizer.acls import Operation, PatternType, Permission, ResourceType
 
 RESULTS = Path(__file__).parent / "results"
+TOPICS = "cdefgh"
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",  # so that the first ACLs can be added by somebody without a name
+}
 _RESAMPLED = 2000
 
 
@@ -81,13 +93,46 @@ def spread(ratios: Sequence[float], seed: int = 1) -> tuple[float, float, float]
     return math.exp(statistics.median(logs)), math.exp(low), math.exp(high)
 
 
-def measure(beside: Path, slices: int, only: str) -> list[list[str]]:
+@contextmanager
+def both(beside: Path | None, acls: int) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
+    """Yield what is measured, and what it is compared with."""
+    with (
+        running("kbroker", settings=AUTHORIZER if acls else None) as (ours, _),
+        running("kbroker", beside) as (theirs, _),
+    ):
+        if acls:
+            add_acls(ours.bootstrap, rights(acls))
+        yield ours, theirs
+
+
+def rights(count: int) -> list[AclCreation]:
+    """Return as many ACLs as are wanted, among them what everybody needs for this work and no more."""
+    everybody = ("User:ANONYMOUS", "*")
+    own = [
+        AclCreation(ResourceType.TOPIC, name, PatternType.LITERAL, *everybody, operation, Permission.ALLOW)
+        for name in TOPICS
+        for operation in (Operation.READ, Operation.WRITE)
+    ]
+    own += [
+        AclCreation(kind, name, pattern, *everybody, operation, Permission.ALLOW)
+        for kind, name, pattern, operation in (
+            (ResourceType.CLUSTER, "kafka-cluster", PatternType.LITERAL, Operation.ALTER),
+            (ResourceType.CLUSTER, "kafka-cluster", PatternType.LITERAL, Operation.CREATE),
+            (ResourceType.CLUSTER, "kafka-cluster", PatternType.LITERAL, Operation.IDEMPOTENT_WRITE),
+            (ResourceType.GROUP, "bench", PatternType.PREFIXED, Operation.READ),
+            (ResourceType.GROUP, "latency", PatternType.LITERAL, Operation.READ),
+            (ResourceType.GROUP, "perf", PatternType.PREFIXED, Operation.READ),
+        )
+    ]
+    return own + others(count - len(own))
+
+
+def measure(beside: Path | None, acls: int, slices: int, only: str) -> list[list[str]]:
     """Run every piece in slices on both; return the table's lines."""
     lines = []
-    with running("kbroker") as (ours, _), running("before", beside) as (theirs, _):
-        sides = (ours, theirs)
+    with both(beside, acls) as sides:
         for side in sides:
-            work.create(side.bootstrap, *"cdefgh")
+            work.create(side.bootstrap, *TOPICS)
             work.raw(side, "produce", "e", records=100, size=1000, requests=1000)
         for piece in PIECES:
             if not any(word in piece.name for word in only.split(",")):
@@ -123,13 +168,13 @@ def _line(name: str, figure: str, more: bool, found: tuple[list[work.Figures], l
 HEADINGS = ["work", "figure", "kbroker", "beside", "ratio", "95 %", "better is"]
 
 
-def save(lines: list[list[str]], slices: int, only: str) -> Path:
+def save(lines: list[list[str]], told: str) -> Path:
     stamp = time.strftime("%Y-%m-%d-%H%M", time.gmtime())
     path = RESULTS / f"{stamp}-pairs.md"
     text = [
-        f"# Two checkouts in turns, {stamp} UTC",
+        f"# Two brokers in turns, {stamp} UTC",
         "",
-        f"- command: `python -m benchmarks.pairs --beside CHECKOUT --slices {slices} --only '{only}'`; both up at once",
+        f"- command: `python -m benchmarks.pairs {told}`; both up at once",
         f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, clients on it too",
         f"- versions: Python {platform.python_version()}",
         "",
@@ -144,12 +189,16 @@ def save(lines: list[list[str]], slices: int, only: str) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description=__doc__)
-    parser.add_argument("--beside", type=Path, metavar="DIR", required=True, help="another checkout")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--beside", type=Path, metavar="DIR", help="another checkout")
+    which.add_argument("--acls", type=int, default=0, metavar="N", help="without an authorizer and N ACLs")
     parser.add_argument("--slices", type=int, default=21)
     parser.add_argument("--only", default="", help="pieces whose names contain one of these, divided by commas")
     args = parser.parse_args()
-    lines = measure(args.beside, args.slices, args.only)
-    print(f"saved {save(lines, args.slices, args.only)}", file=sys.stderr)
+    lines = measure(args.beside, args.acls, args.slices, args.only)
+    # Not where the other checkout lies on this machine.
+    which_told = f"--acls {args.acls}" if args.acls else "--beside CHECKOUT"
+    print(f"saved {save(lines, f'{which_told} --slices {args.slices} --only {args.only!r}')}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,33 +30,36 @@ class TunedKafka(ApacheKafka):
         return ["java", *heap, "-cp", f"{self._libs}/*", *arguments]
 
 
-def kafka(directory: Path) -> TunedKafka:
-    return TunedKafka(fetch("kafka"), directory, SETTINGS)
-
-
-def kbroker(directory: Path) -> KBroker:
-    return KBroker(directory, SETTINGS)
+def kafka(directory: Path, settings: Mapping[str, str]) -> TunedKafka:
+    return TunedKafka(fetch("kafka"), directory, settings)
 
 
 class OtherKBroker(KBroker):
     """kbroker from another checkout, which has its own environment in .venv."""
 
-    def __init__(self, directory: Path, checkout: Path) -> None:
-        super().__init__(directory, SETTINGS)
+    def __init__(self, directory: Path, settings: Mapping[str, str], checkout: Path) -> None:
+        super().__init__(directory, settings)
         self._python = checkout.resolve() / ".venv" / "bin" / "python"
 
     def _command(self) -> list[str]:
         return [str(self._python), *super()._command()[1:]]
 
 
-SUBJECTS: dict[str, Callable[[Path], BrokerProcess]] = {"kbroker": kbroker, "kafka": kafka}
+SUBJECTS: dict[str, Callable[[Path, Mapping[str, str]], BrokerProcess]] = {"kbroker": KBroker, "kafka": kafka}
 
 
 @contextmanager
-def running(name: str, checkout: Path | None = None) -> Iterator[tuple[BrokerProcess, float]]:
-    """Run a subject, or kbroker of another checkout, on a fresh directory; yields it and the seconds until ready."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        broker = SUBJECTS[name](Path(directory)) if checkout is None else OtherKBroker(Path(directory), checkout)
+def running(
+    name: str, checkout: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[tuple[BrokerProcess, float]]:
+    """Run a subject, or kbroker of another checkout, on a fresh directory; yields it and the seconds until ready.
+
+    `settings` are what it has beside those of all subjects.
+    """
+    told = {**SETTINGS, **(settings or {})}
+    with tempfile.TemporaryDirectory(prefix="bench-") as name_of_directory:
+        directory = Path(name_of_directory)
+        broker = SUBJECTS[name](directory, told) if checkout is None else OtherKBroker(directory, told, checkout)
         if name == "kafka":
             broker._command()  # formats the storage, which is not part of a start
         started = time.perf_counter()

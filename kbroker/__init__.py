@@ -12,21 +12,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "Clock", "Cluster", "ConfigError", "ExternalBroker", "LogDirError", "__version__"]
+__all__ = [
+    "Acl",
+    "Broker",
+    "ClientSettings",
+    "Clock",
+    "Cluster",
+    "ConfigError",
+    "ErrorCode",
+    "ExternalBroker",
+    "LogDirError",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from kbroker.clock import Clock
     from kbroker.config.model import ConfigError
     from kbroker.embed import Broker
+    from kbroker.embed_clients import ClientSettings
     from kbroker.embed_cluster import Cluster
+    from kbroker.embed_security import Acl
     from kbroker.log.directories.dir_lock import LogDirError
+    from kbroker.protocol.errors import ErrorCode
     from kbroker.pytest_plugin import ExternalBroker
 
 _WHERE = {
+    "Acl": "embed_security",
     "Broker": "embed",
+    "ClientSettings": "embed_clients",
     "Clock": "clock",
     "Cluster": "embed_cluster",
     "ConfigError": "config.model",
+    "ErrorCode": "protocol.errors",
     "ExternalBroker": "pytest_plugin",
     "LogDirError": "log.directories.dir_lock",
 }

@@ -16,17 +16,22 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kbroker.broker.node import BrokerNode
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
+from kbroker.embed_clients import MECHANISMS, ClientSettings
+from kbroker.embed_security import Acl, Security
 from kbroker.network.event_loop import new_event_loop
 
-if TYPE_CHECKING:  # loaded where a broker is asked for TLS
+if TYPE_CHECKING:  # loaded where a broker is asked for TLS, or for what a test can do with it
     from kbroker.embed_certificates import Certificates
+    from kbroker.testing.faults import Faults
+    from kbroker.testing.requests import Requests
+    from kbroker.testing.steering import Steering
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +53,12 @@ class Broker:
 
     `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError, LogDirError or OSError, as the
     command line would report them. A key that is not known is a warning, under `strict` a ConfigError. A broker
-    starts once. With `tls` it listens by SSL, with `certificates` of its own. The data lies in `data_dir`, or in the
-    directories of `log.dirs`. With a `clock` of its own a test lets hours pass.
+    starts once. The data lies in `data_dir`, or in the directories of `log.dirs`. With a `clock` of its own a test lets
+    hours pass.
+
+    With `tls` it listens by SSL, with `certificates` of its own. With `users` (passwords by name) it listens by SASL,
+    and lets nobody else in; with `acls` nobody may do anything but what they allow, and `super.users` of the config.
+    What the one or the other cannot be is a ValueError. `client_settings` says how clients come.
     """
 
     def __init__(
@@ -62,12 +71,12 @@ class Broker:
         clock: Clock | None = None,
         strict: bool = False,
         tls: bool = False,
+        users: Mapping[str, str] | None = None,
+        acls: Sequence[Acl] | None = None,
     ) -> None:
+        self._security = Security(host, tls=tls, users=users, acls=acls)
         self._settings = {**TEST_DEFAULTS, **{k: str(v) for k, v in (config or {}).items()}}
-        self._settings.setdefault("listeners", f"{'SSL' if tls else 'PLAINTEXT'}://{host}:{port}")
-        self._host = host
-        self._tls = tls
-        self._certificates: Certificates | None = None
+        self._settings.setdefault("listeners", f"{self._security.protocol}://{host}:{port}")
         self._own_dirs = data_dir is None and not self._settings.keys().isdisjoint(("log.dirs", "log.dir"))
         self._private = data_dir is None and not self._own_dirs
         self._data_dir = None if data_dir is None else os.fspath(data_dir)
@@ -78,6 +87,27 @@ class Broker:
         self._node: BrokerNode | None = None
         self._ready = threading.Event()
         self._error: BaseException | None = None
+        self._steered: Steering | None = None
+
+    @property
+    def faults(self) -> Faults:
+        """How the broker misbehaves: `with broker.faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER): ...`."""
+        return self._steering().faults
+
+    @property
+    def requests(self) -> Requests:
+        """What clients ask, and are answered: recorded from the first time on that this is looked at."""
+        return self._steering().record()
+
+    def _steering(self) -> Steering:
+        if self._steered is None:
+            from kbroker.testing.steering import Steering
+
+            node, loop, thread = self.node, self._loop, self._thread
+            assert loop is not None
+            assert thread is not None
+            self._steered = Steering(node, loop, thread)
+        return self._steered
 
     @property
     def node(self) -> BrokerNode:
@@ -94,9 +124,27 @@ class Broker:
     @property
     def certificates(self) -> Certificates:
         """What the broker shows of itself under `tls`, and what clients may show; gone with it."""
-        if self._certificates is None:
+        if self._security.certificates is None:
             raise RuntimeError("the broker has no certificates of its own: Broker(tls=True), once it was started")
-        return self._certificates
+        return self._security.certificates
+
+    def client_settings(
+        self, user: str | None = None, *, mechanism: str = MECHANISMS[0], certificate: str | None = None
+    ) -> ClientSettings:
+        """Return how a client comes: as one of `users`, or with a certificate of this common name, made for it.
+
+        `.confluent_kafka`, `.kafka_python`, `.aiokafka` and `.java` have it by their names. Raises ValueError for who
+        could not come so.
+        """
+        listeners = self.node.config.listeners
+        addresses = [
+            str(address)
+            for each, address in zip(listeners.bind, self.node.addresses, strict=True)
+            if listeners.protocols[each.name] == self._security.protocol
+        ]
+        if not addresses:
+            raise ValueError(f"the config has listeners of its own, none of them {self._security.protocol}")
+        return self._security.client(",".join(addresses), user, mechanism, certificate)
 
     @property
     def cluster_id(self) -> str:
@@ -117,11 +165,7 @@ class Broker:
         if self._data_dir is not None:
             self._settings["log.dirs"] = self._data_dir
         try:
-            if self._tls:
-                from kbroker.embed_certificates import Certificates
-
-                self._certificates = Certificates(self._host)
-                self._settings = {**self._certificates.settings, **self._settings}
+            self._settings = self._security.settings(self._settings)
             config = BrokerConfig(self._settings, strict=self._strict)
             for warning in config.warnings:
                 warnings.warn(warning, stacklevel=3)
@@ -184,7 +228,9 @@ class Broker:
 
     async def _serve(self, config: BrokerConfig) -> None:
         self._stop = asyncio.Event()
-        node = self._node = await BrokerNode.start(config, self._clock)
+        node = self._node = await BrokerNode.start(
+            config, self._clock, users=self._security.scram_users, acls=self._security.acls
+        )
         self._ready.set()
         asked: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -200,7 +246,6 @@ class Broker:
             self._remove_private()
 
     def _remove_private(self) -> None:
-        if self._certificates is not None:
-            self._certificates.remove()
+        self._security.remove()
         if self._private and self._data_dir is not None:
             shutil.rmtree(self._data_dir, ignore_errors=True)

@@ -15,17 +15,27 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kbroker.broker.cluster_node import ClusterNode
+from kbroker.broker.membership import prepare
+from kbroker.clock import SystemClock
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.config.server_config import BrokerConfig
+from kbroker.controller.member.entity_configs import EntityConfigs
+from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.tree.memory import MemoryEnsemble
 from kbroker.embed import TEST_DEFAULTS
+from kbroker.embed_clients import MECHANISMS, ClientSettings
+from kbroker.embed_security import Acl, Security
 from kbroker.network.event_loop import new_event_loop
+from kbroker.security.sasl.user_configs import USERS
+
+if TYPE_CHECKING:  # loaded where a cluster is asked for TLS
+    from kbroker.embed_certificates import Certificates
 
 T = TypeVar("T")
 _PATIENCE_SECONDS = 60.0
@@ -93,7 +103,8 @@ class ClusterBroker:
 class Cluster:
     """Several embedded brokers, numbered from 1. `config` takes Kafka's keys, for all of them.
 
-    Without `data_dir` their data lies in a private temporary directory that goes with the cluster.
+    Without `data_dir` their data lies in a private temporary directory that goes with the cluster. `tls`, `users` and
+    `acls` are those of `Broker`; they hold between the brokers, too, who have a user of their own for it.
     """
 
     def __init__(
@@ -103,9 +114,13 @@ class Cluster:
         *,
         host: str = "127.0.0.1",
         data_dir: str | os.PathLike[str] | None = None,
+        tls: bool = False,
+        users: Mapping[str, str] | None = None,
+        acls: Sequence[Acl] | None = None,
     ) -> None:
         if brokers < 1:
             raise ValueError("a cluster has a broker at least")
+        self._security = Security(host, tls=tls, users=users, acls=acls, in_cluster=True)
         self._private = data_dir is None
         self._data_dir = Path(tempfile.mkdtemp(prefix="kbroker-") if data_dir is None else data_dir)
         copies = str(min(brokers, 3))
@@ -118,7 +133,8 @@ class Cluster:
             **{key: str(value) for key, value in (config or {}).items()},
             "zookeeper.connect": "in memory",
         }
-        settings.setdefault("listeners", f"PLAINTEXT://{host}:0")
+        settings.setdefault("listeners", f"{self._security.protocol}://{host}:0")
+        settings = self._security.settings(settings)
         self.ensemble = MemoryEnsemble()
         """What takes ZooKeeper's place."""
         self.brokers: dict[int, ClusterBroker] = {
@@ -139,6 +155,19 @@ class Cluster:
         """What clients connect to: "host:port,host:port,...", of the brokers that run."""
         return ",".join(each.bootstrap_servers for each in self.brokers.values() if each.is_running)
 
+    @property
+    def certificates(self) -> Certificates:
+        """What the brokers show of themselves under `tls`, and what clients may show; gone with the cluster."""
+        if self._security.certificates is None:
+            raise RuntimeError("the cluster has no certificates of its own: Cluster(tls=True)")
+        return self._security.certificates
+
+    def client_settings(
+        self, user: str | None = None, *, mechanism: str = MECHANISMS[0], certificate: str | None = None
+    ) -> ClientSettings:
+        """Return how a client comes; as `Broker.client_settings`, of a cluster without listeners of its own."""
+        return self._security.client(self.bootstrap_servers, user, mechanism, certificate)
+
     def start(self) -> Self:
         """Start all brokers; returns when clients can connect and each knows all others."""
         self._thread.start()
@@ -150,7 +179,25 @@ class Cluster:
             raise
         return self
 
+    async def _begin_security(self) -> None:
+        """Make users and ACLs known before the first broker comes."""
+        users, acls = self._security.scram_users, self._security.acls
+        if not users and not acls:
+            return
+        tree = self.ensemble.connect()
+        await prepare(tree)
+        configs, stored = EntityConfigs(tree, SystemClock()), ZooKeeperAcls(tree, SystemClock())
+        for user in users:
+            await configs.change(USERS, user.entity, user.revise)
+        await stored.load()
+        for pattern, entries in acls.items():
+            refused = await stored.add(pattern, entries)
+            if refused is not None:
+                raise ValueError(f"{pattern} can have no ACL in ZooKeeper")
+        await tree.close()
+
     async def _start_all(self) -> None:
+        await self._begin_security()
         for each in self.brokers.values():
             await each._start()  # noqa: SLF001 - its other half
         for each in self.brokers.values():
@@ -178,6 +225,7 @@ class Cluster:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join(_PATIENCE_SECONDS)
             self._loop.close()
+            self._security.remove()
             if self._private:
                 shutil.rmtree(self._data_dir, ignore_errors=True)
 

@@ -18,10 +18,11 @@ ROOT = Path(__file__).parents[1]
 handlers.load_all()
 
 
-def test_the_readmes_example_is_the_tested_one():
-    readme = (ROOT / "README.md").read_text()
-    example = (ROOT / "tests/examples/test_orders.py").read_text()
-    assert "".join("    " + line if line.strip() else line for line in example.splitlines(keepends=True)) in readme
+@pytest.mark.parametrize(("page", "name"), [("README.md", "test_orders"), ("docs/security.md", "test_rights")])
+def test_an_example_on_a_page_is_the_tested_one(page, name):
+    example = (ROOT / f"tests/examples/{name}.py").read_text()
+    indented = "".join("    " + line if line.strip() else line for line in example.splitlines(keepends=True))
+    assert indented in (ROOT / page).read_text()
 
 
 def test_the_readme_names_every_verb():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,10 +48,12 @@ class Jobs:
 
     session: Any = None
     """Another SparkSession than that of the tests."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """A client's, as the verbs have them."""
 
     def __post_init__(self) -> None:
         self.session = self.session or configure(spark().newSession())
-        self.cluster = Cluster(Connection(self.bootstrap, {}))
+        self.cluster = Cluster(Connection(self.bootstrap, self.settings))
 
     def archive(
         self, topics: str | None, to: str, checkpoint: str = "checkpoint", pattern: str | None = None, **options: Any

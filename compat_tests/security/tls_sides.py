@@ -33,16 +33,23 @@ def tls_settings(stores: Mapping[str, str]) -> dict[str, str]:
     return {**stores, **own}
 
 
-def protocol_map() -> str:
-    return ",".join(["PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT", *(f"{name}:SSL" for name in LISTENERS)])
+PROTOCOLS: Final[Mapping[str, str]] = dict.fromkeys(LISTENERS, "SSL")
+
+
+def protocol_map(protocols: Mapping[str, str]) -> str:
+    spoken = [f"{name}:{protocol}" for name, protocol in protocols.items()]
+    return ",".join(["PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT", *spoken])
 
 
 class TlsApacheKafka(ApacheKafka):
-    """Apache Kafka with these listeners."""
+    """Apache Kafka with these listeners, or others, given as name -> protocol."""
 
-    def __init__(self, libs: Path, directory: Path, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, libs: Path, directory: Path, settings: Mapping[str, str], protocols: Mapping[str, str] = PROTOCOLS
+    ) -> None:
         super().__init__(libs, directory, settings)
-        self.ports = {name: free_port() for name in LISTENERS}
+        self.protocols = protocols
+        self.ports = {name: free_port() for name in protocols}
 
     def _command(self) -> list[str]:
         command = super()._command()
@@ -52,24 +59,25 @@ class TlsApacheKafka(ApacheKafka):
         more = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
         told["listeners"] += f",{more}"
         told["advertised.listeners"] += f",{more}"
-        told["listener.security.protocol.map"] = protocol_map()
+        told["listener.security.protocol.map"] = protocol_map(self.protocols)
         properties.write_text("".join(f"{key}={text}\n" for key, text in told.items()))
         return command
 
 
 class TlsKBroker(KBroker):
-    """Kbroker with these listeners."""
+    """Kbroker with these listeners, or others, given as name -> protocol."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str], protocols: Mapping[str, str] = PROTOCOLS) -> None:
         super().__init__(directory, settings)
+        self.protocols = protocols
         self.ports: dict[str, int] = {}
 
     def _command(self) -> list[str]:
         command = super()._command()
         at = command.index("--listen")  # one listener of PLAINTEXT, before all others
         del command[at : at + 2]
-        names = ["PLAINTEXT", *LISTENERS]
-        command += ["--set", f"listener.security.protocol.map={protocol_map()}"]
+        names = ["PLAINTEXT", *self.protocols]
+        command += ["--set", f"listener.security.protocol.map={protocol_map(self.protocols)}"]
         return [*command, "--set", "listeners=" + ",".join(f"{name}://127.0.0.1:0" for name in names)]
 
     def _ready(self) -> bool:
@@ -77,7 +85,7 @@ class TlsKBroker(KBroker):
             return False
         first, *others = self.bootstrap.split(",")
         self.bootstrap = first
-        self.ports = {name: int(each.rpartition(":")[2]) for name, each in zip(LISTENERS, others, strict=True)}
+        self.ports = {name: int(each.rpartition(":")[2]) for name, each in zip(self.protocols, others, strict=True)}
         return True
 
 

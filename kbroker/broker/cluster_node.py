@@ -216,6 +216,7 @@ class ClusterNode(Node):
             parts.callback(tokens.close)
         parts.callback(configs.close)
         parts.callback(features.close)
+        await _encrypt_anew(config, configs)
         config.set_dynamic(configs.of("brokers", ""), configs.of("brokers", str(config.node_id)))
         cleaner_pool = WorkerPool(cleaner_settings(config))
         parts.callback(cleaner_pool.close)
@@ -462,3 +463,10 @@ async def _load(logs: LogManager, configs: EntityConfigs, config: BrokerConfig, 
         return True
 
     await load_logs(logs, partial(logs.load, settings, clock.now_ms(), belongs))
+
+
+async def _encrypt_anew(config: BrokerConfig, configs: EntityConfigs) -> None:
+    """Store this broker's passwords by the new secret, where they are by the old one."""
+    name = str(config.node_id)
+    if config.stored.encrypted_anew(configs.of("brokers", name)) != configs.of("brokers", name):
+        await steadily(partial(configs.change, "brokers", name, config.stored.encrypted_anew))

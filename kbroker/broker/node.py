@@ -14,6 +14,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from types import MappingProxyType
 from typing import Self
 from uuid import UUID
 
@@ -40,6 +41,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.producers.producer_state import CREDIBLE_IDS
 from kbroker.network.server import bind, server_limits
 from kbroker.replicas import Replicas, topic_settings
+from kbroker.security.authorizer.acls import Acls
 from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.settings import offers
 from kbroker.security.sasl.user_configs import USERS
@@ -103,10 +105,11 @@ class BrokerNode(Node):
         clock: Clock | None = None,
         cluster_id: str | None = None,
         users: Sequence[ScramUser] = (),
+        acls: Acls = MappingProxyType({}),
     ) -> Self:
         """Load what is on disk, then serve; with `cluster_id` refuse a directory of any other cluster.
 
-        `users` are there from the first request on.
+        `users` and `acls` are there from the first request on.
 
         Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
         """
@@ -131,6 +134,7 @@ class BrokerNode(Node):
             controller.begin_cluster(config.get_int("min.insync.replicas"))
             for user in users:
                 whole(controller.change_configs(USERS, user.entity, user.revise))
+            whole(controller.create_acls(acls))
             take_configs(config, controller.state)
             configure_dirs(logs, config)
             await _load(logs, controller, config, clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -15,8 +15,6 @@ from kbroker.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRe
 from kbroker.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from kbroker.security.authorizer.acls import (
     CLUSTER_NAME,
-    OPERATIONS,
-    WILDCARD,
     Acl,
     AclFilter,
     Entry,
@@ -27,84 +25,16 @@ from kbroker.security.authorizer.acls import (
     ResourceType,
     code,
 )
+from kbroker.security.authorizer.options import (
+    RESOURCES,
+    AclOptions,
+    allowed_and_denied,
+    check_principal,
+    operation_named,
+)
 
 _T = TypeVar("_T")
-_RESOURCES = {
-    "topic": ResourceType.TOPIC,
-    "group": ResourceType.GROUP,
-    "transactional_id": ResourceType.TRANSACTIONAL_ID,
-    "delegation_token": ResourceType.DELEGATION_TOKEN,
-    "user_principal": ResourceType.USER,
-}
 _PATTERNS = ["any", "match", "literal", "prefixed"]
-_PRODUCES = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
-_CONSUMES = (Operation.READ, Operation.DESCRIBE)
-
-
-class Asked(NamedTuple):
-    """What the options say."""
-
-    resources: tuple[tuple[ResourceType, str], ...]
-    pattern: PatternType
-    principals: tuple[tuple[Permission, str], ...]
-    hosts: tuple[tuple[Permission, str], ...]
-    operations: tuple[Operation, ...]
-    producer: bool
-    consumer: bool
-    idempotent: bool
-
-    def acls(self) -> list[Acl]:
-        """Return the ACLs that are meant. Raises UsageError where something is missing."""
-        wanted = self._wanted()
-        if not wanted:
-            raise click.UsageError("say which resource: --topic, --group, --cluster, --transactional-id, ...")
-        if not self.principals:
-            raise click.UsageError("say who: --allow-principal or --deny-principal")
-        found = []
-        for kind, name, operation in wanted:
-            if operation is not Operation.ALL and operation not in OPERATIONS[kind]:
-                known = ", ".join(each.title for each in OPERATIONS[kind])
-                raise click.UsageError(f"there is no operation {operation.title} on {kind.title}, only {known}")
-            pattern = self.pattern if kind is not ResourceType.CLUSTER else PatternType.LITERAL
-            for permission, principal in self.principals:
-                hosts = [host for each, host in self.hosts if each is permission] or [WILDCARD]
-                found += [Acl(Pattern(kind, name, pattern), Entry(principal, h, operation, permission)) for h in hosts]
-        return list(dict.fromkeys(found))
-
-    def _wanted(self) -> list[tuple[ResourceType, str, Operation]]:
-        if not (self.producer or self.consumer):
-            found = [
-                (kind, name, each) for kind, name in self.resources for each in self.operations or (Operation.ALL,)
-            ]
-            return found + ([_IDEMPOTENT] if self.idempotent else [])
-        if self.operations:
-            raise click.UsageError("--producer and --consumer stand for operations; leave --operation out")
-        topics, groups, ids = (
-            [name for kind, name in self.resources if kind is wanted]
-            for wanted in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
-        )
-        if not topics or (self.consumer and not groups):
-            raise click.UsageError("--producer needs --topic, and --consumer --topic and --group")
-        found = []
-        if self.producer:
-            found += [(ResourceType.TOPIC, name, each) for name in topics for each in _PRODUCES]
-            of_ids = (Operation.WRITE, Operation.DESCRIBE)
-            found += [(ResourceType.TRANSACTIONAL_ID, name, each) for name in ids for each in of_ids]
-        if self.consumer:
-            found += [(ResourceType.TOPIC, name, each) for name in topics for each in _CONSUMES]
-            found += [(ResourceType.GROUP, name, Operation.READ) for name in groups]
-        return found + ([_IDEMPOTENT] if self.idempotent else [])
-
-    def filters(self) -> list[AclFilter]:
-        """Return the filters that are meant: without principals all ACLs of the resources."""
-        if self.principals or self.operations or self.producer or self.consumer:
-            return [
-                AclFilter(pattern.resource_type, pattern.name, self.pattern, *entry) for pattern, entry in self.acls()
-            ]
-        return [AclFilter(kind, name, self.pattern) for kind, name in self.resources]
-
-
-_IDEMPOTENT = (ResourceType.CLUSTER, CLUSTER_NAME, Operation.IDEMPOTENT_WRITE)
 
 
 @click.group("acl")
@@ -113,10 +43,10 @@ def command() -> None:
 
 
 def _principal(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    for each in values:
-        if each.find(":") < 1:
-            raise click.BadParameter(f"{each!r} is not a principal like User:alice")
-    return values
+    try:
+        return tuple(check_principal(each) for each in values)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _resource_options(patterns: Sequence[str]) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
@@ -168,23 +98,28 @@ def _entry_options(function: Callable[..., _T]) -> Callable[..., _T]:
 
 
 def _resources(options: dict[str, Any]) -> tuple[tuple[ResourceType, str], ...]:
-    found = [(kind, name) for option, kind in _RESOURCES.items() for name in options[option]]
+    found = [(kind, name) for option, kind in RESOURCES.items() for name in options[option]]
     return (*found, *([(ResourceType.CLUSTER, CLUSTER_NAME)] if options["cluster"] else []))
 
 
-def _asked(options: dict[str, Any]) -> Asked:
-    allow, deny = Permission.ALLOW, Permission.DENY
-    names = {each.title.lower(): each for each in Operation}
-    return Asked(
+def _asked(options: dict[str, Any]) -> AclOptions:
+    return AclOptions(
         _resources(options),
         PatternType[options["resource_pattern_type"].upper()],
-        tuple([(allow, each) for each in options["allow_principal"]] + [(deny, e) for e in options["deny_principal"]]),
-        tuple([(allow, each) for each in options["allow_host"]] + [(deny, each) for each in options["deny_host"]]),
-        tuple(names[each.lower()] for each in options["operation"]),
+        allowed_and_denied(options["allow_principal"], options["deny_principal"]),
+        allowed_and_denied(options["allow_host"], options["deny_host"]),
+        tuple(operation_named(each) for each in options["operation"]),
         options["producer"],
         options["consumer"],
         options["idempotent"],
     )
+
+
+def _meant(find: Callable[[], list[_T]]) -> list[_T]:
+    try:
+        return find()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 @command.command("add")
@@ -193,7 +128,7 @@ def _asked(options: dict[str, Any]) -> Asked:
 @client_options
 def add(connection: Connection, **options: Any) -> None:
     """Add ACLs: who may, or may not, do what from where."""
-    acls = _asked(options).acls()
+    acls = _meant(_asked(options).acls)
     creations = [
         AclCreation(p.resource_type, p.name, p.pattern_type, e.principal, e.host, e.operation, e.permission)
         for p, e in acls
@@ -285,7 +220,7 @@ def _as_json(acl: Acl) -> dict[str, str]:
 @client_options
 def remove(connection: Connection, **options: Any) -> None:
     """Remove ACLs; where nobody is named, all of the resources."""
-    filters = _asked(options).filters()
+    filters = _meant(_asked(options).filters)
     if not filters:
         raise click.UsageError("say which resource: --topic, --group, --cluster, --transactional-id, ...")
     asked = [

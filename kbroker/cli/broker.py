@@ -11,6 +11,7 @@ import click
 from kbroker.cli.client import Connection, client_options
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
 from kbroker.cli.placement import Key, move, partitions_of, wait_until_moved
+from kbroker.cli.told_everywhere import wait_for_replicas
 
 _AT_ONCE = 50
 """Partitions that are moved at a time."""
@@ -107,6 +108,7 @@ def drain(broker_id: int, dry_run: bool, connection: Connection) -> None:
             piece, left = left[:_AT_ONCE], left[_AT_ONCE:]
             move(admin, {key: targets[key] for key in piece})
             wait_until_moved(admin, piece, lambda text: click.echo(text, err=True))
+            wait_for_replicas(admin, {key: targets[key] for key in piece})
     click.echo(f"{len(targets)} replicas were moved away from broker {broker_id}")
 
 

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import (
     BrokerResponseError,
@@ -32,7 +33,8 @@ from kafka.errors import (
     for_code,
 )
 
-from kbroker.cli.client_settings import read_file, translate
+from kbroker.cli.client_settings import normal, read_file, translate
+from kbroker.cli.profiles import read_profile
 
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -145,7 +147,10 @@ def _unreachable(address: str, patience_s: float) -> str | None:
 
 
 def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a verb --bootstrap, --command-config and -X, hand it their `connection`, and put errors into words."""
+    """Give a verb the options of a connection, hand it their `connection`, and put errors into words.
+
+    What is nearer counts: -X before --command-config before --profile, whose address counts before the environment's.
+    """
 
     @click.option(
         "-b",
@@ -159,18 +164,42 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
     @click.option(
         "--command-config", "file", metavar="FILE", help="A file of the client's settings, as Kafka's tools take it."
     )
+    @click.option(
+        "--profile",
+        metavar="NAME",
+        envvar="KBROKER_PROFILE",
+        help="Settings of the client by a name, from your own directory; also KBROKER_PROFILE.",
+    )
     @click.option("-X", "settings", multiple=True, metavar="KEY=VALUE", help="Set a setting of the client.")
     @functools.wraps(function)
     def with_connection(
-        *args: Any, bootstrap: str, file: str | None, settings: tuple[str, ...], **kwargs: Any
+        *args: Any, bootstrap: str, profile: str | None, file: str | None, settings: tuple[str, ...], **kwargs: Any
     ) -> Result:
         _set_log()
-        found = {**({} if file is None else settings_of(file)), **parse_settings(settings)}
+        found: dict[str, Any] = {}
+        if profile is not None:
+            path, texts = read_profile(profile)
+            address = _taken(texts, "bootstrap_servers")
+            if address is not None and not _is_on_command_line("bootstrap"):
+                bootstrap = address
+            found |= _settings(str(path), texts)
+        found |= {} if file is None else settings_of(file)
+        found |= parse_settings(settings)
         connection = Connection(_addresses(bootstrap), found)
         with errors_in_words(connection):
             return function(*args, connection=connection, **kwargs)
 
     return with_connection
+
+
+def _is_on_command_line(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _taken(texts: dict[str, str], key: str) -> str | None:
+    """Take a setting out of others, by kafka-python's name; None where it is not there."""
+    names = [name for name in texts if normal(name) == key]
+    return [texts.pop(name) for name in names][-1] if names else None
 
 
 def _addresses(text: str) -> str:
@@ -203,8 +232,12 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 def settings_of(path: str) -> dict[str, Any]:
     """Read a file of client settings; of those that the client here does not have, a line on stderr tells."""
+    return _settings(path, read_file(path))
+
+
+def _settings(path: str, texts: Mapping[str, str]) -> dict[str, Any]:
     found = {}
-    for name, text in read_file(path).items():
+    for name, text in texts.items():
         for key, each in translate(name, text.strip()).items():
             if key in _KNOWN and key != "bootstrap_servers":
                 found[key] = _typed(key, each)

@@ -1,6 +1,7 @@
 """Client settings by other clients' names: those of librdkafka and of Java's tools, as kafka-python has them.
 
-Owns the translation and the reading of files of settings (--command-config). Never connects, and never shows a value.
+Owns the translation and the reading of files of settings (--command-config, and profiles). Never connects, and never
+shows a value.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def translate(name: str, text: str) -> Texts:
     return {key: text} if other is None else other(name.strip(), text)
 
 
-def read_file(path: str) -> dict[str, str]:
-    """Read a file of key=value lines; raises ClickException."""
+def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str]:
+    """Read a file of key=value lines; raises ClickException, which begins with `what` the file is."""
     try:
         return parse_properties(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise click.ClickException(f"--command-config {path}: {error.strerror}") from None
+        raise click.ClickException(f"{what} {path}: {error.strerror}") from None
     except (UnicodeDecodeError, ConfigError):
-        raise click.ClickException(f"--command-config {path} is not a file of key=value lines") from None
+        raise click.ClickException(f"{what} {path} is not a file of key=value lines") from None
 
 
 def _login(name: str, text: str) -> Texts:

@@ -52,10 +52,21 @@ def ask_controller(admin: Any, request: Any, answer: type[Answer]) -> Answer:
     return _read(sent, body, answer)
 
 
-async def _send_to_controller(admin: Any, request: _Request) -> bytes:
-    node = await admin._refresh_controller_id()  # noqa: SLF001
+def ask_broker(admin: Any, node: int, request: Any, answer: type[Answer]) -> Answer:
+    """Send a message of kbroker.protocol, of an API that every broker serves, to one broker; raises as the others."""
+    sent = _Request(request)
+    body = admin._manager.run(_send_to, admin, node, sent)  # noqa: SLF001 - as above
+    return _read(sent, body, answer)
+
+
+async def _send_to(admin: Any, node: int, request: _Request) -> bytes:
     body: bytes = await admin._manager.send(request, node_id=node)  # noqa: SLF001
     return body
+
+
+async def _send_to_controller(admin: Any, request: _Request) -> bytes:
+    node = await admin._refresh_controller_id()  # noqa: SLF001
+    return await _send_to(admin, node, request)
 
 
 def _read(sent: _Request, body: bytes, answer: type[Answer]) -> Answer:

@@ -16,6 +16,12 @@ from kafka.structs import TopicPartition
 from kbroker.cli.client import Connection, Failures, client_options, code_error, error_text, patiently
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
 from kbroker.cli.placement import move, moving, parse_replicas, partitions_of, wait_until_moved
+from kbroker.cli.told_everywhere import (
+    wait_for_deletion,
+    wait_for_preferred_leaders,
+    wait_for_replicas,
+    wait_for_topics,
+)
 from kbroker.protocol.wire import uuid_text
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
@@ -82,7 +88,7 @@ def create(
                 click.echo(f"{topic['name']} exists")
             else:
                 failures.append(f"cannot create {topic['name']}: {error_text(error, topic.get('error_message'))}")
-        admin.wait_for_topics(created)
+        wait_for_topics(admin, created)
     _report(failures)
 
 
@@ -245,6 +251,7 @@ def alter(
                 error = code_error(each.error_code)
                 if error is not None:
                     raise click.ClickException(f"cannot alter {name}: {error_text(error, each.error_message)}")
+            wait_for_topics(admin, [name], partitions)
     click.echo(f"altered {name}")
 
 
@@ -254,16 +261,18 @@ def alter(
 @client_options
 def delete(names: tuple[str, ...], if_exists: bool, connection: Connection) -> None:
     """Delete topics with everything in them."""
-    failures = []
+    failures, deleted = [], []
     with connection.admin() as admin:
         for topic in admin.delete_topics(list(names), raise_errors=False)["topics"]:
             error = code_error(topic["error_code"])
             if error is None:
+                deleted.append(topic["name"])
                 click.echo(f"deleted {topic['name']}")
             elif error.message != "UNKNOWN_TOPIC_OR_PARTITION":
                 failures.append(f"cannot delete {topic['name']}: {error_text(error, topic.get('error_message'))}")
             elif not if_exists:
                 failures.append(f"topic {topic['name']} does not exist")
+        wait_for_deletion(admin, deleted)
     _report(failures)
 
 
@@ -277,15 +286,17 @@ def elect(names: tuple[str, ...], unclean: bool, connection: Connection) -> None
         raise click.UsageError("--unclean takes the topics by name")
     with connection.admin() as admin:
         answer = admin.elect_leaders(int(unclean), list(names) or None, raise_errors=False)
-    failures, changed = [], 0
-    for topic in answer.replica_election_results:
-        for each in topic.partition_result:
-            error = code_error(each.error_code)
-            if error is None:
-                changed += 1
-            elif error.message != "ELECTION_NOT_NEEDED":
-                failures.append(f"{topic.topic}-{each.partition_id}: {error_text(error, each.error_message)}")
-    click.echo(f"{changed} partitions have another leader")
+        failures, changed = [], []
+        for topic in answer.replica_election_results:
+            for each in topic.partition_result:
+                error = code_error(each.error_code)
+                if error is None:
+                    changed.append((topic.topic, each.partition_id))
+                elif error.message != "ELECTION_NOT_NEEDED":
+                    failures.append(f"{topic.topic}-{each.partition_id}: {error_text(error, each.error_message)}")
+        if not unclean:
+            wait_for_preferred_leaders(admin, changed)
+    click.echo(f"{len(changed)} partitions have another leader")
     _report(failures)
 
 
@@ -315,6 +326,7 @@ def reassign(
         taken = move(admin, dict.fromkeys(keys, replicas))
         if wait:
             wait_until_moved(admin, taken, lambda text: click.echo(text, err=True))
+            wait_for_replicas(admin, dict.fromkeys(taken, replicas) if replicas else {})
     click.echo(f"{len(taken)} partitions {'go back' if cancel else 'were moved' if wait else 'are being moved'}")
 
 

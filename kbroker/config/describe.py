@@ -122,6 +122,7 @@ def _broker_entry(
     sensitive = key is None or key.sensitive
     if not as_set and name in BROKER:
         text = to_text(config[name])
+    text = config.variables.get(name, text)
     if sensitive:
         text = None
         synonyms = [(each, None, source) for each, _, source in synonyms]

@@ -16,7 +16,10 @@ from kbroker.config import listeners as listener_rules
 from kbroker.config.authorization import OF_AUTHORIZERS, authorization
 from kbroker.config.between_keys import check_start
 from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
+from kbroker.config.password_encoder import PasswordEncoder
+from kbroker.config.providers import Providers
 from kbroker.config.sources import parse_properties, settings_from_environment
+from kbroker.config.stored_configs import StoredConfigs
 from kbroker.config.table import BROKER, CLUSTER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms, listener_base
 from kbroker.config.values import parse, parse_text, to_text
 
@@ -59,14 +62,27 @@ class BrokerConfig:
     def __init__(self, settings: Mapping[str, str] | None = None, *, strict: bool = False) -> None:
         """Check `settings` (text by key); raise ConfigError for a bad value, and under `strict` for an unknown key."""
         self.warnings: list[str] = []
-        self.static: dict[str, str] = dict(settings or {})
+        given = dict(settings or {})
+        self._providers = Providers(given.get("config.providers", ""), given)
+        self.static = {name: self._providers.resolved(name, text) for name, text in given.items()}
+        try:
+            self._check(strict)
+        except ConfigError as error:
+            raise ConfigError(self.hide(str(error))) from None
+        self.warnings = [*self._providers.warnings, *self._providers.left_over(given), *map(self.hide, self.warnings)]
+
+    def _check(self, strict: bool) -> None:
         self._keys = {**BROKER, **CLUSTER} if self.in_cluster else BROKER
         self._check_node_id()
         self.dynamic_default: dict[str, str] = {}
         self.dynamic_broker: dict[str, str] = {}
+        self.variables: dict[str, str] = {}
+        """Dynamic configs with variables as somebody set them: what these stand for is not shown."""
+        self._as_set: tuple[dict[str, str], dict[str, str]] = {}, {}
         self._values: dict[str, Value] = {}
         self._check_names(strict)
         self._recompute()
+        self.stored = self._stored_configs()
         self._refuse_security()
         self.authorization = authorization(
             self.get_str("authorizer.class.name").strip(), self.static, in_cluster=self.in_cluster
@@ -183,9 +199,10 @@ class BrokerConfig:
         """
         names = broker_synonyms(name)
         found: list[tuple[str, str | None, ConfigSource]] = []
+        cluster_wide, this_broker = self._as_set
         for settings, source in (
-            (self.dynamic_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
-            (self.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            (this_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (cluster_wide, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
             (self.static, ConfigSource.STATIC_BROKER_CONFIG),
         ):
             found += [(each, settings[each], source) for each in names if each in settings]
@@ -221,22 +238,70 @@ class BrokerConfig:
         }
 
     def set_dynamic(self, cluster_wide: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:
-        """Take over the dynamic configs (text by key) and return the keys whose values changed.
+        """Take over the dynamic configs as they are stored (text by key); return the keys whose values changed.
 
         Values that do not parse are left out: a wrong one may be stored since before this version knew the key.
         """
-        before = dict(self._values)
-        self.dynamic_default = dict(cluster_wide)
-        self.dynamic_broker = dict(this_broker)
-        self._recompute()
-        return frozenset(name for name, value in self._values.items() if before.get(name) != value)
+        return self._take(self.stored.read(cluster_wide), self.stored.read(this_broker))
+
+    def look_up_again(self) -> frozenset[str]:
+        """Take over what the variables of dynamic configs stand for by now; return the keys whose values changed."""
+        return self._take(*self._as_set)
 
     def with_dynamic(self, configs: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
         """Return this configuration as it would be with other dynamic configs of this broker, or of all."""
         changed = copy.copy(self)
         changed.warnings = []
-        changed.set_dynamic(*((self.dynamic_default, configs) if per_broker else (configs, self.dynamic_broker)))
+        cluster_wide, this_broker = self._as_set
+        changed._take(*((cluster_wide, configs) if per_broker else (configs, this_broker)))  # noqa: SLF001 - a copy of this one
         return changed
+
+    def hide(self, text: str) -> str:
+        """Return a message with variables in the place of what config providers have told of them."""
+        return self._providers.hide(text)
+
+    def _take(self, cluster_wide: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:
+        before = dict(self._values)
+        self._as_set = dict(cluster_wide), dict(this_broker)
+        self.dynamic_default, self.dynamic_broker = map(self._effective, self._as_set)
+        self.variables = {
+            name: text
+            for as_set, effective in zip(self._as_set, (self.dynamic_default, self.dynamic_broker), strict=True)
+            for name, text in as_set.items()
+            if effective.get(name) != text
+        }
+        self._recompute()
+        return frozenset(name for name, value in self._values.items() if before.get(name) != value)
+
+    def _effective(self, as_set: Mapping[str, str]) -> dict[str, str]:
+        found = {}
+        for name, text in as_set.items():
+            try:
+                found[name] = self.stored.effective(name, text)
+            except InvalidConfig as error:
+                self.warnings.append(f"dynamic config ignored: {error.text}")
+        return found
+
+    def _stored_configs(self) -> StoredConfigs:
+        stored = StoredConfigs(self._providers, in_cluster=self.in_cluster)
+        if self.in_cluster:
+            stored.encoder = self._encoder("password.encoder.secret")
+            stored.old_encoder = self._encoder("password.encoder.old.secret")
+            if stored.old_encoder is not None and stored.encoder is None:
+                raise ConfigError("password.encoder.old.secret is set, but not password.encoder.secret")
+        return stored
+
+    def _encoder(self, key: str) -> PasswordEncoder | None:
+        secret = self.get_optional_str(key)
+        if not secret:
+            return None
+        return PasswordEncoder(
+            secret,
+            self.get_optional_str("password.encoder.keyfactory.algorithm"),
+            self.get_str("password.encoder.cipher.algorithm"),
+            self.get_int("password.encoder.key.length"),
+            self.get_int("password.encoder.iterations"),
+        )
 
     def _recompute(self) -> None:
         values = {name: key.default for name, key in self._keys.items()}
@@ -257,7 +322,7 @@ class BrokerConfig:
                 try:
                     values[name] = parse(key, text)
                 except InvalidConfig as error:
-                    self.warnings.append(f"dynamic config ignored: {error.text}")
+                    self.warnings.append(self.hide(f"dynamic config ignored: {error.text}"))
         self._values = values
 
     def _check_names(self, strict: bool) -> None:
@@ -266,7 +331,7 @@ class BrokerConfig:
         for name in sorted(self.static):
             if (name in self._keys or broker_key(name) is not None) and name not in DYNAMIC_ONLY:
                 continue
-            if name in OF_AUTHORIZERS:
+            if name in OF_AUTHORIZERS or name.startswith("config.providers."):
                 continue
             if name in DYNAMIC_ONLY:
                 complaints.append(f"{name} can only be set dynamically and is ignored here")

@@ -99,14 +99,17 @@ def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_bro
     try:
         _validate_broker(config, configs, per_broker=per_broker)
     except InvalidConfig as error:
-        raise InvalidConfig(error.text, ErrorCode.INVALID_REQUEST) from None
-    _check_logins(configs)
+        raise InvalidConfig(config.hide(error.text), ErrorCode.INVALID_REQUEST) from None
+    _check_logins(config, configs)
 
 
-def _check_logins(configs: Mapping[str, str]) -> None:
+def _check_logins(config: BrokerConfig, configs: Mapping[str, str]) -> None:
     """Refuse what no login module can be read of, which Kafka takes; nothing of it is told: it may be a password."""
-    for name, text in configs.items():
-        if (name == _JAAS or name.endswith(f".{_JAAS}")) and text.strip():
+    for name in configs:
+        if name != _JAAS and not name.endswith(f".{_JAAS}"):
+            continue
+        text = config.stored.effective(name, configs[name])
+        if text.strip():
             if len(text) > _LONGEST_LOGIN:
                 raise InvalidConfig(f"{name} has {len(text)} characters, of {_LONGEST_LOGIN} at most")
             try:
@@ -127,10 +130,6 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         [name for name in configs if name in BROKER and name.startswith("ssl.") and name != "ssl.client.auth"],
         "These security configs can be dynamically updated only per-listener using the listener prefix",
     )
-    if config.in_cluster:
-        # Java brokers encrypt them there (password.encoder.secret), and could not read these.
-        secrets = [name for name, key in keys.items() if key is not None and key.sensitive]
-        _refuse(secrets, "This broker stores no passwords in ZooKeeper; set these in its properties file")
     known: dict[str, list[str]] = {}
     for configured, key in keys.items():
         if key is not None:
@@ -139,7 +138,7 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         for configured in known.get(name, ()):
             key = keys[configured]
             assert key is not None
-            parse(key, configs[configured])
+            parse(key, config.stored.effective(configured, configs[configured]))
     if not per_broker:
         _refuse(
             [name for name, key in keys.items() if key is not None and _only_per_broker(name, key)],

@@ -110,8 +110,9 @@ def change(
     config = ctx.services.config
     is_same = False
 
-    def revise(current: Mapping[str, str]) -> dict[str, str]:
+    def revise(stored: Mapping[str, str]) -> dict[str, str]:
         nonlocal is_same
+        current = config.stored.read(stored) if resource_type == BROKER else stored
         configs = compute(current)
         is_same = configs == current
         if resource_type == TOPIC:
@@ -121,6 +122,7 @@ def change(
         else:
             validate_broker(config, configs, per_broker=bool(name))
             ctx.services.tls.check(config.with_dynamic(configs, per_broker=bool(name)))
+            return config.stored.write(configs, stored)
         return configs
 
     check_resource(ctx, resource_type, name)
@@ -130,4 +132,5 @@ def change(
     else:
         yield from controller.change_configs(kind, name, revise)
         if is_same and resource_type == BROKER and name:
+            config.look_up_again()
             ctx.services.tls.follow(config)  # the files that its configs name may have been replaced

@@ -118,7 +118,7 @@ class Connection:
         """`port`: what lies between this connection and its socket, where that is not read as it is."""
         self._owner = owner
         self._loop = loop
-        self.run: Run = owner.dispatcher.run
+        self.run: Run = owner.dispatcher.entrance
         """What becomes of a frame: until a client has authenticated, where it has to, something else."""
         self._turns = owner.turns
         self._memory = owner.memory
@@ -203,7 +203,7 @@ class Connection:
             self._turns.latest = None
         # With the outbox's, the only circles: nothing is left for a collection.
         self._context.forms = None
-        self.run = self._owner.dispatcher.run
+        self.run = self._owner.dispatcher.entrance
         work, self._work = self._work, None
         try:
             if work is not None:

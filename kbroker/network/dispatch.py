@@ -153,6 +153,13 @@ class Dispatcher:
         if authorizer is not None:
             authorizer.on_change(self._forget_forms)
         self._express = self._is_express()
+        self.entrance: Run = self.run
+        """What connections hand their frames to: `run`, or what stands before it (Server.divert)."""
+
+    @property
+    def apis(self) -> list[str]:
+        """Return the names of what is served."""
+        return [each.name for each in self._apis.values()]
 
     def _is_express(self) -> bool:
         """Whether requests may pass by their handler, which then logs nothing of them."""

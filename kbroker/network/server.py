@@ -21,7 +21,7 @@ from kbroker.handlers.registry import RequestContext
 from kbroker.handlers.services import Services
 from kbroker.network.address_in_use import process_on
 from kbroker.network.connection import RECEIVE_BYTES, Connection
-from kbroker.network.dispatch import Dispatcher
+from kbroker.network.dispatch import Dispatcher, Run
 from kbroker.network.loop_watch import LoopWatch
 from kbroker.network.memory_budget import Memory
 from kbroker.network.refusals import Refusals
@@ -108,6 +108,8 @@ class Server:
         self._paused: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] | None = None
+        self.refuses = False
+        """Whether nobody new is let in: a fault that a test has set."""
 
     async def listen(self, name: str, sock: socket.socket, *, serve: bool = True) -> int:
         """Accept connections on a socket from `bind`; return its port. Raises OSError when the address is in use.
@@ -203,6 +205,14 @@ class Server:
         for connection in list(self._connections):
             connection.abort()
 
+    def divert(self, run: Run | None) -> None:
+        """Hand the frames of all connections to something before the dispatcher; None: to the dispatcher again."""
+        before, after = self.dispatcher.entrance, run or self.dispatcher.run
+        self.dispatcher.entrance = after
+        for connection in self._connections:
+            if connection.run == before:  # a gate of SASL looks for itself
+                connection.run = after
+
     @property
     def connection_count(self) -> int:
         """How many clients are connected."""
@@ -229,6 +239,8 @@ class Server:
 
     def _why_too_many(self, host: str) -> str | None:
         """Return which limit keeps one more connection of a host away."""
+        if self.refuses:
+            return "a fault refuses connections"
         limits, own = self.limits, self._per_ip[host]
         if len(self._connections) >= limits.max_connections:
             return f"too many connections (max.connections={limits.max_connections})"

@@ -142,6 +142,7 @@ def test_kafka_python(secured, topic, mechanism):
         consumer.close()
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kafka_python_with_a_wrong_secret(secured, topic, mechanism):

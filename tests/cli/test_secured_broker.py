@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).parents[2] / "docs" / "security.md"
 SECONDS = 90
 
@@ -18,6 +20,7 @@ def lines() -> list[str]:
     return [line.removeprefix("    ") for line in section.splitlines() if line.startswith("    ")]
 
 
+@pytest.mark.long
 def test_a_secured_broker_two_users_and_their_rights(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

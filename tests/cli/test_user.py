@@ -87,6 +87,9 @@ def test_verbs_log_in_by_single_settings(inside, alice, user):
     settings = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanisms=SCRAM-SHA-256", f"{user}=alice"]
     arguments = [part for each in (*settings, 'sasl.password=hunter2 "x"') for part in ("-X", each)]
     assert inside("topic", "list", *arguments).status == 0
+
+
+def test_a_single_setting_wins_over_the_file(inside, alice):
     wins = inside("topic", "list", "--command-config", str(alice), "-X", "sasl.password=wrong")
     assert wins.status == 1
     assert "lets this client in" in wins.err

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -73,10 +74,19 @@ class Processes:
     def run(self, say: Say = lambda _text: None) -> str:
         with ExitStack() as parts:
             self._mount(parts, say)
-            judged = self._torture(say)
-            logs = self.judge_logs()
+            try:
+                judged = self._torture(say)
+                logs = self.judge_logs()
+            except BaseException:
+                self._keep_logs()
+                raise
         counts = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))
         return f"nothing lost: {counts}; {judged}, {logs} logs equal"
+
+    def _keep_logs(self) -> None:
+        """Copy what is on the disks, which go with this run, beside the brokers' lines."""
+        for node_id, disk in self.disks.items():
+            shutil.copytree(disk.directory, self.directory / f"broker-{node_id}" / "kept", dirs_exist_ok=True)
 
     def _mount(self, parts: ExitStack, say: Say) -> None:
         try:
@@ -94,7 +104,7 @@ class Processes:
             KBrokerCluster(self.directory, zookeeper, settings=SETTINGS, network=self.network) as cluster,
         ):
             cluster.wait_until_in_sync()
-            clients = Clients(cluster.bootstrap)
+            clients = Clients(cluster.bootstrap, self.directory / "producer.log")
             clients.begin()
             try:
                 self._break(cluster, clients, say)

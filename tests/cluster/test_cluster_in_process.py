@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker import Cluster
+from tests.cluster.reading import consumed
 
 PATIENCE_S = 30
 FAST = {"replica.fetch.backoff.ms": 100, "controlled.shutdown.retry.backoff.ms": 100}
@@ -21,20 +22,6 @@ def leader_of(cluster, topic):
     return state.partition(topic, 0).leader
 
 
-def consumed(cluster, topic, count):
-    consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
-    while len(found) < count:
-        messages = consumer.consume(count - len(found), PATIENCE_S)
-        assert messages, f"only {len(found)} of {count} came"
-        found += [int(message.value()) for message in messages]
-    consumer.close()
-    return found
-
-
 def test_a_producer_goes_on_when_its_leader_is_killed():
     with Cluster(brokers=3, config=FAST) as cluster:
         create(cluster, "orders", **{"min.insync.replicas": "2"})
@@ -47,4 +34,4 @@ def test_a_producer_goes_on_when_its_leader_is_killed():
                 cluster.brokers[leader_of(cluster, "orders")].kill()
         assert producer.flush(PATIENCE_S) == 0
         assert not failed
-        assert consumed(cluster, "orders", 1000) == list(range(1000))
+        assert consumed({"bootstrap.servers": cluster.bootstrap_servers}, "orders", 1000) == list(range(1000))

@@ -104,6 +104,7 @@ def test_brokers_replicate_and_take_over(mechanism):
         until(lambda: in_sync(cluster) == [{1, 2, 3}] * 3)
 
 
+@pytest.mark.long
 def test_brokers_log_in_again_and_nothing_is_lost():
     settings = {**SETTINGS, "sasl.mechanism.inter.broker.protocol": "PLAIN", "connections.max.reauth.ms": "1500"}
     with Cluster(3, settings) as cluster:
@@ -114,6 +115,7 @@ def test_brokers_log_in_again_and_nothing_is_lost():
         assert in_sync(cluster) == [{1, 2, 3}] * 3
 
 
+@pytest.mark.long
 def test_a_broker_with_a_wrong_password_is_in_sync_with_nothing_and_the_others_go_on():
     cluster = Cluster(3, {**SETTINGS, "sasl.mechanism.inter.broker.protocol": "PLAIN"})
     cluster.brokers[3]._settings[f"{BETWEEN}.plain.sasl.jaas.config"] = PLAIN_LOGIN % "wrong"

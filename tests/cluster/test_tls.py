@@ -6,10 +6,11 @@ import threading
 import time
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker import Cluster
+from tests.cluster.reading import consumed
 from tests.security.tls.conftest import Files
 
 PATIENCE_S = 30
@@ -51,18 +52,6 @@ def create(client, topic):
     admin = AdminClient(client)
     made = admin.create_topics([NewTopic(topic, 1, 3, config={"min.insync.replicas": "2"})])
     made[topic].result(PATIENCE_S)
-
-
-def consumed(client, topic, count):
-    consumer = Consumer({**client, "group.id": "g", "auto.offset.reset": "earliest"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
-    while len(found) < count:
-        messages = consumer.consume(count - len(found), PATIENCE_S)
-        assert messages, f"only {len(found)} of {count} came"
-        found += [int(message.value()) for message in messages]
-    consumer.close()
-    return found
 
 
 def test_a_cluster_whose_brokers_speak_nothing_but_tls(files):
@@ -121,6 +110,7 @@ def test_from_plaintext_to_tls_between_brokers_under_load(files):
         assert consumed(client, "orders", sent) == list(range(sent))
 
 
+@pytest.mark.long
 def test_a_broker_with_bad_keys_joins_nothing_and_the_others_go_on(files, strangers):
     config = {**FAST, **files.listener(client_auth="required"), "inter.broker.listener.name": "SSL"}
     config |= {"listeners": BOTH}

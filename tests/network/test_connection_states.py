@@ -74,7 +74,7 @@ class Server:
 
     work = request
 
-    def run(self, _context, frame, out, _spill):
+    def entrance(self, _context, frame, out, _spill):
         if frame == b"wait":
             return Long(self._wait())
         if frame == b"keep and wait":

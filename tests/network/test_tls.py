@@ -240,6 +240,7 @@ def test_versions_and_names_that_do_not_fit(broker: Broker, secure: str, files: 
     until("all are gone", lambda: broker.node.server.connection_count == 0)
 
 
+@pytest.mark.long
 def test_handshakes_byte_by_byte_and_hundreds_of_halves_are_not_felt(broker: Broker, secure: str, files: Files) -> None:
     made = context(files)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -22,6 +22,7 @@ from typing import Any, Final
 import click
 
 from kbroker.cli.client import Connection, client_options, code_error, error_text
+from kbroker.cli.told_everywhere import wait_for_topics
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.events.access_log import AccessLog, LogEvent
 from kbroker.pipeline.events.generator import Arrival, Counts, EventOptions, EventSource, visitor_name
@@ -207,7 +208,7 @@ def _ensure_topic(connection: Connection, topic: str, partitions: int | None, *,
             error = code_error(created["error_code"])
             if error is not None and error.message != "TOPIC_ALREADY_EXISTS":
                 raise PipelineError(f"cannot create {topic}: {error_text(error, created.get('error_message'))}")
-        admin.wait_for_topics([topic])
+        wait_for_topics(admin, [topic])
 
 
 def _telling(progress: Progress, run: _Run, sender: Sender) -> Callable[[Arrival], None]:

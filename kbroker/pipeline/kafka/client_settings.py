@@ -2,7 +2,8 @@
 
 Owns the translation from kafka-python's names, which users give with -X, into those of the Java client inside Spark's
 connector and of librdkafka. A key in a file of its own is handed to the Java client as text, with its certificate: it
-takes them from one file, or so. Never opens a connection.
+takes them from one file, or so. So is an encrypted one, without its encryption: not every Java reads OpenSSL's. Never
+opens a connection.
 """
 
 from __future__ import annotations
@@ -13,11 +14,7 @@ from typing import Any, Final
 
 from kbroker.pipeline.errors import PipelineError
 
-_JAVA_NAMES: Final = {
-    "ssl_cafile": "ssl.truststore.location",
-    "ssl_certfile": "ssl.keystore.location",
-    "ssl_password": "ssl.key.password",
-}
+_JAVA_NAMES: Final = {"ssl_cafile": "ssl.truststore.location", "ssl_certfile": "ssl.keystore.location"}
 _AS_THEY_ARE: Final = ("security_protocol", "sasl_mechanism", "client_id", "request_timeout_ms")
 _JAAS: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -38,16 +35,18 @@ def java_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return a Python client's settings of security by the Java client's names; raises PipelineError for others."""
     found: dict[str, str] = {}
     settings = dict(settings)
-    if "ssl_keyfile" in settings:
-        found |= _key_as_text(settings.pop("ssl_certfile", None), settings.pop("ssl_keyfile"))
-    user, password = settings.get("sasl_plain_username"), settings.get("sasl_plain_password")
+    password = settings.pop("ssl_password", None)
+    if password is not None:
+        settings.setdefault("ssl_keyfile", settings.get("ssl_certfile"))
+    if settings.get("ssl_keyfile") is not None:
+        found |= _key_as_text(settings.pop("ssl_certfile", None), settings.pop("ssl_keyfile"), password)
+    user, secret = settings.get("sasl_plain_username"), settings.get("sasl_plain_password")
     for name, value in settings.items():
         if name in _AS_THEY_ARE:
             found[name.replace("_", ".")] = str(value)
         elif name in _JAVA_NAMES:
             found[_JAVA_NAMES[name]] = str(value)
-            if name != "ssl_password":
-                found[_JAVA_NAMES[name].replace("location", "type")] = "PEM"
+            found[_JAVA_NAMES[name].replace("location", "type")] = "PEM"
         elif name == "ssl_check_hostname":
             if not value:
                 found["ssl.endpoint.identification.algorithm"] = ""
@@ -57,12 +56,12 @@ def java_settings(settings: Mapping[str, Any]) -> dict[str, str]:
         module = _JAAS.get(str(settings.get("sasl_mechanism")))
         if module is None or user is None:
             raise PipelineError(f"-X: a job logs in by {', '.join(_JAAS)}, with a user and a password")
-        quoted = [str(text).replace("\\", "\\\\").replace('"', '\\"') for text in (user, password or "")]
+        quoted = [str(text).replace("\\", "\\\\").replace('"', '\\"') for text in (user, secret or "")]
         found["sasl.jaas.config"] = f'{module} required username="{quoted[0]}" password="{quoted[1]}";'
     return found
 
 
-def _key_as_text(certificate: str | None, key: str) -> dict[str, str]:
+def _key_as_text(certificate: str | None, key: str, password: str | None) -> dict[str, str]:
     """Return a key and its certificate as the Java client takes them without a file (KIP-651)."""
     if certificate is None:
         raise PipelineError("-X: ssl_keyfile needs ssl_certfile")
@@ -74,11 +73,26 @@ def _key_as_text(certificate: str | None, key: str) -> dict[str, str]:
             raise PipelineError(f"-X: cannot read {name} {path}: {getattr(err, 'strerror', None) or err}") from err
     if not any(f"-----BEGIN {kind}PRIVATE KEY-----" in texts[1] for kind in ("", "ENCRYPTED ")):
         raise PipelineError(f"-X: ssl_keyfile {key} is not PKCS #8, which the Java client needs (openssl pkcs8 -topk8)")
+    encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----" in texts[1]
     return {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": texts[0],
-        "ssl.keystore.key": texts[1],
+        "ssl.keystore.key": _decrypted(key, texts[1], password) if encrypted else texts[1],
     }
+
+
+def _decrypted(path: str, text: str, password: str | None) -> str:
+    from cryptography.hazmat.primitives import serialization
+
+    if password is None:
+        raise PipelineError(f"-X: ssl_keyfile {path} is encrypted, and ssl_password is not set")
+    begin = text.index("-----BEGIN ENCRYPTED PRIVATE KEY-----")
+    try:
+        key = serialization.load_pem_private_key(text[begin:].encode(), str(password).encode())
+    except (ValueError, TypeError):
+        raise PipelineError(f"-X: ssl_keyfile {path} cannot be decrypted by ssl_password") from None
+    form, nothing = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, nothing).decode("ascii")
 
 
 def librdkafka_settings(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,6 +61,8 @@ _ONE_TRY: Final = {
     "spark.speculation": "false",
     "spark.stage.maxConsecutiveAttempts": "1",
 }
+_SECRETS: Final = "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key"
+"""Options that Spark shows of no query: its own choice, and where the Kafka client's logins and keys stand."""
 _LOCAL: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
 _PARTITIONS: Final = "16"
@@ -234,6 +236,7 @@ def _settings(options: SparkOptions, scratch: Path, version: str) -> dict[str, s
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.redaction.regex": _SECRETS,
     }
     if not options.debug:
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log}"

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka.client_settings import java_settings, librdkafka_settings
+from kbroker.security.tls import development
 
 
 def test_user_and_password_become_a_login_module() -> None:
@@ -39,12 +42,11 @@ def test_a_key_in_a_file_of_its_own_is_handed_over_as_text(tmp_path: Path) -> No
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     certificate.write_text("-----BEGIN CERTIFICATE-----")
     key.write_text("-----BEGIN PRIVATE KEY-----")
-    settings = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key), "ssl_password": "secret"}
+    settings = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
     assert java_settings(settings) == {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": "-----BEGIN CERTIFICATE-----",
         "ssl.keystore.key": "-----BEGIN PRIVATE KEY-----",
-        "ssl.key.password": "secret",
     }
     key.write_text("-----BEGIN RSA PRIVATE KEY-----")
     with pytest.raises(PipelineError, match="PKCS #8"):
@@ -53,6 +55,26 @@ def test_a_key_in_a_file_of_its_own_is_handed_over_as_text(tmp_path: Path) -> No
         java_settings({**settings, "ssl_keyfile": str(tmp_path / "none")})
     with pytest.raises(PipelineError, match="needs ssl_certfile"):
         java_settings({"ssl_keyfile": str(key)})
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_encrypted_key_is_handed_over_without_its_encryption(tmp_path: Path, beside: bool) -> None:
+    signed = development.sign(development.authority(), "job")
+    certificate, key = tmp_path / "job.pem", tmp_path / "key.pem"
+    certificate.write_bytes(signed.pem("secret"))
+    key.write_bytes(signed.pem("secret"))
+    settings = {"ssl_certfile": str(certificate), **({"ssl_keyfile": str(key)} if beside else {})}
+    found = java_settings({**settings, "ssl_password": "secret"})
+    read = serialization.load_pem_private_key(found.pop("ssl.keystore.key").encode(), None)
+    assert isinstance(read, ec.EllipticCurvePrivateKey)
+    assert read.private_numbers() == signed.key.private_numbers()
+    assert found == {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": certificate.read_text()}
+    with pytest.raises(PipelineError, match="cannot be decrypted") as caught:
+        java_settings({**settings, "ssl_password": "another"})
+    assert "another" not in str(caught.value)
+    if beside:
+        with pytest.raises(PipelineError, match="ssl_password is not set"):
+            java_settings(settings)
 
 
 @pytest.mark.parametrize(

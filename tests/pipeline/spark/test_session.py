@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+from pathlib import Path
 from typing import Any
 
 import click
@@ -41,6 +43,15 @@ def test_java_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(PipelineError, match="Spark needs Java"), open_session(SparkOptions(), "test"):
         pass
+
+
+def test_logins_and_keys_are_shown_of_no_query(tmp_path: Path) -> None:
+    settings = starting._settings(SparkOptions(), tmp_path, "4.0.0")
+    hidden = re.compile(settings["spark.redaction.regex"])
+    for name in ("sasl.jaas.config", "ssl.keystore.key", "ssl.key.password", "ssl.truststore.password"):
+        assert hidden.search(f"kafka.{name}")
+    for name in ("bootstrap.servers", "ssl.truststore.location", "ssl.keystore.location"):
+        assert not hidden.search(f"kafka.{name}")
 
 
 @pytest.mark.parametrize(

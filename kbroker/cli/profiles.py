@@ -1,0 +1,48 @@
+"""Profiles: named settings of a connection, each a file of client settings in the user's own directory.
+
+Owns where they lie, and that others can read no secret in them unnoticed. Never connects, and never shows a value.
+
+    ~/.config/kbroker/profiles/staging.properties       $XDG_CONFIG_HOME/kbroker/... where that is set
+
+Such a file is one that Kafka's own tools take with --command-config; `bootstrap.servers` in it says where brokers are.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kbroker.cli.client_settings import normal, read_file
+
+_SUFFIX: Final = ".properties"
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_SECRETS: Final = ("password", "secret", "sasl_jaas_config", "ssl_keystore_key")
+"""What is in the names of settings that nobody else is to read."""
+
+
+def directory() -> Path:
+    """Return where profiles lie; it need not be there."""
+    return Path(click.get_app_dir("kbroker")) / "profiles"
+
+
+def read_profile(name: str) -> tuple[Path, dict[str, str]]:
+    """Return a profile's file and settings, and tell of secrets in it that others can read. Raises ClickException."""
+    if _NAME.fullmatch(name) is None:
+        raise click.UsageError(f"--profile takes a name of letters, digits, '.', '_' and '-', not {name!r}")
+    path = directory() / f"{name}{_SUFFIX}"
+    if not path.is_file():
+        known = sorted(each.name.removesuffix(_SUFFIX) for each in path.parent.glob(f"*{_SUFFIX}"))
+        there = f"there are {', '.join(known)}" if known else "there is none"
+        raise click.ClickException(f"no profile {name}: {path} does not exist; {there}")
+    settings = read_file(path, "profile")
+    if any(map(_is_secret, settings)) and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        click.echo(f"kbroker: {path} has a password, and others can read it: chmod 600 {path}", err=True)
+    return path, settings
+
+
+def _is_secret(name: str) -> bool:
+    return any(each in normal(name) for each in _SECRETS)

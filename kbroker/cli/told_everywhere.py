@@ -1,0 +1,90 @@
+"""Waiting until every broker tells of a change to topics, for whoever is asked next.
+
+The controller answers as soon as it has decided; the other brokers hear of it a moment later, and the next command may
+ask one of them. Never fails: the change is made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from kafka.errors import KafkaError
+
+from kbroker.cli.own_request import ask_broker
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.05
+_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+Key = tuple[str, int]
+
+
+def wait_for_topics(admin: Any, names: Iterable[str], partitions: int = 0) -> None:
+    """Wait until every broker tells of the topics, with leaders, and with as many `partitions` at least."""
+
+    def ready(topic: MetadataResponseTopic) -> bool:
+        if topic.error_code in (_UNKNOWN, ErrorCode.LEADER_NOT_AVAILABLE):
+            return False
+        enough = len(topic.partitions) >= partitions or topic.error_code != 0
+        return enough and all(each.leader_id >= 0 for each in topic.partitions)
+
+    _wait(admin, list(names), ready)
+
+
+def wait_for_deletion(admin: Any, names: Iterable[str]) -> None:
+    """Wait until no broker tells of the topics any more."""
+    _wait(admin, list(names), lambda topic: topic.error_code == _UNKNOWN)
+
+
+def wait_for_replicas(admin: Any, targets: Mapping[Key, Sequence[int]]) -> None:
+    """Wait until every broker tells that partitions have these replicas, and is told of no others."""
+    _wait_for_partitions(admin, targets, lambda where, each: list(each.replica_nodes) == list(targets[where]))
+
+
+def wait_for_preferred_leaders(admin: Any, keys: Iterable[Key]) -> None:
+    """Wait until every broker tells that the first replicas of partitions lead them."""
+    _wait_for_partitions(admin, keys, lambda _, each: list(each.replica_nodes[:1]) == [each.leader_id])
+
+
+def _wait_for_partitions(
+    admin: Any, keys: Iterable[Key], holds: Callable[[Key, MetadataResponsePartition], bool]
+) -> None:
+    wanted = set(keys)
+
+    def told(topic: MetadataResponseTopic) -> bool:
+        return all(
+            holds((str(topic.name), each.partition_index), each)
+            for each in topic.partitions
+            if (topic.name, each.partition_index) in wanted
+        )
+
+    _wait(admin, sorted({name for name, _ in wanted}), told)
+
+
+def _wait(admin: Any, names: list[str], told: Callable[[MetadataResponseTopic], bool]) -> None:
+    """Wait until every broker's Metadata holds; ten seconds at most, and not for a broker that is gone."""
+    if not names:
+        return
+    deadline = time.monotonic() + _PATIENCE_S
+    for broker in admin.describe_cluster()["brokers"]:
+        number = int(broker["broker_id"] if "broker_id" in broker else broker["node_id"])  # Metadata's name for it
+        while not _holds(admin, number, names, told) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+
+
+def _holds(admin: Any, broker: int, names: list[str], told: Callable[[MetadataResponseTopic], bool]) -> bool:
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False)
+    try:
+        answer = ask_broker(admin, broker, asked, MetadataResponse)
+    except KafkaError:
+        return True
+    return all(told(topic) for topic in answer.topics)

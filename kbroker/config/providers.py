@@ -1,0 +1,193 @@
+"""Variables in settings, ${provider:path:key}, and the config providers that know what they stand for.
+
+Owns the three providers that Kafka has, their parameters and what may be read by them. Never knows a key's type.
+
+    config.providers=file
+    config.providers.file.class=org.apache.kafka.common.config.provider.FileConfigProvider
+    config.providers.file.param.allowed.paths=/etc/kafka/secrets
+    ssl.key.password=${file:/etc/kafka/secrets/tls.properties:password}
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from kbroker.config.model import ConfigError
+from kbroker.config.sources import parse_properties
+
+PROVIDERS: Final = "config.providers"
+_PACKAGE: Final = "org.apache.kafka.common.config.provider"
+_VARIABLE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+_PATHS: Final = "allowed.paths"
+_PATTERN: Final = "allowlist.pattern"
+_LARGEST: Final = 1 << 20
+Lookup = Callable[[str, str], str | None]
+"""Finds a value by path and key; None: there is none. Raises ConfigError, without any value."""
+
+
+class Providers:
+    """The config providers that settings name, and what was found by them."""
+
+    def __init__(self, names: str, settings: Mapping[str, str], environment: Mapping[str, str] | None = None) -> None:
+        """`names` is what config.providers says; `environment` is the process's unless it is given.
+
+        Raises ConfigError for a provider that cannot be.
+        """
+        self.warnings: list[str] = []
+        self._environment = os.environ if environment is None else environment
+        self._hidden: dict[str, str] = {}
+        self._by_name = {
+            name: self._provider(name, settings)
+            for name in dict.fromkeys(each.strip() for each in names.split(","))
+            if name
+        }
+
+    def resolved(self, name: str, text: str) -> str:
+        """Return a setting's text with what its variables stand for, which is not looked at again.
+
+        A variable of no provider stays as it is, as in Kafka. Raises ConfigError where a provider does not know one.
+        """
+        if "${" not in text:
+            return text
+
+        def value(found: re.Match[str]) -> str:
+            look_up = self._by_name.get(found[1])
+            if look_up is None:
+                return found[0]
+            try:
+                known = look_up(found[2] or "", found[3])
+            except ConfigError as error:
+                raise ConfigError(f"{name}: {found[0]}: {error}") from None
+            if known is None:
+                raise ConfigError(f"{name}: {found[0]} is not there")
+            return known
+
+        result = _VARIABLE.sub(value, text)
+        if result != text:
+            self._hidden[result] = text
+        return result
+
+    def left_over(self, settings: Mapping[str, str]) -> list[str]:
+        """Return a line for each setting with a variable that no provider is asked for."""
+        if not self._by_name:
+            return []
+        return [
+            f"{name}: ${{{found[1]}:...}} stays as it is, as {PROVIDERS} has no {found[1]}"
+            for name, text in sorted(settings.items())
+            for found in _VARIABLE.finditer(text)
+            if found[1] not in self._by_name
+        ]
+
+    def hide(self, text: str) -> str:
+        """Return a message with variables in the place of what they stand for."""
+        for value, variable in sorted(self._hidden.items(), key=lambda each: len(each[0]), reverse=True):
+            if value.strip():
+                pattern = rf"(?<!\w){re.escape(value.strip())}(?!\w)"
+                text = re.sub(pattern, variable.replace("\\", r"\\"), text)
+        return text
+
+    def _provider(self, name: str, settings: Mapping[str, str]) -> Lookup:
+        key = f"{PROVIDERS}.{name}.class"
+        kind = settings.get(key, "").strip()
+        if not kind:
+            raise ConfigError(f"{PROVIDERS} has {name}, but {key} does not say what it is")
+        kinds: dict[str, tuple[Callable[[str, str], Lookup], str]] = {
+            f"{_PACKAGE}.FileConfigProvider": (self._files, _PATHS),
+            f"{_PACKAGE}.DirectoryConfigProvider": (self._directories, _PATHS),
+            f"{_PACKAGE}.EnvVarConfigProvider": (self._variables, _PATTERN),
+        }
+        if kind not in kinds:
+            raise ConfigError(f"{key} is {kind}; this version runs no Java class, but has {', '.join(kinds)}")
+        make, parameter = kinds[kind]
+        prefix = f"{PROVIDERS}.{name}.param."
+        strange = sorted(each for each in settings if each.startswith(prefix) and each != prefix + parameter)
+        if strange:
+            # Kafka passes them over; a misspelt one would leave open what it is to restrict.
+            raise ConfigError(f"{strange[0]} is no parameter of {kind}, which has {prefix}{parameter}")
+        return make(prefix + parameter, settings.get(prefix + parameter, ""))
+
+    # --- what there is
+
+    def _files(self, name: str, allowed: str) -> Lookup:
+        paths = _allowed_paths(name, allowed)
+
+        def look_up(path: str, key: str) -> str | None:
+            if not path:
+                return None
+            return parse_properties(self._read(_checked(path, paths))).get(key)
+
+        return look_up
+
+    def _directories(self, name: str, allowed: str) -> Lookup:
+        paths = _allowed_paths(name, allowed)
+
+        def look_up(path: str, key: str) -> str | None:
+            if not path or not key or "/" in key or key in (".", ".."):
+                return None
+            directory = Path(_checked(path, paths))
+            if not directory.is_dir():
+                raise ConfigError(f"{directory} is no directory")
+            return self._read(str(directory / key)) if (directory / key).is_file() else None
+
+        return look_up
+
+    def _variables(self, name: str, pattern: str) -> Lookup:
+        try:
+            allowed = re.compile(pattern or ".*")
+        except re.error as error:
+            raise ConfigError(f"{name} is no regular expression: {error}") from None
+
+        def look_up(path: str, key: str) -> str | None:
+            if path:
+                raise ConfigError(f"a variable of the environment has no path, but here is {path}")
+            return self._environment.get(key) if allowed.fullmatch(key) else None
+
+        return look_up
+
+    def _read(self, path: str) -> str:
+        try:
+            # O_NONBLOCK: a pipe that nobody writes to would hold up whoever opens it, for ever.
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                if not stat.S_ISREG(mode):
+                    raise ConfigError(f"{path} is no file")
+                data = file.read(_LARGEST + 1)
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        if len(data) > _LARGEST:
+            raise ConfigError(f"{path} is larger than {_LARGEST} bytes")
+        if mode & stat.S_IROTH:
+            said = f"{path}, which settings are read from, can be read by every user of this machine"
+            if said not in self.warnings:
+                self.warnings.append(said)
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path} is not UTF-8 text") from None
+
+
+def _allowed_paths(name: str, text: str) -> tuple[str, ...] | None:
+    """Return the paths that a parameter allows; None: all are."""
+    if not text:
+        return None
+    paths = tuple(os.path.normpath(each) for each in text.split(","))
+    for path in paths:
+        if not os.path.isabs(path):
+            raise ConfigError(f"{name}: path {path} is not absolute")
+        if not os.path.exists(path):
+            raise ConfigError(f"{name}: path {path} does not exist")
+    return paths
+
+
+def _checked(path: str, allowed: tuple[str, ...] | None) -> str:
+    if allowed is None:
+        return path
+    found = Path(os.path.normpath(path))
+    if not any(found.is_relative_to(each) for each in allowed):
+        raise ConfigError(f"{path} may not be read")
+    return str(found)

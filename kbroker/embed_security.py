@@ -1,0 +1,230 @@
+"""Users and rights of an embedded broker: `with Broker(tls=True, users={"alice": "secret"}, acls=[...]) as broker:`.
+
+Owns what a broker and its clients are told for that, and the files of its certificates. Never starts anything.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from kbroker.config.authorization import CLASS, OF_ZOOKEEPER, STANDARD, SUPER_USERS
+from kbroker.embed_clients import MECHANISMS, ClientSettings, quoted
+from kbroker.security.authorizer.acls import CLUSTER_NAME, Entry, Pattern, PatternType, ResourceType
+from kbroker.security.authorizer.options import (
+    RESOURCES,
+    AclOptions,
+    allowed_and_denied,
+    check_principal,
+    operation_named,
+)
+from kbroker.security.sasl import plain
+from kbroker.security.sasl.add_scram import ScramUser
+from kbroker.security.sasl.scram_credential import HASHES, LEAST_ITERATIONS
+
+if TYPE_CHECKING:  # loaded where a broker is asked for TLS
+    from kbroker.embed_certificates import Certificates
+
+Names = str | Sequence[str]
+_PROTOCOLS: Final = {
+    (False, False): "PLAINTEXT",
+    (False, True): "SSL",
+    (True, False): "SASL_PLAINTEXT",
+    (True, True): "SASL_SSL",
+}
+"""By whether there are users, and TLS."""
+_UNQUOTABLE: Final = re.compile(r"[\x00-\x1f\x7f]|\$\{")
+
+
+class Acl:
+    """Rights in the words of kafka-acls and `kbroker acl add`, one name or several each.
+
+    Acl(allow_principal="User:alice", producer=True, topic="orders"). Raises ValueError where something is missing.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_principal: Names = (),
+        deny_principal: Names = (),
+        allow_host: Names = (),
+        deny_host: Names = (),
+        operation: Names = (),
+        topic: Names = (),
+        group: Names = (),
+        cluster: bool = False,
+        transactional_id: Names = (),
+        delegation_token: Names = (),
+        user_principal: Names = (),
+        resource_pattern_type: str = "literal",
+        producer: bool = False,
+        consumer: bool = False,
+        idempotent: bool = False,
+    ) -> None:
+        if resource_pattern_type.lower() not in ("literal", "prefixed"):
+            raise ValueError(f"resource_pattern_type is literal or prefixed, not {resource_pattern_type}")
+        named = dict(zip(RESOURCES, (topic, group, transactional_id, delegation_token, user_principal), strict=True))
+        resources = [(kind, name) for option, kind in RESOURCES.items() for name in _several(named[option])]
+        if cluster:
+            resources.append((ResourceType.CLUSTER, CLUSTER_NAME))
+        allow, deny = (
+            [check_principal(each) for each in _several(names)] for names in (allow_principal, deny_principal)
+        )
+        options = AclOptions(
+            tuple(resources),
+            PatternType[resource_pattern_type.upper()],
+            allowed_and_denied(allow, deny),
+            allowed_and_denied(_several(allow_host), _several(deny_host)),
+            tuple(operation_named(each) for each in _several(operation)),
+            producer,
+            consumer,
+            idempotent,
+        )
+        try:
+            self.entries = tuple(options.acls())
+            """What it comes to: one for each resource, principal, host and operation."""
+        except ValueError as error:
+            said = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", "_"), str(error))
+            raise ValueError(said) from None
+
+    def __repr__(self) -> str:
+        return f"<Acl {'; '.join(map(str, self.entries))}>"
+
+
+def _several(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+class Security:
+    """What `tls`, `users` and `acls` of an embedded broker, or of a cluster's, come to."""
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        tls: bool,
+        users: Mapping[str, str] | None,
+        acls: Sequence[Acl] | None,
+        in_cluster: bool = False,
+    ) -> None:
+        """Raise ValueError for what cannot be."""
+        self._host = host
+        self._tls = tls
+        self._users = dict(users or {})
+        self._has_users = users is not None
+        self._acls = acls
+        self._own: tuple[str, str] | None = None
+        self._in_cluster = in_cluster
+        for name, password in self._users.items():
+            _check_user(name, password)
+        if in_cluster and self._has_users:
+            self._own = _own_name(self._users), secrets.token_urlsafe()
+        if in_cluster and acls is not None and not (tls or self._has_users):
+            raise ValueError("acls of a cluster need users, or tls: its brokers were nobody else than its clients")
+        self.certificates: Certificates | None = None
+        """What the broker shows of itself under `tls`."""
+
+    @property
+    def protocol(self) -> str:
+        """The security protocol of clients."""
+        return _PROTOCOLS[self._has_users, self._tls]
+
+    def settings(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return what the broker is told beside what it was `given`; makes the certificates."""
+        found: dict[str, str] = {}
+        if self._tls:
+            from kbroker.embed_certificates import Certificates
+
+            self.certificates = Certificates(self._host)
+            found.update(self.certificates.settings)
+        if self._has_users:
+            found["sasl.enabled.mechanisms"] = ",".join(MECHANISMS)
+            found["sasl.jaas.config"] = self._plain_login()
+        if self._acls is not None:
+            found[CLASS] = OF_ZOOKEEPER if self._in_cluster else STANDARD
+        if self._acls is not None and self._in_cluster:
+            brokers = "User:CN=server" if self._own is None else f"User:{self._own[0]}"
+            given = {**given, SUPER_USERS: ";".join(filter(None, (given.get(SUPER_USERS), brokers)))}
+        if self._in_cluster and self.protocol != "PLAINTEXT":
+            found.update(self._between_brokers(given))
+        return {**found, **given}
+
+    def _between_brokers(self, given: Mapping[str, str]) -> dict[str, str]:
+        found = {}
+        if "inter.broker.listener.name" not in given:
+            found["security.inter.broker.protocol"] = self.protocol
+        if self._own is not None:
+            found["sasl.mechanism.inter.broker.protocol"] = "PLAIN"
+        return found
+
+    @property
+    def scram_users(self) -> list[ScramUser]:
+        """Users who are there from the first."""
+        return [
+            ScramUser(name, mechanism, LEAST_ITERATIONS, password, None, None)
+            for name, password in self._users.items()
+            for mechanism in HASHES
+        ]
+
+    @property
+    def acls(self) -> dict[Pattern, frozenset[Entry]]:
+        """ACLs that are there from the first."""
+        found: dict[Pattern, frozenset[Entry]] = {}
+        for each in self._acls or ():
+            for pattern, entry in each.entries:
+                found[pattern] = found.get(pattern, frozenset()) | {entry}
+        return found
+
+    def client(
+        self, bootstrap_servers: str, user: str | None, mechanism: str, certificate: str | None
+    ) -> ClientSettings:
+        """Return how a client comes; raises ValueError for who could not."""
+        if mechanism not in MECHANISMS:
+            raise ValueError(f"mechanism is one of {', '.join(MECHANISMS)}, not {mechanism}")
+        if self._has_users and user not in self._users:
+            raise ValueError(f"say which user: one of {', '.join(self._users)}; {user} is not known")
+        if user is not None and not self._has_users:
+            raise ValueError(f"the broker has no users: Broker(users={{{user!r}: ...}})")
+        made = self.certificates
+        if made is None and certificate is not None:
+            raise ValueError("a certificate is shown to a broker with tls=True only")
+        return ClientSettings(
+            bootstrap_servers,
+            self.protocol,
+            user,
+            None if user is None else self._users[user],
+            mechanism,
+            made.ca if made is not None else None,
+            made.client(certificate) if made is not None and certificate is not None else None,
+        )
+
+    def remove(self) -> None:
+        """Remove the files."""
+        if self.certificates is not None:
+            self.certificates.remove()
+
+    def _plain_login(self) -> str:
+        known = dict(self._users)
+        options = []
+        if self._own is not None:
+            name, password = self._own
+            known[name] = password
+            options += [f'username="{name}"', f'password="{password}"']
+        options += [f'"user_{quoted(name)}"="{quoted(password)}"' for name, password in known.items()]
+        return f"{plain.MODULE} required {' '.join(options)};"
+
+
+def _check_user(name: str, password: str) -> None:
+    if not name or not password:
+        raise ValueError(f"user {name!r} needs a name and a password")
+    if _UNQUOTABLE.search(name + password):
+        raise ValueError(f"the name or password of user {name!r} has a control character or a variable, ${{...}}")
+
+
+def _own_name(taken: Mapping[str, str]) -> str:
+    name = "kbroker"
+    while name in taken:
+        name += "_"
+    return name

@@ -1,0 +1,108 @@
+"""`--profile`: named settings of a connection in the user's own directory."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker import Broker
+from kbroker.cli.profiles import directory, read_profile
+from tests.cli.conftest import CommandLine
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def secured():
+    with Broker(users={"alice": "alice-secret"}) as running:
+        yield running
+
+
+@pytest.fixture
+def profiles(tmp_path, monkeypatch):
+    """Where profiles are looked for."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("KBROKER_PROFILE", raising=False)
+    made = tmp_path / "kbroker" / "profiles"
+    made.mkdir(parents=True)
+    assert directory() == made
+    return made
+
+
+@pytest.fixture
+def staging(profiles, secured):
+    path = profiles / "staging.properties"
+    settings = secured.client_settings("alice").java
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def lost():
+    """The command line, whose environment names an address where nobody is."""
+    return CommandLine(NOWHERE)
+
+
+def test_a_profile_says_where_and_how(lost, staging):
+    done = lost.ok("topic", "create", "by-profile", "--profile", "staging")
+    assert done.err == ""
+    assert "by-profile" in lost.ok("topic", "list", "--profile", "staging").text
+
+
+def test_the_environment_may_name_the_profile(lost, staging, monkeypatch):
+    monkeypatch.setenv("KBROKER_PROFILE", "staging")
+    lost.ok("topic", "list")
+    monkeypatch.setenv("KBROKER_PROFILE", "")
+    assert NOWHERE in lost.fails("topic", "list")
+
+
+def test_what_is_nearer_counts(lost, staging, secured, tmp_path):
+    assert NOWHERE in lost.fails("topic", "list", "--profile", "staging", "--bootstrap", NOWHERE)
+    other = tmp_path / "other.properties"
+    other.write_text("sasl.username=nobody\n")
+    impatient = ("-X", "bootstrap_timeout_ms=500")
+    by_file = lost("topic", "list", "--profile", "staging", "--command-config", str(other), *impatient)
+    assert "lets this client in" in by_file.err
+    lost.ok("topic", "list", "--profile", "staging", "--command-config", str(other), "-X", "sasl.username=alice")
+
+
+def test_a_profile_without_an_address_leaves_that_to_others(secured, staging):
+    text = staging.read_text()
+    staging.write_text("".join(line for line in text.splitlines(keepends=True) if "bootstrap" not in line))
+    CommandLine(secured.bootstrap_servers).ok("topic", "list", "--profile", "staging")
+
+
+def test_a_password_that_others_can_read_is_told(lost, staging):
+    staging.chmod(0o640)
+    done = lost.ok("topic", "list", "--profile", "staging")
+    assert done.err == f"kbroker: {staging} has a password, and others can read it: chmod 600 {staging}\n"
+    assert "alice-secret" not in done.err
+
+
+@pytest.mark.parametrize("name", ["sasl.jaas.config", "sasl.password", "ssl.keystore.key", "ssl.key.password"])
+def test_what_is_a_secret(profiles, name, capsys):
+    path = profiles / "some.properties"
+    path.write_text(f"{name}=x\n")
+    path.chmod(0o644)
+    read_profile("some")
+    assert "chmod 600" in capsys.readouterr().err
+    path.write_text("security.protocol=SSL\nssl.truststore.location=ca.crt\n")
+    read_profile("some")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_profile_that_is_not_there(lost, profiles, staging):
+    said = lost.fails("topic", "list", "--profile", "prod")
+    assert said == f"no profile prod: {profiles}/prod.properties does not exist; there are staging"
+    staging.unlink()
+    assert lost.fails("topic", "list", "--profile", "prod").endswith("; there is none")
+
+
+def test_a_name_is_no_path(lost, profiles):
+    for name in ("../staging", "a/b", "", ".hidden"):
+        assert lost("topic", "list", "--profile", name).status == 2
+
+
+def test_a_file_that_is_none(lost, profiles):
+    (profiles / "odd.properties").write_bytes(b"\xff\xfe")
+    assert "is not a file of key=value lines" in lost.fails("topic", "list", "--profile", "odd")
