@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -158,13 +159,16 @@ def compare(brokers: dict[str, BrokerProcess], scenario: Callable[[Side], None],
 
 
 def empty(side: Side, *names: str) -> None:
-    """Let nobody have a token from before."""
+    """Let nobody have a token from before; of some Kafka's broker may have yet to hear."""
+
+    def none_left(client: WireClient, name: str) -> bool:
+        left = _own(client, name)
+        for each in left:
+            client.ask(ExpireDelegationTokenRequest(each.hmac, -1), 2)
+        return not left
+
     for name in names:
-        client = side(name)
-        for each in describe(client, [name]).tokens:
-            if each.principal_name == name:
-                client.ask(ExpireDelegationTokenRequest(each.hmac, -1), 2)
-        side.until(lambda client=client, name=name: not _own(client, name))  # type: ignore[misc]
+        side.until(partial(none_left, side(name), name))
 
 
 def _own(client: WireClient, name: str) -> list[Any]:
@@ -341,7 +345,8 @@ def test_kafka_delegation_tokens(brokers: dict[str, BrokerProcess], tmp_path: Pa
         refused = run_class(TOOL, "--describe", "--command-config", by, "--bootstrap-server", broker.bootstrap)
         said.append([line for line in refused if line.startswith("exit") or "Exception" in line][:2])
         said.append(tool("--expire", "--expiry-time-period", "-1", "--hmac", hmac))
-        outcomes[side] = [_plain(lines) for lines in said]
+        outcomes[side] = [sorted(_plain(lines)) for lines in said]  # rows come in any order
     assert outcomes["kbroker"] == outcomes["apache"]
-    assert [lines[0] for lines in outcomes["kbroker"][:4]] == ["exit 0"] * 4
+    assert ["exit 0" in lines for lines in outcomes["kbroker"]] == [True] * 6 + [False, True]
+    assert {"one", "two"} <= set(outcomes["kbroker"][5])
     report.count("kafka-delegation-tokens", "both")

@@ -91,7 +91,8 @@ def _confluent(address: str, _directory: Path) -> Any:
         "log_level": 0,
     }
     topic = f"t-{uuid.uuid4().hex}"
-    AdminClient(settings).create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    admin = AdminClient(settings)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
     producer = Producer({**settings, "linger.ms": 5, "retries": 0})
     consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
