@@ -21,6 +21,7 @@ from kbroker.broker.coordinator_leadership import CoordinatorLeadership
 from kbroker.broker.coordinator_log import CoordinatorLog
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.local_markers import LocalMarkers
+from kbroker.broker.quotas import BrokerQuotas
 from kbroker.clock import Clock
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState
 from kbroker.config.model import ConfigError
@@ -107,9 +108,10 @@ class Node:
         )
         authorizer = self._authorizer(metadata)
         self.tls = TlsListeners(config)
+        self.quotas = BrokerQuotas(config, clock, metadata)
         logins = TokenLogins(lambda: metadata.state.tokens, clock.now_ms)
         credentials = Credentials(self._credential_of, logins)
-        dispatcher = Dispatcher(in_cluster=cluster is not None, authorizer=authorizer)
+        dispatcher = Dispatcher(in_cluster=cluster is not None, authorizer=authorizer, quotas=self.quotas.clients)
         self.services = Services(
             node_id=self.node_id,
             config=config,
@@ -129,7 +131,12 @@ class Node:
             on_levels_changed=dispatcher.forget_entries,
         )
         self.server = Server(
-            self.services, dispatcher, server_limits(config), self.tls.by_name, offers(config, credentials)
+            self.services,
+            dispatcher,
+            server_limits(config),
+            self.tls.by_name,
+            offers(config, credentials),
+            self.quotas.connections,
         )
         self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions)
         self._dynamic_configs = DynamicConfigs(
@@ -158,6 +165,7 @@ class Node:
 
     async def stop(self) -> None:
         """Answer what is parked, end the connections, flush the logs."""
+        self.quotas.close()
         parts = self._parts.pop_all()
         await parts.aclose()
         log.info("[KafkaServer id=%d] stopped", self.node_id)

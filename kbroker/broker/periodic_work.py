@@ -50,6 +50,7 @@ class PeriodicWork:
         self._bootstrap_servers = ""
         self._tick: asyncio.Task[None] | None = None
         self._cleaning_tick: asyncio.Task[None] | None = None
+        self._at_work = asyncio.Lock()
         self.looked_for_hanging = False
         """Whether transactions that hang have been looked for: once, when all that are known are loaded."""
 
@@ -68,9 +69,14 @@ class PeriodicWork:
     async def _tick_for_ever(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            await self._on_tick()
+            await self.tick()
 
-    async def _on_tick(self) -> None:
+    async def tick(self) -> None:
+        """Do what is due; also called where the clock has been moved."""
+        async with self._at_work:
+            await self._tick_once()
+
+    async def _tick_once(self) -> None:
         try:
             await in_slices(self._logs.due(self._clock.now_ms()))
             self._cleaner_pool.tick(self._clock.now_ms())

@@ -23,6 +23,7 @@ VERBS = {
     "token": "Create, list, renew and expire delegation tokens.",
     "group": "List, describe, reset and delete consumer groups.",
     "acl": "Add, list and remove access control lists.",
+    "quota": "Set, list and remove limits of users, client ids and addresses.",
     "cert": "Make certificates for development.",
     "log": "Check, dump, repair and adopt the files of a data directory.",
     "pipeline": "Archive, replay and count what is in topics, on Apache Spark.",

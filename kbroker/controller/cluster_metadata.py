@@ -69,7 +69,7 @@ class ClusterMetadata(TopicPlans, ABC):
 
     @abstractmethod
     def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
-        """Replace the dynamic configs of a topic, broker ("" is the default of all), group or user. Raises ApiError.
+        """Replace the dynamic configs of something; its kind and name are as in ClusterState. Raises ApiError.
 
         `revise` returns the new ones for those that stand, or raises ApiError; it may be asked several times.
         """

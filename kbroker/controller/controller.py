@@ -35,7 +35,10 @@ from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import parse_uuid, uuid_text
+from kbroker.quota.entities import CLIENTS, IPS, KINDS
+from kbroker.quota.stored import quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, added, meant, without
+from kbroker.security.sasl.user_configs import USERS
 from kbroker.security.tokens.token import Token, TokenSettings
 
 log = logging.getLogger(__name__)
@@ -253,7 +256,7 @@ class Controller(PublishedState, ClusterMetadata):
         yield from ()
 
     def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default), group or user."""
+        """Replace the dynamic configs of something; its kind and name are as in ClusterState."""
         path = f"{CONFIG}/{kind}/{_segment(name) if name else DEFAULT_ENTITY}"
         changes: list[Change] = [Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)]
         plain = f"{CONFIG}/{kind}/{name}"
@@ -428,7 +431,7 @@ def _configs(store: MetadataStore, kind: str) -> dict[str, dict[str, str]]:
     for segment in store.children(f"{CONFIG}/{kind}"):
         node = store.get(f"{CONFIG}/{kind}/{segment}")
         if node is not None:
-            is_default = segment == DEFAULT_ENTITY and kind == "brokers"
+            is_default = segment == DEFAULT_ENTITY and kind != "groups"  # of which one may be called so
             found["" if is_default else _name(segment)] = dict(node.value["config"])
     return found
 
@@ -454,13 +457,17 @@ def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
             )
         topics[name] = TopicState(name, parse_uuid(node.value["topic_id"]), tuple(partitions), configs.get(name, {}))
     features = store.get(FEATURES)
+    of_clients = {kind: _configs(store, kind) for kind in KINDS}
     return ClusterState(
         cluster_id=cluster_id,
         topics=topics,
         topic_names={t.topic_id: t.name for t in topics.values()},
         broker_configs=_configs(store, "brokers"),
         group_configs=_configs(store, "groups"),
-        user_configs=_configs(store, "users"),
+        user_configs=of_clients[USERS],
+        client_configs=of_clients[CLIENTS],
+        ip_configs=of_clients[IPS],
+        quotas=quotas_in(of_clients),
         features={**BOOTSTRAP, **features.value["features"]} if features else dict(BOOTSTRAP),
         features_epoch=features.version if features else 0,
         acls=load_acls(store),

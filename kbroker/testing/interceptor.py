@@ -68,7 +68,7 @@ class Interceptor:
             self._add_session(request, seen.subjects)
         work = Work(entry, len(frame))
         work.keeps_frame = work.keeps_waiting = True
-        work.steps = self._steps(context, entry, correlation_id, frame, seen, self._faults.plan(seen))
+        work.steps = self._steps(context, work, correlation_id, frame, seen, self._faults.plan(seen))
         return work
 
     def _name(self, topic_id: bytes) -> str | None:
@@ -85,20 +85,20 @@ class Interceptor:
     def _steps(
         self,
         context: RequestContext,
-        entry: Entry,
+        work: Work,
         correlation_id: int,
         frame: memoryview,
         seen: Seen,
         plan: Plan | None,
     ) -> Steps:
-        clock, answer = self._services.clock, None
+        clock, answer, entry = self._services.clock, None, work.entry
         request = self._requests.begin(seen, len(frame), clock.now_ms()) if self._requests.on else None
         began = clock.monotonic_ms()
         try:
             if plan is None:
-                answer = yield from self._answered(context, frame)
+                answer = yield from self._answered(context, work, frame)
             else:
-                answer = yield from self._by_plan(context, entry, correlation_id, frame, seen, plan)
+                answer = yield from self._by_plan(context, work, correlation_id, frame, seen, plan)
         except CloseConnection as end:
             answer = (bytearray(end.farewell), []) if plan is not None and end.farewell else None
             raise
@@ -110,17 +110,17 @@ class Interceptor:
         return answer
 
     def _by_plan(
-        self, context: RequestContext, entry: Entry, correlation_id: int, frame: memoryview, seen: Seen, plan: Plan
+        self, context: RequestContext, work: Work, correlation_id: int, frame: memoryview, seen: Seen, plan: Plan
     ) -> Steps:
-        end = plan.end
+        end, entry = plan.end, work.entry
         if end is not None and end.value is When.REQUEST:
             raise CloseConnection(_BREAK)
         if plan.delay_ms:
             yield asyncio.sleep(plan.delay_ms / 1000)
         if end is not None and end.kind is Kind.FAIL:
-            answer = yield from self._failed(context, entry, correlation_id, seen, end)
+            answer = yield from self._failed(context, work, correlation_id, seen, end)
         else:
-            answer = yield from self._answered(context, frame)
+            answer = yield from self._answered(context, work, frame)
         if answer is not None and plan.throttle_ms:
             answer = _throttled(entry, correlation_id, answer, plan.throttle_ms)
         if end is not None and end.kind is Kind.DROP:
@@ -129,25 +129,27 @@ class Interceptor:
             _break(answer, end.value)
         return answer
 
-    def _answered(self, context: RequestContext, frame: memoryview) -> Steps:
-        """Let the dispatcher run a frame."""
+    def _answered(self, context: RequestContext, work: Work, frame: memoryview) -> Steps:
+        """Let the dispatcher run a frame; what the client has used of its quotas is then what `work` has."""
         out, spill = bytearray(), cast("Spill", [])
-        work = self._run(context, frame, out, spill)
-        if work is not None:
-            return (yield from work.steps)
+        inner = self._run(context, frame, out, spill)
+        if inner is not None:
+            answer = yield from inner.steps
+            work.metering, work.pause_ms = inner.metering, inner.pause_ms
+            return answer
         return (out, spill) if out else None
 
     def _failed(
         self,
         context: RequestContext,
-        entry: Entry,
+        work: Work,
         correlation_id: int,
         seen: Seen,
         fault: Fault,
     ) -> Steps:
-        code, message = fault.value
+        entry, (code, message) = work.entry, fault.value
         if entry.api.key == _FETCH and code not in _OF_SESSIONS:
-            return (yield from self._failed_fetch(context, entry, correlation_id, seen, fault))
+            return (yield from self._failed_fetch(context, work, correlation_id, seen, fault))
         failed, rest = seen.request, None
         if fault.of_a_part:
             failed, _ = part_of(seen.request, fault.keeps, self._name)
@@ -155,17 +157,17 @@ class Interceptor:
             rest = others if some else None
         answer = refusal(entry.api, failed, code, message)
         if rest is not None:
-            framed = yield from self._answered(context, _frame(entry, correlation_id, context, rest))
+            framed = yield from self._answered(context, work, _frame(entry, correlation_id, context, rest))
             if framed is not None:
                 answer = joined(_message(entry, framed), answer, self._name)
         return _framed(entry, correlation_id, answer)
 
     def _failed_fetch(
-        self, context: RequestContext, entry: Entry, correlation_id: int, seen: Seen, fault: Fault
+        self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, fault: Fault
     ) -> Steps:
         """Fetch without waiting, for the session to go on, and tell of errors where records would be."""
-        now = _replaced(seen.request, max_wait_ms=0, min_bytes=0)
-        framed = yield from self._answered(context, _frame(entry, correlation_id, context, now))
+        entry, now = work.entry, _replaced(seen.request, max_wait_ms=0, min_bytes=0)
+        framed = yield from self._answered(context, work, _frame(entry, correlation_id, context, now))
         assert framed is not None
         told: FetchResponse = _message(entry, framed)
         if told.error_code:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kbroker.broker.node import BrokerNode
 from kbroker.testing.faults import Faults
@@ -19,6 +19,8 @@ from kbroker.testing.requests import Requests
 
 Result = TypeVar("Result")
 _PATIENCE_S = 10.0
+_PAUSE_S, _PAUSES = 0.01, 500
+"""How a compaction is waited for, for five seconds at most."""
 
 
 class Steering:
@@ -54,6 +56,24 @@ class Steering:
 
         self._loop.call_soon_threadsafe(run)
         return done.result(_PATIENCE_S)
+
+    def wait_for(self, work: Coroutine[Any, Any, Result], patience_s: float = _PATIENCE_S) -> Result:
+        """Have the broker's loop do something, and return what comes of it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(patience_s)
+
+    def moved(self, ms: float) -> None:
+        """Have done what is due by a clock that was moved."""
+        if self._thread.is_alive():
+            self.wait_for(self._catch_up(ms))
+
+    async def _catch_up(self, ms: float) -> None:
+        node = self._node
+        node.server.forgive(ms)
+        await node.periodic_work.tick()
+        for _ in range(_PAUSES):
+            if not node.logs.cleaning:
+                return
+            await asyncio.sleep(_PAUSE_S)
 
     def _changed(self) -> None:
         if self._thread.is_alive():

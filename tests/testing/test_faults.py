@@ -10,8 +10,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
+from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.testing.faults import When
 
 PATIENCE_S = 20.0
@@ -248,3 +251,18 @@ def test_requests_are_recorded(broker: Broker, topic: str) -> None:
     assert not requests.of(client_id="recorded")
     with pytest.raises(AssertionError, match="0 of 1 Produce"):
         requests.wait_for("Produce", timeout=0.01)
+
+
+def test_quotas_hold_where_requests_are_seen() -> None:
+    """What stands before the dispatcher hands on for how long a client has to pause."""
+    with (
+        Broker({"auto.create.topics.enable": "true"}) as broker,
+        WireClient(broker.bootstrap_servers, "admin") as admin,
+    ):
+        entry = EntryData([EntityData("client-id", "app")], [OpData("request_percentage", 1e-9)])
+        assert admin.ask(AlterClientQuotasRequest(entries=[entry]), 1).entries[0].error_code == 0
+        with broker.faults.delay("Metadata", 0.001), WireClient(broker.bootstrap_servers, "app") as client:
+            assert client.ask(MetadataRequest(), 12).throttle_time_ms == 1000
+            before = time.monotonic()
+            assert client.ask(MetadataRequest(), 12).throttle_time_ms == 1000
+            assert time.monotonic() - before >= 0.9

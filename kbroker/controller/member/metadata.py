@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.controller.cluster_metadata import ClusterMetadata, Listener, Revise, ReviseToken
 from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate
-from kbroker.controller.member.entity_configs import EntityConfigs
+from kbroker.controller.member.entity_configs import FOLLOWED, EntityConfigs
 from kbroker.controller.member.finalized_features import NO_EPOCH
 from kbroker.controller.member.metadata_cache import told
 from kbroker.controller.member.topic_changes import create_topic, delete_topic, grow_topic
@@ -30,7 +30,10 @@ from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
+from kbroker.quota.entities import CLIENTS, IPS, KINDS
+from kbroker.quota.stored import quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, meant
+from kbroker.security.sasl.user_configs import USERS
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
 from kbroker.security.tokens.token import Token
 
@@ -42,7 +45,6 @@ AT_ONCE = 20
 """Topics of one request that are written at a time."""
 _BEGUN_AT_ONCE = 100
 """Changes that are begun in one turn of the loop."""
-_FOLLOWED = ("topics", "brokers", "users")
 _NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
 Holds = Callable[[TopicState | None], bool]
 ChangeFeatures = Callable[[Sequence[FeatureUpdate], bool], Awaitable[int]]
@@ -74,10 +76,14 @@ class MemberMetadata(ClusterMetadata):
         self._change_features = change_features
         self._acls = acls
         self._tokens = tokens
+        of_clients = {kind: dict(configs.all(kind)) for kind in KINDS}
         self.state = self.decided = ClusterState(
             cluster_id,
             broker_configs=dict(configs.all("brokers")),
-            user_configs=dict(configs.all("users")),
+            user_configs=of_clients[USERS],
+            client_configs=of_clients[CLIENTS],
+            ip_configs=of_clients[IPS],
+            quotas=quotas_in(of_clients),
             features=_NO_FEATURES,
             features_epoch=NO_EPOCH,
             acls={} if acls is None else acls.known,
@@ -369,7 +375,7 @@ class MemberMetadata(ClusterMetadata):
         return await self._until(name, lambda topic: topic is None or topic.topic_id != topic_id, deadline)
 
     def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
-        if kind not in _FOLLOWED:
+        if kind not in FOLLOWED:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"This cluster keeps no configs of {kind}.")
         error = yield from self._asking(_outcome(self._set_configs(kind, name, revise)))
         if error is not None:

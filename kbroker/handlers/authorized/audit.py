@@ -78,6 +78,15 @@ def _token(request: Any) -> Iterable[str]:
         yield f"renewed by {each.principal_type}:{each.principal_name}"
 
 
+def _quotas(request: Any) -> Iterable[str]:
+    for entry in request.entries:
+        who = (
+            f"{each.entity_type} {'<default>' if each.entity_name is None else each.entity_name}"
+            for each in entry.entity[:3]
+        )
+        yield f"{' and '.join(who)}: {', '.join(op.key for op in entry.ops[:5])}"
+
+
 def _nothing(_request: Any) -> Iterable[str]:
     return ()
 
@@ -97,7 +106,7 @@ AUDITED: Final[dict[str, tuple[Callable[[Any], Iterable[str]], str]]] = {
     "CreateDelegationToken": (_token, ""),
     "RenewDelegationToken": (_nothing, ""),
     "ExpireDelegationToken": (_nothing, ""),
-    "AlterClientQuotas": (_nothing, "entries"),
+    "AlterClientQuotas": (_quotas, "entries"),
     "AlterReplicaLogDirs": (_nothing, ""),
     "ElectLeaders": (_nothing, ""),
     "AlterPartitionReassignments": (_names("topics"), ""),
