@@ -1,4 +1,4 @@
-"""The cluster as a value: brokers, topics, partitions, configs, access control lists.
+"""The cluster as a value: brokers, topics, partitions, configs, access control lists, delegation tokens.
 
 Owns `ClusterState` and what it is made of. Never decides (decide.py) and never stores (a MetadataStore does); handlers
 read one immutable state for the length of a request. A topic id is 16 bytes; a leader of -1 means none.
@@ -13,6 +13,7 @@ from typing import Any
 
 from kbroker.quota.stored import Quotas, changed
 from kbroker.security.authorizer.acls import Acls
+from kbroker.security.tokens.known import NO_TOKENS, Tokens
 
 NO_LEADER = -1
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
@@ -106,6 +107,8 @@ class ClusterState:
     """How often they have been changed."""
     acls: Acls = field(default_factory=dict)
     """Who may do what, where an authorizer asks."""
+    tokens: Tokens = NO_TOKENS
+    """Delegation tokens, where this broker has the secret that they are made with."""
 
     def partition(self, topic: str, index: int) -> PartitionState | None:
         """Return a partition's state, or None when the topic or the index does not exist."""
