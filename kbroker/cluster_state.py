@@ -1,4 +1,4 @@
-"""The cluster as a value: brokers, topics, partitions, configs, access control lists.
+"""The cluster as a value: brokers, topics, partitions, configs, access control lists, delegation tokens.
 
 Owns `ClusterState` and what it is made of. Never decides (decide.py) and never stores (a MetadataStore does); handlers
 read one immutable state for the length of a request. A topic id is 16 bytes; a leader of -1 means none.
@@ -13,6 +13,7 @@ from typing import Any
 
 from kbroker.quota.stored import Quotas, changed
 from kbroker.security.authorizer.acls import Acls
+from kbroker.security.tokens.known import NO_TOKENS, Tokens
 
 NO_LEADER = -1
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
@@ -25,6 +26,8 @@ _FIELDS = {
     "ips": "ip_configs",
 }
 """Where the configs of each kind stand."""
+CONFIG_KINDS = tuple(_FIELDS)
+"""What has dynamic configs, beside topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ class ClusterState:
     """How often they have been changed."""
     acls: Acls = field(default_factory=dict)
     """Who may do what, where an authorizer asks."""
+    tokens: Tokens = NO_TOKENS
+    """Delegation tokens, where this broker has the secret that they are made with."""
 
     def partition(self, topic: str, index: int) -> PartitionState | None:
         """Return a partition's state, or None when the topic or the index does not exist."""
@@ -114,9 +119,10 @@ class ClusterState:
 
     def configs(self, kind: str, name: str) -> Mapping[str, str]:
         """Return the configs of something, of topics one that exists; `kind` is as in `with_configs`."""
-        return self.topics[name].configs if kind == "topics" else self._all_configs(kind).get(name, {})
+        return self.topics[name].configs if kind == "topics" else self.all_configs(kind).get(name, {})
 
-    def _all_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+    def all_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        """Return the configs of one of CONFIG_KINDS, by name."""
         held: Mapping[str, Mapping[str, str]] = getattr(self, _FIELDS[kind])
         return held
 
@@ -143,7 +149,7 @@ class ClusterState:
         """
         if kind == "topics":
             return self.with_topic(replace(self.topics[name], configs=dict(configs)))
-        held = dict(self._all_configs(kind))
+        held = dict(self.all_configs(kind))
         held.pop(name, None)
         if configs:
             held[name] = dict(configs)

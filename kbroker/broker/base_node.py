@@ -44,9 +44,11 @@ from kbroker.replicas import Replicas
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
 from kbroker.security.sasl.scram_credential import ScramCredential
-from kbroker.security.sasl.settings import offers
+from kbroker.security.sasl.settings import Credentials, offers
 from kbroker.security.sasl.user_configs import credential_of
 from kbroker.security.tls.of_broker import TlsListeners
+from kbroker.security.tokens.logins import TokenLogins
+from kbroker.security.tokens.token import token_settings
 from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
@@ -107,6 +109,8 @@ class Node:
         authorizer = self._authorizer(metadata)
         self.tls = TlsListeners(config)
         self.quotas = BrokerQuotas(config, clock, metadata)
+        logins = TokenLogins(lambda: metadata.state.tokens, clock.now_ms)
+        credentials = Credentials(self._credential_of, logins)
         dispatcher = Dispatcher(in_cluster=cluster is not None, authorizer=authorizer, quotas=self.quotas.clients)
         self.services = Services(
             node_id=self.node_id,
@@ -121,6 +125,7 @@ class Node:
             transactions=self.transactions,
             markers=self.markers,
             tls=self.tls,
+            tokens=token_settings(config),
             cluster=cluster,
             authorizer=authorizer,
             on_levels_changed=dispatcher.forget_entries,
@@ -130,7 +135,7 @@ class Node:
             dispatcher,
             server_limits(config),
             self.tls.by_name,
-            offers(config, self._credential_of),
+            offers(config, credentials),
             self.quotas.connections,
         )
         self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions)

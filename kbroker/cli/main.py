@@ -20,6 +20,7 @@ VERBS = {
     "broker": "List, describe and drain the brokers of a cluster.",
     "consume": "Print the records of topics.",
     "user": "Add, list and remove users with SCRAM passwords.",
+    "token": "Create, list, renew and expire delegation tokens.",
     "group": "List, describe, reset and delete consumer groups.",
     "acl": "Add, list and remove access control lists.",
     "quota": "Set, list and remove limits of users, client ids and addresses.",

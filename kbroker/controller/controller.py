@@ -11,6 +11,7 @@ Stored, on Apache Kafka 3.9's paths:
                                              {"version": 1, "config": {...}}; "/" and "%" in a name are %2F and %25
     /feature                                 {"version": 2, "status": 1, "features": {"group.version": 1, ...}}
     /kafka-acl/<type>/<name>, ...            acl_nodes.py; a name is as in a URL
+    /delegation_token/tokens/<id>            token_nodes.py
     /kbroker/producer_ids                    {"next": 0}
     /kbroker/deleted_topics/<id>             {"name": "..."}: directories of this topic may be left
 """
@@ -24,11 +25,12 @@ from itertools import islice
 from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
-from kbroker.controller.cluster_metadata import ClusterMetadata, Revise
+from kbroker.controller.cluster_metadata import ClusterMetadata, Revise, ReviseToken
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
 from kbroker.controller.published_state import PublishedState
 from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
 from kbroker.controller.stored_acls import load_acls, stored
+from kbroker.controller.token_nodes import load_tokens, stored_token
 from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -37,6 +39,7 @@ from kbroker.quota.entities import CLIENTS, IPS, KINDS
 from kbroker.quota.stored import quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, added, meant, without
 from kbroker.security.sasl.user_configs import USERS
+from kbroker.security.tokens.token import Token, TokenSettings
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +58,10 @@ _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 class Controller(PublishedState, ClusterMetadata):
     """The controller of a cluster, and every broker's view of it."""
 
-    def __init__(self, store: MetadataStore, cluster_id: str, defaults: TopicDefaults) -> None:
-        PublishedState.__init__(self, store, _load(store, cluster_id))
+    def __init__(
+        self, store: MetadataStore, cluster_id: str, defaults: TopicDefaults, tokens: TokenSettings | None = None
+    ) -> None:
+        PublishedState.__init__(self, store, replace(_load(store, cluster_id), tokens=load_tokens(store, tokens)))
         TopicPlans.__init__(self, defaults, self.state.topics)
         self._store = store
         self._deleted = {parse_uuid(topic_id): None for topic_id in store.children(DELETED_TOPICS)}
@@ -273,13 +278,18 @@ class Controller(PublishedState, ClusterMetadata):
     def set_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
         """Change finalized feature levels: all or none. Raises ApiError."""
         levels = updated(self.decided.features, updates, node_id)
-        if validate_only:
+        if not validate_only:
+            self.replace_features(levels)
+
+    def replace_features(self, levels: Mapping[str, int]) -> None:
+        """Have these levels and no others."""
+        if levels == self.decided.features:
             return
 
         def step(state: ClusterState) -> ClusterState:
             return replace(state, version=state.version + 1, features=levels, features_epoch=state.features_epoch + 1)
 
-        self.decide([Put(FEATURES, {"version": 2, "status": 1, "features": levels})], step)
+        self.decide([Put(FEATURES, {"version": 2, "status": 1, "features": dict(levels)})], step)
         log.info("feature levels are set: %s", ", ".join(f"{name}={level}" for name, level in sorted(levels.items())))
 
     # --- access control lists
@@ -301,6 +311,14 @@ class Controller(PublishedState, ClusterMetadata):
             yield
         return answers
 
+    def replace_acls(self, wanted: Acls) -> None:
+        """Have these ACLs and no others."""
+        held, none = self.decided.acls, frozenset[Entry]()
+        other = [each for each in held if held[each] != wanted.get(each)]
+        self._change_acls({each: held[each] - wanted.get(each, none) for each in other}, without)
+        held = self.decided.acls
+        self._change_acls({each: wanted[each] for each in wanted if wanted[each] != held.get(each)}, added)
+
     def _entries(self, pattern: Pattern) -> frozenset[Entry]:
         return self.decided.acls.get(pattern, frozenset())
 
@@ -315,6 +333,22 @@ class Controller(PublishedState, ClusterMetadata):
                 return replace(state, version=state.version + 1, acls=change(state.acls, some))
 
             self.decide(stored(change(self.decided.acls, some), some), step)
+
+    # --- delegation tokens
+
+    def change_token(self, token_id: str, revise: ReviseToken) -> Divided[Token | None]:
+        """Replace or remove a delegation token, in one step."""
+        old = self.decided.tokens.get(token_id)
+        new = revise(old)
+        if new != old:
+
+            def step(state: ClusterState) -> ClusterState:
+                tokens = state.tokens.without(token_id) if new is None else state.tokens.with_token(new)
+                return replace(state, version=state.version + 1, tokens=tokens)
+
+            self.decide([stored_token(token_id, None if new is None else new.info)], step)
+        yield from ()
+        return new
 
     # --- producer ids
 

@@ -29,8 +29,10 @@ NO_LISTS = frozenset(
         "DescribeAcls",
         "DescribeCluster",
         "EndTxn",
+        "ExpireDelegationToken",
         "Heartbeat",
         "InitProducerId",
+        "RenewDelegationToken",
         "SaslAuthenticate",
         "SaslHandshake",
     }
