@@ -10,7 +10,6 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-from kbroker.config.limits import invalid
 from kbroker.config.model import ConfigError, InvalidConfig
 from kbroker.config.password_encoder import PasswordEncoder, Undecodable
 from kbroker.config.providers import Providers
@@ -66,7 +65,7 @@ class StoredConfigs:
         try:
             return self._providers.resolved(name, text)
         except ConfigError as error:
-            raise InvalidConfig(invalid(name, text, str(error)).text) from None
+            raise InvalidConfig(str(error)) from None
 
     def _written(self, name: str, text: str, stored: str | None) -> str:
         if not _is_password(name):

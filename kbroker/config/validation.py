@@ -115,6 +115,7 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         for configured in known.get(name, ()):
             key = keys[configured]
             assert key is not None
+            parse(key, configs[configured])  # first, as in Kafka: a number cannot be a variable
             parse(key, config.stored.effective(configured, configs[configured]))
     if not per_broker:
         _refuse(
