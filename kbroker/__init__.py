@@ -19,6 +19,7 @@ __all__ = [
     "Clock",
     "Cluster",
     "ConfigError",
+    "ErrorCode",
     "ExternalBroker",
     "LogDirError",
     "__version__",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kbroker.embed_cluster import Cluster
     from kbroker.embed_security import Acl
     from kbroker.log.directories.dir_lock import LogDirError
+    from kbroker.protocol.errors import ErrorCode
     from kbroker.pytest_plugin import ExternalBroker
 
 _WHERE = {
@@ -41,6 +43,7 @@ _WHERE = {
     "Clock": "clock",
     "Cluster": "embed_cluster",
     "ConfigError": "config.model",
+    "ErrorCode": "protocol.errors",
     "ExternalBroker": "pytest_plugin",
     "LogDirError": "log.directories.dir_lock",
 }

@@ -1,4 +1,4 @@
-"""The cluster as a value: brokers, topics, partitions, configs, access control lists.
+"""The cluster as a value: brokers, topics, partitions, configs, access control lists, delegation tokens.
 
 Owns `ClusterState` and what it is made of. Never decides (decide.py) and never stores (a MetadataStore does); handlers
 read one immutable state for the length of a request. A topic id is 16 bytes; a leader of -1 means none.
@@ -9,12 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
+from kbroker.quota.stored import Quotas, changed
 from kbroker.security.authorizer.acls import Acls
+from kbroker.security.tokens.known import NO_TOKENS, Tokens
 
 NO_LEADER = -1
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
 """The coordinators' topics."""
+_FIELDS = {
+    "brokers": "broker_configs",
+    "groups": "group_configs",
+    "users": "user_configs",
+    "clients": "client_configs",
+    "ips": "ip_configs",
+}
+"""Where the configs of each kind stand."""
+CONFIG_KINDS = tuple(_FIELDS)
+"""What has dynamic configs, beside topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +93,24 @@ class ClusterState:
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     user_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """What is set of users, by their names as paths have them: credentials, never to be shown."""
+    """What is set of users, by their names as paths have them: credentials, never to be shown, and quotas.
+
+    Also of users with a client id, USER/clients/CLIENT; "" are all users that have nothing of their own.
+    """
+    client_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What is set of client ids, by their names as paths have them."""
+    ip_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What is set of addresses."""
+    quotas: Quotas = field(default_factory=Quotas)
+    """The quotas among what is set of users, client ids and addresses."""
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalized feature levels."""
     features_epoch: int = 0
     """How often they have been changed."""
     acls: Acls = field(default_factory=dict)
     """Who may do what, where an authorizer asks."""
+    tokens: Tokens = NO_TOKENS
+    """Delegation tokens, where this broker has the secret that they are made with."""
 
     def partition(self, topic: str, index: int) -> PartitionState | None:
         """Return a partition's state, or None when the topic or the index does not exist."""
@@ -94,13 +118,13 @@ class ClusterState:
         return state.partitions[index] if state is not None and 0 <= index < len(state.partitions) else None
 
     def configs(self, kind: str, name: str) -> Mapping[str, str]:
-        """Return the configs of a topic that exists, of a broker, group or user; `kind` is as in `with_configs`."""
-        return self.topics[name].configs if kind == "topics" else self._all_configs(kind).get(name, {})
+        """Return the configs of something, of topics one that exists; `kind` is as in `with_configs`."""
+        return self.topics[name].configs if kind == "topics" else self.all_configs(kind).get(name, {})
 
-    def _all_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
-        if kind == "brokers":
-            return self.broker_configs
-        return self.user_configs if kind == "users" else self.group_configs
+    def all_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        """Return the configs of one of CONFIG_KINDS, by name."""
+        held: Mapping[str, Mapping[str, str]] = getattr(self, _FIELDS[kind])
+        return held
 
     def reached_by(self, listener: str) -> list[BrokerEndpoint]:
         """Return the brokers that have a listener, each at the address to tell a client that came by it."""
@@ -119,22 +143,19 @@ class ClusterState:
         return replace(self, version=self.version + 1, topics=by_name, topic_names=names)
 
     def with_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> ClusterState:
-        """Return the state with other configs of a topic that exists, of a broker, group or user; empty: it has none.
+        """Return the state with other configs of something, of topics one that exists; empty: it has none.
 
-        `kind` is "topics", "brokers", "groups" or "users".
+        `kind` is "topics", "brokers", "groups", "users", "clients" or "ips".
         """
         if kind == "topics":
             return self.with_topic(replace(self.topics[name], configs=dict(configs)))
-        held = dict(self._all_configs(kind))
+        held = dict(self.all_configs(kind))
         held.pop(name, None)
         if configs:
             held[name] = dict(configs)
-        version = self.version + 1
-        if kind == "brokers":
-            return replace(self, version=version, broker_configs=held)
-        if kind == "users":
-            return replace(self, version=version, user_configs=held)
-        return replace(self, version=version, group_configs=held)
+        quotas = changed(self.quotas, kind, name, configs)
+        new: dict[str, Any] = {_FIELDS[kind]: held}
+        return replace(self, version=self.version + 1, quotas=quotas, **new)
 
     def without_topic(self, name: str) -> ClusterState:
         """Return the state without the topic `name`, which must exist."""

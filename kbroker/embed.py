@@ -15,10 +15,11 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kbroker.broker.node import BrokerNode
 from kbroker.clock import Clock
@@ -26,13 +27,23 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.embed_clients import MECHANISMS, ClientSettings
 from kbroker.embed_security import Acl, Security
 from kbroker.network.event_loop import new_event_loop
+from kbroker.testing.steered_clock import SteeredClock
 
-if TYPE_CHECKING:  # loaded where a broker is asked for TLS
+if TYPE_CHECKING:  # loaded where a broker is asked for TLS, or for what a test can do with it
+    from kbroker.cluster_state import ClusterState
     from kbroker.embed_certificates import Certificates
+    from kbroker.testing.asking import Asking
+    from kbroker.testing.faults import Faults
+    from kbroker.testing.groups import Groups
+    from kbroker.testing.requests import Requests
+    from kbroker.testing.steering import Steering
+    from kbroker.testing.topics import Topics
 
 log = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
 _STOP_SECONDS = 30.0
+_LOOK_SECONDS = 0.01
 
 TEST_DEFAULTS = {
     "offsets.topic.num.partitions": "4",
@@ -50,8 +61,8 @@ class Broker:
 
     `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError, LogDirError or OSError, as the
     command line would report them. A key that is not known is a warning, under `strict` a ConfigError. A broker
-    starts once. The data lies in `data_dir`, or in the directories of `log.dirs`. With a `clock` of its own a test lets
-    hours pass.
+    starts once. The data lies in `data_dir`, or in the directories of `log.dirs`. Its time is moved by
+    `clock`, unless it is given one to go by.
 
     With `tls` it listens by SSL, with `certificates` of its own. With `users` (passwords by name) it listens by SASL,
     and lets nobody else in; with `acls` nobody may do anything but what they allow, and `super.users` of the config.
@@ -77,13 +88,97 @@ class Broker:
         self._own_dirs = data_dir is None and not self._settings.keys().isdisjoint(("log.dirs", "log.dir"))
         self._private = data_dir is None and not self._own_dirs
         self._data_dir = None if data_dir is None else os.fspath(data_dir)
-        self._clock = clock
+        self._clock = SteeredClock() if clock is None else clock
         self._strict = strict
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._node: BrokerNode | None = None
         self._ready = threading.Event()
         self._error: BaseException | None = None
+        self._steered: Steering | None = None
+        self._first: ClusterState | None = None
+
+    @property
+    def clock(self) -> SteeredClock:
+        """The broker's time, for a test to move: `broker.clock.advance(hours=25)`.
+
+        Raises RuntimeError where the broker was given another clock.
+        """
+        if not isinstance(self._clock, SteeredClock):
+            raise RuntimeError("the broker was given a clock of the test's own")
+        return self._clock
+
+    @property
+    def faults(self) -> Faults:
+        """How the broker misbehaves: `with broker.faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER): ...`."""
+        return self._steering().faults
+
+    @property
+    def requests(self) -> Requests:
+        """What clients ask, and are answered: recorded from the first time on that this is looked at."""
+        return self._steering().record()
+
+    @property
+    def topics(self) -> Topics:
+        """The topics by name: `broker.topics["orders"].records()`."""
+        from kbroker.testing.topics import Topics
+
+        return Topics(self._asking(), lambda: self.node.controller.state)
+
+    @property
+    def groups(self) -> Groups:
+        """The groups by id: `broker.groups["billing"].lag()`."""
+        from kbroker.testing.groups import Groups
+
+        return Groups(self._asking())
+
+    def wait_for(self, holds: Callable[[Self], Result], timeout: float = 10.0) -> Result:
+        """Look at the broker until something holds; return what `holds` returned.
+
+        Raises AssertionError after `timeout` seconds; where `holds` itself asserts, with what it said last.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            said: AssertionError | None = None
+            try:
+                found = holds(self)
+            except AssertionError as err:
+                said = err
+            else:
+                if found:
+                    return found
+            if time.monotonic() >= deadline:
+                raise AssertionError(f"not within {timeout:g} s{f': {said}' if said else ''}") from said
+            time.sleep(_LOOK_SECONDS)
+
+    def reset(self) -> None:
+        """Be as at the start, for the next test: no topics, groups, transactions, faults, requests, changed settings.
+
+        Clients stay connected, and producer ids are not given out again. The clock shows the machine's time.
+        """
+        assert self._first is not None
+        if isinstance(self._clock, SteeredClock):
+            self._clock.reset()
+        self._steering().reset(self._first)
+
+    def _asking(self) -> Asking:
+        from kbroker.testing.asking import Asking
+
+        node = self.node
+        return Asking(self._steering(), node.services, node.config.listeners.bind[0].name)
+
+    def _clock_was_moved(self, ms: float) -> None:
+        self._steering().moved(ms)
+
+    def _steering(self) -> Steering:
+        if self._steered is None:
+            from kbroker.testing.steering import Steering
+
+            node, loop, thread = self.node, self._loop, self._thread
+            assert loop is not None
+            assert thread is not None
+            self._steered = Steering(node, loop, thread)
+        return self._steered
 
     @property
     def node(self) -> BrokerNode:
@@ -156,6 +251,9 @@ class Broker:
             self._remove_private()
             raise self._error
         atexit.register(self._stop_at_exit)
+        if isinstance(self._clock, SteeredClock):
+            self._clock.moved = self._clock_was_moved
+        self._first = self.node.controller.state
         return self
 
     def stop(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -83,7 +83,7 @@ def by_certificate(folder: Path) -> Iterator[tuple[str, str, Path]]:
 
 @pytest.mark.parametrize("secured", [by_password, by_certificate])
 def test_archive_verify_and_replay(
-    secured: Callable[[Path], contextmanager[tuple[str, str, Path]]], tmp_path: Path
+    secured: Callable[[Path], AbstractContextManager[tuple[str, str, Path]]], tmp_path: Path
 ) -> None:
     with secured(tmp_path) as (plain, address, file), tempfile.TemporaryDirectory(prefix="pipeline-") as folder:
         create(plain, TOPIC)

@@ -21,6 +21,7 @@ from kbroker.broker.coordinator_leadership import CoordinatorLeadership
 from kbroker.broker.coordinator_log import CoordinatorLog
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.local_markers import LocalMarkers
+from kbroker.broker.quotas import BrokerQuotas
 from kbroker.clock import Clock
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState
 from kbroker.config.model import ConfigError
@@ -43,9 +44,11 @@ from kbroker.replicas import Replicas
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
 from kbroker.security.sasl.scram_credential import ScramCredential
-from kbroker.security.sasl.settings import offers
+from kbroker.security.sasl.settings import Credentials, offers
 from kbroker.security.sasl.user_configs import credential_of
 from kbroker.security.tls.of_broker import TlsListeners
+from kbroker.security.tokens.logins import TokenLogins
+from kbroker.security.tokens.token import token_settings
 from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
@@ -105,7 +108,10 @@ class Node:
         )
         authorizer = self._authorizer(metadata)
         self.tls = TlsListeners(config)
-        dispatcher = Dispatcher(in_cluster=cluster is not None, authorizer=authorizer)
+        self.quotas = BrokerQuotas(config, clock, metadata)
+        logins = TokenLogins(lambda: metadata.state.tokens, clock.now_ms)
+        credentials = Credentials(self._credential_of, logins)
+        dispatcher = Dispatcher(in_cluster=cluster is not None, authorizer=authorizer, quotas=self.quotas.clients)
         self.services = Services(
             node_id=self.node_id,
             config=config,
@@ -119,12 +125,18 @@ class Node:
             transactions=self.transactions,
             markers=self.markers,
             tls=self.tls,
+            tokens=token_settings(config),
             cluster=cluster,
             authorizer=authorizer,
             on_levels_changed=dispatcher.forget_entries,
         )
         self.server = Server(
-            self.services, dispatcher, server_limits(config), self.tls.by_name, offers(config, self._credential_of)
+            self.services,
+            dispatcher,
+            server_limits(config),
+            self.tls.by_name,
+            offers(config, credentials),
+            self.quotas.connections,
         )
         self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions)
         self._dynamic_configs = DynamicConfigs(
@@ -153,6 +165,7 @@ class Node:
 
     async def stop(self) -> None:
         """Answer what is parked, end the connections, flush the logs."""
+        self.quotas.close()
         parts = self._parts.pop_all()
         await parts.aclose()
         log.info("[KafkaServer id=%d] stopped", self.node_id)

@@ -21,6 +21,7 @@ from kbroker import handlers
 from kbroker.broker.base_node import Node, load_logs, log_dirs, topic_defaults
 from kbroker.broker.controlled_shutdown import shut_down_controlled
 from kbroker.broker.dynamic_configs import configure_dirs
+from kbroker.broker.expired_tokens import ExpiredTokens
 from kbroker.broker.membership import Membership, connect, prepare, steadily
 from kbroker.broker.periodic_work import PeriodicWork
 from kbroker.clock import Clock, SystemClock
@@ -36,6 +37,7 @@ from kbroker.controller.member.metadata import MemberMetadata
 from kbroker.controller.member.registration import BrokerRegistration
 from kbroker.controller.member.topic_changes import partition_counts
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
+from kbroker.controller.member.zookeeper_tokens import ZooKeeperTokens
 from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Refused, Unreachable
 from kbroker.controller.znodes import LOG_DIR_EVENT, Endpoint, Registration, Unreadable, encode_log_dir_event
 from kbroker.handlers.services import ClusterServices, in_cluster
@@ -54,6 +56,7 @@ from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.login import login_between_brokers
 from kbroker.security.sasl.settings import offers
 from kbroker.security.sasl.user_configs import USERS
+from kbroker.security.tokens.token import token_settings
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.other_coordinators import OtherCoordinators
 from kbroker.txn.peer_markers import MarkerTargets
@@ -81,8 +84,9 @@ class ClusterNode(Node):
         configs: EntityConfigs,
         features: FinalizedFeatures,
         acls: ZooKeeperAcls | None,
+        tokens: ZooKeeperTokens | None,
     ) -> None:
-        """Put the parts together over logs, configs, ACLs and features that are loaded. None does anything yet."""
+        """Put the parts together over logs and metadata that are loaded. None does anything yet."""
         peers = TcpPeers(self._client_context, login_between_brokers(config))
         self.peers = peers
         self._killed = False
@@ -93,6 +97,7 @@ class ClusterNode(Node):
         self._configs = configs
         self._features = features
         self._acls = acls
+        self._tokens = tokens
         self.registration = BrokerRegistration(
             tree, config.node_id, max(2 * config.get_int("zookeeper.session.timeout.ms"), _LEAST_PATIENCE_MS)
         )
@@ -105,6 +110,7 @@ class ClusterNode(Node):
             lambda: self.controller.is_active,
             lambda updates, validate_only: self.controller.update_features(updates, validate_only=validate_only),
             acls,
+            tokens,
         )
         self.member = metadata
         call_soon = asyncio.get_running_loop().call_soon
@@ -141,7 +147,13 @@ class ClusterNode(Node):
         super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster)
         self._marker_targets = MarkerTargets(config.node_id, self.markers, for_markers, timeout_ms)
         self._membership = Membership(tree, self.registration, [self.controller, self], self._fail)
-        self.periodic_work = PeriodicWork(clock, logs, cleaner_pool, replicas, self.groups, self.transactions)
+        settings = self.services.tokens
+        expired = None
+        if settings is not None:
+            expired = ExpiredTokens(metadata, settings, clock, lambda: self.controller.is_active)
+        self.periodic_work = PeriodicWork(
+            clock, logs, cleaner_pool, replicas, self.groups, self.transactions, expired_tokens=expired
+        )
 
     @classmethod
     async def start(
@@ -197,6 +209,11 @@ class ClusterNode(Node):
         if acls is not None:
             await steadily(acls.load)
             parts.callback(acls.close)
+        settings = token_settings(config)
+        tokens = ZooKeeperTokens(tree, settings, clock) if settings is not None else None
+        if tokens is not None:
+            await steadily(tokens.load)
+            parts.callback(tokens.close)
         parts.callback(configs.close)
         parts.callback(features.close)
         await _encrypt_anew(config, configs)
@@ -208,7 +225,7 @@ class ClusterNode(Node):
         parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
         configure_dirs(logs, config)
         await _load(logs, configs, config, clock)
-        node = cls(config, clock, logs, cleaner_pool, tree, configs, features, acls)
+        node = cls(config, clock, logs, cleaner_pool, tree, configs, features, acls, tokens)
         cluster = in_cluster(node.services)
         parts.push_async_callback(node.controller.close)
         parts.callback(node._membership.close)
@@ -248,6 +265,8 @@ class ClusterNode(Node):
         self._configs.follow(self.member.configs_changed)
         if self._acls is not None:
             self._acls.follow(self.member.acls_changed)
+        if self._tokens is not None:
+            self._tokens.follow(self.member.tokens_changed)
         self._features.follow(self.member.features_changed, self._fail)
         endpoint = await self._listen(bound, serve=False)
         self.member.expect(await steadily(partial(partition_counts, self.tree)))

@@ -23,6 +23,7 @@ from kbroker.broker.base_node import Node, load_logs, log_dirs, topic_defaults
 from kbroker.broker.cluster_follower import ClusterFollower
 from kbroker.broker.deleted_topics import DeletedTopics
 from kbroker.broker.dynamic_configs import configure_dirs, take_configs
+from kbroker.broker.expired_tokens import ExpiredTokens
 from kbroker.broker.periodic_work import PeriodicWork
 from kbroker.clock import Clock, SystemClock
 from kbroker.config.model import ConfigError
@@ -44,6 +45,7 @@ from kbroker.security.authorizer.acls import Acls
 from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.settings import offers
 from kbroker.security.sasl.user_configs import USERS
+from kbroker.security.tokens.token import token_settings
 from kbroker.txn.producer_ids import ProducerIds
 
 log = logging.getLogger(__name__)
@@ -84,6 +86,7 @@ class BrokerNode(Node):
             self._dynamic_configs,
             self._fail,
         )
+        settings = self.services.tokens
         self.periodic_work = PeriodicWork(
             clock,
             logs,
@@ -92,6 +95,7 @@ class BrokerNode(Node):
             self.groups,
             self.transactions,
             DeletedTopics(controller, logs),
+            None if settings is None else ExpiredTokens(controller, settings, clock, lambda: True),
         )
 
     @classmethod
@@ -126,7 +130,7 @@ class BrokerNode(Node):
             store = EmbeddedStore(logs.directory)
             parts.callback(store.close)
             _check_metadata(store, logs)
-            controller = Controller(store, logs.cluster_id, topic_defaults(config))
+            controller = Controller(store, logs.cluster_id, topic_defaults(config), token_settings(config))
             controller.begin_cluster(config.get_int("min.insync.replicas"))
             for user in users:
                 whole(controller.change_configs(USERS, user.entity, user.revise))

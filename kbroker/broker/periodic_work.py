@@ -1,4 +1,4 @@
-"""What a broker does again and again: the logs' chores, compaction, timers of the coordinators.
+"""What a broker does again and again: the logs' chores, compaction, timers of the coordinators, expired tokens.
 
 Owns when, and how much of it is done before others have their turn. Never does any of it itself.
 """
@@ -9,6 +9,7 @@ import asyncio
 import logging
 
 from kbroker.broker.deleted_topics import DeletedTopics
+from kbroker.broker.expired_tokens import ExpiredTokens
 from kbroker.clock import Clock
 from kbroker.divided import Divided, in_slices
 from kbroker.group_coordinator.coordinator import GroupCoordinator
@@ -36,6 +37,7 @@ class PeriodicWork:
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
         deleted_topics: DeletedTopics | None = None,
+        expired_tokens: ExpiredTokens | None = None,
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -44,9 +46,11 @@ class PeriodicWork:
         self._groups = groups
         self._transactions = transactions
         self._deleted_topics = deleted_topics
+        self._expired_tokens = expired_tokens
         self._bootstrap_servers = ""
         self._tick: asyncio.Task[None] | None = None
         self._cleaning_tick: asyncio.Task[None] | None = None
+        self._at_work = asyncio.Lock()
         self.looked_for_hanging = False
         """Whether transactions that hang have been looked for: once, when all that are known are loaded."""
 
@@ -59,18 +63,27 @@ class PeriodicWork:
         for task in (self._tick, self._cleaning_tick):
             if task is not None:
                 task.cancel()
+        if self._expired_tokens is not None:
+            self._expired_tokens.close()
 
     async def _tick_for_ever(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            await self._on_tick()
+            await self.tick()
 
-    async def _on_tick(self) -> None:
+    async def tick(self) -> None:
+        """Do what is due; also called where the clock has been moved."""
+        async with self._at_work:
+            await self._tick_once()
+
+    async def _tick_once(self) -> None:
         try:
             await in_slices(self._logs.due(self._clock.now_ms()))
             self._cleaner_pool.tick(self._clock.now_ms())
             if self._deleted_topics is not None:
                 self._deleted_topics.tick()
+            if self._expired_tokens is not None:
+                self._expired_tokens.tick()
             self._replicas.tick()
             self._groups.tick()
             self._transactions.tick()

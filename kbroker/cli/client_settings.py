@@ -73,6 +73,10 @@ def _login(name: str, text: str) -> Texts:
     options = modules[0].options
     if "username" not in options or "password" not in options:
         raise click.UsageError(f"{name} has no username, or no password; other logins cannot be set here")
+    if options.get("tokenauth", "").lower() == "true":
+        from kbroker.cli.token_login import log_in_by_token
+
+        log_in_by_token(options["username"])
     return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
 
 

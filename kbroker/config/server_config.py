@@ -91,6 +91,7 @@ class BrokerConfig:
         check_start(self)
         self.listeners = self._resolve_listeners()
         self._warn_of_idle_tls()
+        self._warn_of_idle_login()
 
     @classmethod
     def load(
@@ -336,9 +337,7 @@ class BrokerConfig:
                 complaints.append(f"{name} can only be set dynamically and is ignored here")
             elif name in _GONE or name.startswith(_GONE_PREFIXES):
                 self.warnings.append(f"{name} has no effect: Apache Kafka 4 no longer has it either")
-            elif name == _LOGIN:
-                self.warnings.append(f"{name} has no effect: only a node of a cluster logs in, to ZooKeeper")
-            else:
+            elif name != _LOGIN:
                 complaints.append(f"unknown config {name}{_hint(name)}")
         if complaints and strict:
             raise ConfigError("; ".join(complaints))
@@ -383,6 +382,13 @@ class BrokerConfig:
                 idle.append(name)
         if idle:
             self.warnings.append(f"{', '.join(idle)}: without effect, as no listener speaks SSL")
+
+    def _warn_of_idle_login(self) -> None:
+        if self.in_cluster or _LOGIN not in self.static:
+            return
+        if not any(protocol.startswith("SASL") for protocol in self.listeners.protocols.values()):
+            why = "no listener asks for SASL, and no ZooKeeper is connected"
+            self.warnings.append(f"{_LOGIN} has no effect: {why}")
 
     def _check_node_id(self) -> None:
         """Give the two names of this broker's number the same value; clients see both as set."""

@@ -118,7 +118,8 @@ def settings_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that KAFKA_* variables name as the apache/kafka image names them.
 
     After the prefix, "_" stands for ".", "__" for "_" and "___" for "-". Of KAFKA_OPTS, which configures a Java
-    broker's virtual machine, only the properties count by which it logs in to ZooKeeper.
+    broker's virtual machine, only the properties count that name its file of logins, and by which it logs in to
+    ZooKeeper.
     """
     found = _machine_properties(environment.get("KAFKA_OPTS", ""))
     for name, value in environment.items():

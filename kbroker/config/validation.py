@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kbroker.config.between_keys import check_rules
+from kbroker.config.jaas import JaasError, parse_jaas
 from kbroker.config.limits import invalid
 from kbroker.config.model import ConfigKey, InvalidConfig, Mode, Value
 from kbroker.config.server_config import BrokerConfig
@@ -24,6 +25,9 @@ _THREAD_KEYS: Final = (
     "num.recovery.threads.per.data.dir",
     "background.threads",
 )
+_JAAS: Final = "sasl.jaas.config"
+_LONGEST_LOGIN: Final = 64 * 1024
+"""Characters: a thousand users' names and passwords."""
 _CLUSTER_LEVEL_LISTENER_KEYS: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")
 
 
@@ -89,12 +93,31 @@ def _group_bounds(configs: Mapping[str, str]) -> list[tuple[str, str | None, str
 def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
     """Check dynamic broker configs, those of one broker (`per_broker`) or the cluster-wide defaults.
 
-    Raises InvalidConfig with code INVALID_REQUEST, as Kafka's brokers do for their own resources.
+    Raises InvalidConfig with code INVALID_REQUEST, as Kafka's brokers do for their own resources; for a login module
+    that cannot be read with INVALID_CONFIG.
     """
     try:
         _validate_broker(config, configs, per_broker=per_broker)
     except InvalidConfig as error:
         raise InvalidConfig(config.hide(error.text), ErrorCode.INVALID_REQUEST) from None
+    _check_logins(config, configs)
+
+
+def _check_logins(config: BrokerConfig, configs: Mapping[str, str]) -> None:
+    """Refuse what no login module can be read of, which Kafka takes; nothing of it is told: it may be a password."""
+    for name in configs:
+        if name != _JAAS and not name.endswith(f".{_JAAS}"):
+            continue
+        text = config.stored.effective(name, configs[name])
+        if text.strip():
+            if len(text) > _LONGEST_LOGIN:
+                raise InvalidConfig(f"{name} has {len(text)} characters, of {_LONGEST_LOGIN} at most")
+            try:
+                count = sum(map(len, parse_jaas(f"KafkaServer {{ {text} }};").values()))
+            except JaasError:
+                raise InvalidConfig(f'{name} is not of the form CLASS required name="value" ...;') from None
+            if count != 1:
+                raise InvalidConfig(f"{name} has {count} login modules, and not one")
 
 
 def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:

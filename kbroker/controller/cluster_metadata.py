@@ -14,9 +14,11 @@ from kbroker.controller.topic_plans import TopicPlans
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError
 from kbroker.security.authorizer.acls import Acl, AclFilter, Entry, Pattern
+from kbroker.security.tokens.token import Token
 
 Listener = Callable[[ClusterState, ClusterState], None]
 Revise = Callable[[Mapping[str, str]], dict[str, str]]
+ReviseToken = Callable[[Token | None], Token | None]
 
 
 class ClusterMetadata(TopicPlans, ABC):
@@ -67,7 +69,7 @@ class ClusterMetadata(TopicPlans, ABC):
 
     @abstractmethod
     def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
-        """Replace the dynamic configs of a topic, broker ("" is the default of all), group or user. Raises ApiError.
+        """Replace the dynamic configs of something; its kind and name are as in ClusterState. Raises ApiError.
 
         `revise` returns the new ones for those that stand, or raises ApiError; it may be asked several times.
         """
@@ -85,3 +87,10 @@ class ClusterMetadata(TopicPlans, ABC):
     @abstractmethod
     def delete_acls(self, filters: Sequence[AclFilter]) -> Divided[list[list[Acl] | ApiError]]:
         """Remove the ACLs that filters mean; return for each filter those that were, or why it was not followed."""
+
+    @abstractmethod
+    def change_token(self, token_id: str, revise: ReviseToken) -> Divided[Token | None]:
+        """Replace a delegation token by what `revise` makes of it, and return that; None is no token. Raises ApiError.
+
+        `revise` may raise ApiError, and may be asked several times.
+        """

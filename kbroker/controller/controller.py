@@ -11,6 +11,7 @@ Stored, on Apache Kafka 3.9's paths:
                                              {"version": 1, "config": {...}}; "/" and "%" in a name are %2F and %25
     /feature                                 {"version": 2, "status": 1, "features": {"group.version": 1, ...}}
     /kafka-acl/<type>/<name>, ...            acl_nodes.py; a name is as in a URL
+    /delegation_token/tokens/<id>            token_nodes.py
     /kbroker/producer_ids                    {"next": 0}
     /kbroker/deleted_topics/<id>             {"name": "..."}: directories of this topic may be left
 """
@@ -24,16 +25,21 @@ from itertools import islice
 from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
-from kbroker.controller.cluster_metadata import ClusterMetadata, Revise
+from kbroker.controller.cluster_metadata import ClusterMetadata, Revise, ReviseToken
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
 from kbroker.controller.published_state import PublishedState
 from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
 from kbroker.controller.stored_acls import load_acls, stored
+from kbroker.controller.token_nodes import load_tokens, stored_token
 from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import parse_uuid, uuid_text
+from kbroker.quota.entities import CLIENTS, IPS, KINDS
+from kbroker.quota.stored import quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, added, meant, without
+from kbroker.security.sasl.user_configs import USERS
+from kbroker.security.tokens.token import Token, TokenSettings
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +58,10 @@ _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 class Controller(PublishedState, ClusterMetadata):
     """The controller of a cluster, and every broker's view of it."""
 
-    def __init__(self, store: MetadataStore, cluster_id: str, defaults: TopicDefaults) -> None:
-        PublishedState.__init__(self, store, _load(store, cluster_id))
+    def __init__(
+        self, store: MetadataStore, cluster_id: str, defaults: TopicDefaults, tokens: TokenSettings | None = None
+    ) -> None:
+        PublishedState.__init__(self, store, replace(_load(store, cluster_id), tokens=load_tokens(store, tokens)))
         TopicPlans.__init__(self, defaults, self.state.topics)
         self._store = store
         self._deleted = {parse_uuid(topic_id): None for topic_id in store.children(DELETED_TOPICS)}
@@ -248,7 +256,7 @@ class Controller(PublishedState, ClusterMetadata):
         yield from ()
 
     def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the dynamic configs of a topic, broker ("" is the cluster-wide default), group or user."""
+        """Replace the dynamic configs of something; its kind and name are as in ClusterState."""
         path = f"{CONFIG}/{kind}/{_segment(name) if name else DEFAULT_ENTITY}"
         changes: list[Change] = [Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)]
         plain = f"{CONFIG}/{kind}/{name}"
@@ -270,13 +278,18 @@ class Controller(PublishedState, ClusterMetadata):
     def set_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
         """Change finalized feature levels: all or none. Raises ApiError."""
         levels = updated(self.decided.features, updates, node_id)
-        if validate_only:
+        if not validate_only:
+            self.replace_features(levels)
+
+    def replace_features(self, levels: Mapping[str, int]) -> None:
+        """Have these levels and no others."""
+        if levels == self.decided.features:
             return
 
         def step(state: ClusterState) -> ClusterState:
             return replace(state, version=state.version + 1, features=levels, features_epoch=state.features_epoch + 1)
 
-        self.decide([Put(FEATURES, {"version": 2, "status": 1, "features": levels})], step)
+        self.decide([Put(FEATURES, {"version": 2, "status": 1, "features": dict(levels)})], step)
         log.info("feature levels are set: %s", ", ".join(f"{name}={level}" for name, level in sorted(levels.items())))
 
     # --- access control lists
@@ -298,6 +311,14 @@ class Controller(PublishedState, ClusterMetadata):
             yield
         return answers
 
+    def replace_acls(self, wanted: Acls) -> None:
+        """Have these ACLs and no others."""
+        held, none = self.decided.acls, frozenset[Entry]()
+        other = [each for each in held if held[each] != wanted.get(each)]
+        self._change_acls({each: held[each] - wanted.get(each, none) for each in other}, without)
+        held = self.decided.acls
+        self._change_acls({each: wanted[each] for each in wanted if wanted[each] != held.get(each)}, added)
+
     def _entries(self, pattern: Pattern) -> frozenset[Entry]:
         return self.decided.acls.get(pattern, frozenset())
 
@@ -312,6 +333,22 @@ class Controller(PublishedState, ClusterMetadata):
                 return replace(state, version=state.version + 1, acls=change(state.acls, some))
 
             self.decide(stored(change(self.decided.acls, some), some), step)
+
+    # --- delegation tokens
+
+    def change_token(self, token_id: str, revise: ReviseToken) -> Divided[Token | None]:
+        """Replace or remove a delegation token, in one step."""
+        old = self.decided.tokens.get(token_id)
+        new = revise(old)
+        if new != old:
+
+            def step(state: ClusterState) -> ClusterState:
+                tokens = state.tokens.without(token_id) if new is None else state.tokens.with_token(new)
+                return replace(state, version=state.version + 1, tokens=tokens)
+
+            self.decide([stored_token(token_id, None if new is None else new.info)], step)
+        yield from ()
+        return new
 
     # --- producer ids
 
@@ -407,7 +444,7 @@ def _configs(store: MetadataStore, kind: str) -> dict[str, dict[str, str]]:
     for segment in store.children(f"{CONFIG}/{kind}"):
         node = store.get(f"{CONFIG}/{kind}/{segment}")
         if node is not None:
-            is_default = segment == DEFAULT_ENTITY and kind == "brokers"
+            is_default = segment == DEFAULT_ENTITY and kind != "groups"  # of which one may be called so
             found["" if is_default else _name(segment)] = dict(node.value["config"])
     return found
 
@@ -433,13 +470,17 @@ def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
             )
         topics[name] = TopicState(name, parse_uuid(node.value["topic_id"]), tuple(partitions), configs.get(name, {}))
     features = store.get(FEATURES)
+    of_clients = {kind: _configs(store, kind) for kind in KINDS}
     return ClusterState(
         cluster_id=cluster_id,
         topics=topics,
         topic_names={t.topic_id: t.name for t in topics.values()},
         broker_configs=_configs(store, "brokers"),
         group_configs=_configs(store, "groups"),
-        user_configs=_configs(store, "users"),
+        user_configs=of_clients[USERS],
+        client_configs=of_clients[CLIENTS],
+        ip_configs=of_clients[IPS],
+        quotas=quotas_in(of_clients),
         features={**BOOTSTRAP, **features.value["features"]} if features else dict(BOOTSTRAP),
         features_epoch=features.version if features else 0,
         acls=load_acls(store),

@@ -10,6 +10,7 @@ _NOT_APIS = frozenset(
         "acl_requests",
         "authorized",
         "registry",
+        "token_requests",
         "services",
         "fetch_session",
         "first_news",

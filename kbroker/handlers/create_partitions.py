@@ -17,6 +17,8 @@ from kbroker.protocol.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+_FIRST_STRICT_VERSION = 3
+"""From which on quotas of mutations refuse (KIP-599)."""
 MAX_TOPICS = 10_000
 """Of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
@@ -55,10 +57,13 @@ def create_partitions(
         if seen[topic.name] == 1:
             try:
                 plan = controller.plan_growth(topic.name, topic.count, _assignments(topic), left)
+                added = topic.count - len(controller.decided.topics[topic.name].partitions)
+                if ctx.metering is not None:
+                    ctx.metering.mutate(added, strict=ctx.version >= _FIRST_STRICT_VERSION)
             except ApiError as err:
                 results[topic.name] = _failed(topic.name, err.code, err.message)
             else:
-                left -= topic.count - len(controller.decided.topics[topic.name].partitions)
+                left -= added
                 grown.append(plan)
                 results[topic.name] = CreatePartitionsTopicResult(name=topic.name)
         yield

@@ -20,6 +20,8 @@ from kbroker.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 
+_FIRST_STRICT_VERSION = 6
+"""From which on quotas of mutations refuse (KIP-599)."""
 _METADATA_TOPIC = "__cluster_metadata"
 
 
@@ -52,6 +54,8 @@ def create_topics(
         if _may_be(topic.name, seen):
             try:
                 plan = yield from _plan(ctx, topic)
+                if ctx.metering is not None:
+                    ctx.metering.mutate(len(plan.partitions), strict=ctx.version >= _FIRST_STRICT_VERSION)
             except ApiError as err:
                 results[topic.name] = _failed(topic.name, err.code, err.message)
             else:

@@ -9,12 +9,15 @@ from kbroker.cluster_state import ClusterState
 from kbroker.divided import Divided, each
 from kbroker.handlers.create_partitions import MAX_TOPICS
 from kbroker.handlers.in_effect import in_effect, time_left
+from kbroker.handlers.metering import Metering
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from kbroker.protocol.wire import ZERO_UUID
 
 _FIRST_DISABLED_VERSION = 3
+_FIRST_STRICT_VERSION = 5
+"""From which on quotas of mutations refuse (KIP-599)."""
 _Key = TypeVar("_Key", str, bytes)
 
 
@@ -44,6 +47,8 @@ def delete_topics(
     doomed = yield from _found(ctx.services.controller.state, names, ids, results)
     if len(doomed) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+    if ctx.metering is not None:
+        doomed = yield from _within_quota(ctx, ctx.metering, doomed, results)
     left_ms = time_left(ctx, request.timeout_ms, began_ms)
     refused = yield from ctx.services.controller.delete_in_pieces(doomed, left_ms)
     for topic_id, name in doomed.items():
@@ -52,6 +57,22 @@ def delete_topics(
         results.append(_result(name, topic_id, code, text))
         yield
     return in_effect(ctx, DeleteTopicsResponse(responses=results))
+
+
+def _within_quota(
+    ctx: RequestContext, metering: Metering, doomed: Mapping[bytes, str], results: list[DeletableTopicResult]
+) -> Divided[dict[bytes, str]]:
+    """Return those that the client's quota of mutations lets it delete, and add the answers for the rest."""
+    allowed = {}
+    for topic_id, name in doomed.items():
+        topic = ctx.services.controller.state.topics.get(name)
+        try:
+            metering.mutate(len(topic.partitions) if topic else 0, strict=ctx.version >= _FIRST_STRICT_VERSION)
+            allowed[topic_id] = name
+        except ApiError as error:
+            results.append(_result(name, topic_id, error.code, error.message))
+        yield
+    return allowed
 
 
 def _found(

@@ -34,10 +34,18 @@ _CONSUMER = -1
 _FIRST_RACK_VERSION = 11
 _FIRST_HINT_VERSION = 16
 _STORAGE_ERROR_VERSION = 6
+_BYTES_ALWAYS, _BYTES_OF_PARTITION, _BYTES_OF_ABORTED = 20, 50, 16
+"""Of an answer beside its records; a partition's with its share of the topic's."""
 _LED_ELSEWHERE = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
 
 Item = tuple[Key, FetchPartition, Partition | None]
 Answered = list[tuple[Key, FetchPartition, PartitionData]]
+
+
+def is_of_follower(request: FetchRequest) -> bool:
+    """Whether a request says that it comes from a replica, not from a consumer."""
+    state = request.replica_state
+    return (request.replica_id if state is None else state.replica_id) >= 0
 
 
 class Fetch:
@@ -46,6 +54,7 @@ class Fetch:
     __slots__ = (
         "_ctx",
         "_is_new",
+        "_metering",
         "_replica",
         "_request",
         "_session",
@@ -65,9 +74,15 @@ class Fetch:
         self._version = ctx.version
         state = request.replica_state
         self._replica = request.replica_id if state is None else state.replica_id
+        metering = ctx.metering
+        of_consumer = metering is not None and metering.running and self._replica < 0
+        self._metering = metering if of_consumer else None
         services = ctx.services
         self._sessions: FetchSessions = services.fetch_sessions
         self.max_bytes = min(request.max_bytes, services.fetch_max_bytes)
+        largest = None if self._metering is None else self._metering.largest_fetch()
+        if largest is not None:
+            self.max_bytes = int(min(self.max_bytes, largest))
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.hold = request.max_wait_ms > 0
         self._is_new = True
@@ -268,6 +283,8 @@ class Fetch:
     def _answer(self, answered: Answered) -> FetchResponse:
         session_id = 0
         session = self._session
+        if self._metering is not None and self._must_pause(sum(self._size(key, data) for key, _, data in answered)):
+            return self._nothing()
         if session is not None:
             session_id = session.id
             kept: Answered = []
@@ -286,6 +303,22 @@ class Fetch:
             self._add_leader_hints(response)
         return response
 
+    def _must_pause(self, size: int) -> bool:
+        """Settle what the client has used of its quotas with an answer of so many bytes: whether it is to get none."""
+        return self._metering is not None and self._metering.settle_fetch(_BYTES_ALWAYS + size) > 0
+
+    def _size(self, key: Key, data: PartitionData) -> int:
+        """Return how many bytes of an answer are a partition's, by and large; 0: it would not be told."""
+        session = self._session
+        cached = None if session is None else session.partitions.get(key)
+        if session is not None and (cached is None or not cached.has_news(data)):
+            return 0
+        return _BYTES_OF_PARTITION + len(data.records or b"") + _BYTES_OF_ABORTED * len(data.aborted_transactions or ())
+
+    def _nothing(self) -> FetchResponse:
+        """Return an answer without anything, which does not change what its session knows."""
+        return FetchResponse(session_id=0 if self._session is None else self._session.id)
+
     def _add_leader_hints(self, response: FetchResponse) -> None:
         hints = LeaderHints(self._ctx)
         for topic in response.responses:
@@ -297,6 +330,13 @@ class Fetch:
     def answer(self, found: Iterable[PartitionData]) -> Divided[FetchResponse]:
         """Return the answer of a long request: what was `found` of each item."""
         answered: Answered = []
+        if self._metering is not None:
+            size, found = 0, list(found)
+            for (key, _, _), data in zip(self.items, found, strict=True):
+                size += self._size(key, data)
+                yield
+            if self._must_pause(size):
+                return self._nothing()
         for (key, want, _), data in zip(self.items, found, strict=True):
             if self._session is None or self._must_answer(self._session, key, data):
                 answered.append((key, want, data))

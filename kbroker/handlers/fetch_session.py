@@ -41,9 +41,9 @@ class CachedPartition:
     high_watermark: int = -1
     log_start_offset: int = -1
 
-    def must_answer(self, data: PartitionData) -> bool:
-        """Take over what is answered; return whether an incremental answer has to contain it."""
-        changed = (
+    def has_news(self, data: PartitionData) -> bool:
+        """Return whether an incremental answer has to contain this."""
+        return (
             data.error_code != 0
             or bool(data.records)
             or self.high_watermark != data.high_watermark
@@ -51,6 +51,10 @@ class CachedPartition:
             or data.diverging_epoch is not None
             or data.preferred_read_replica >= 0
         )
+
+    def must_answer(self, data: PartitionData) -> bool:
+        """Take over what is answered; return whether an incremental answer has to contain it."""
+        changed = self.has_news(data)
         self.high_watermark = data.high_watermark if data.error_code == 0 else -1
         self.log_start_offset = data.log_start_offset
         return changed

@@ -152,6 +152,8 @@ def _create(ctx: RequestContext, names: Sequence[str]) -> Divided[None]:
     for name in names:
         try:
             plan = controller.plan_auto(name)
+            if ctx.metering is not None:
+                ctx.metering.mutate(len(plan.partitions), strict=True)
         except ApiError as err:
             refused = refused or f"{name}: {err}"
         else:

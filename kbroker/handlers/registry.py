@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from kbroker.divided import Divided
+from kbroker.handlers.metering import Metering
 from kbroker.handlers.services import Services
 from kbroker.protocol.schema import Versions
 from kbroker.security.principal import ANONYMOUS
@@ -40,8 +41,8 @@ class RequestContext:
     """
 
     __slots__ = (
-        "client_host", "client_id", "client_software", "forms", "listener", "local_address", "principal",
-        "raw_client_id", "rights", "services", "version",
+        "client_host", "client_id", "client_software", "forms", "listener", "local_address", "metering",
+        "principal", "raw_client_id", "rights", "services", "version",
     )  # fmt: skip
 
     def __init__(self, services: Services, client_host: str, listener: str, local_address: tuple[str, int]) -> None:
@@ -57,6 +58,8 @@ class RequestContext:
         self.rights: Any = None
         """What he may do (authorizer.Rights), once an authorizer was asked."""
         self.version = 0
+        self.metering: Metering | None = None
+        """What the request uses of its client's quotas, since there are any."""
         self.forms: Any = None
         """What is known of this connection's requests (express_produce.Forms)."""
 

@@ -18,6 +18,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replicas import Replicas
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.tls.of_broker import TlsListeners
+from kbroker.security.tokens.token import TokenSettings
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.shard import ProducerIdSupply
@@ -58,6 +59,8 @@ class Services:
     transactions: TransactionCoordinator
     markers: Target
     tls: TlsListeners
+    tokens: TokenSettings | None = None
+    """What is configured of delegation tokens; None: there are none."""
     cluster: ClusterServices | None = None
     """What only a node of a cluster has."""
     authorizer: Authorizer | None = None

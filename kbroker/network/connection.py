@@ -46,6 +46,7 @@ class State(Enum):
     QUEUED    has a request, or the rest of one, and waits for its turn of the loop
     WAITING   one request waits for something to happen
     SENDING   an answer has not left yet
+    MUTED     is answered, and nothing is read for a while: its client has used more than its quota
     ENDING    as one of these three, and closes then: what comes is dropped
     CLOSED    what comes is dropped
 
@@ -59,10 +60,11 @@ class State(Enum):
     SENDING = 5
     ENDING = 6
     CLOSED = 7
+    MUTED = 8
 
 
 # Looked up once: an enum's member costs more than a global name.
-_SERVING, _TOLD, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED = State
+_SERVING, _TOLD, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED, _MUTED = State
 
 
 _NOTHING = (None, None)
@@ -101,7 +103,7 @@ class Connection:
     """One client; see the module's docstring."""
 
     __slots__ = (
-        "_came", "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_out",
+        "_came", "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_mute", "_out",
         "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_turns", "_work", "active",
         "idle_since", "listener", "peer", "run", "state",
     )  # fmt: skip
@@ -118,7 +120,7 @@ class Connection:
         """`port`: what lies between this connection and its socket, where that is not read as it is."""
         self._owner = owner
         self._loop = loop
-        self.run: Run = owner.dispatcher.run
+        self.run: Run = owner.dispatcher.entrance
         """What becomes of a frame: until a client has authenticated, where it has to, something else."""
         self._turns = owner.turns
         self._memory = owner.memory
@@ -142,6 +144,7 @@ class Connection:
         self._long = False
         self._reading = False
         self._mark = 0
+        self._mute: asyncio.TimerHandle | None = None
         self.state = _SERVING
         self.active = True
         self.idle_since = 0.0
@@ -197,13 +200,15 @@ class Connection:
         self._sock.close()
         if self._parked is not None:
             self._parked.cancel()
+        if self._mute is not None:
+            self._mute.cancel()
         self._frames.take()
         self._out, self._spill = bytearray(), []
         if self._turns.latest is self:
             self._turns.latest = None
         # With the outbox's, the only circles: nothing is left for a collection.
         self._context.forms = None
-        self.run = self._owner.dispatcher.run
+        self.run = self._owner.dispatcher.entrance
         work, self._work = self._work, None
         try:
             if work is not None:
@@ -496,17 +501,47 @@ class Connection:
             self.state = _SERVING
         if answer is not None:
             self._out, self._spill = answer
+            before = now() if work.metering is not None else 0.0
             try:
                 self._flush()
             except OSError as err:
                 self._gone(err)
                 return
+            if work.metering is not None:
+                work.metering.sent(now() - before)
         if self.state is _ENDING:
             self.close()
         elif self._outbox.waiting:
             self.state = _SENDING
+        if work.pause_ms:
+            self._mute_for(work.pause_ms)
         if self._held:
             self._memory.starts_anew(self)
+
+    def _mute_for(self, pause_ms: int) -> None:
+        """Look at nothing more of the client for a while, but for what is kept already, and read nothing."""
+        if self.state in (_ENDING, _CLOSED):
+            return
+        self._stop_reading()
+        self._mute = self._loop.call_later(pause_ms / 1000, self._unmute)
+        if self.state is _SERVING:
+            self.state = _MUTED
+
+    def _unmute(self) -> None:
+        self._mute = None
+        if self.state is not _MUTED:
+            return  # its answer has not left yet
+        self.state = _QUEUED
+        self.active = True
+        if self._held:
+            self._memory.starts_anew(self)
+        turns = self._turns
+        if turns.spent >= TURN:  # as when many were muted together
+            turns.put_short(self)
+            return
+        started = now()
+        self.go_on(started + SLICE)
+        turns.used(now() - started)
 
     def _park(self, waits: Awaitable[Any]) -> None:
         future = waits if isinstance(waits, asyncio.Future) else asyncio.ensure_future(waits)
@@ -575,6 +610,9 @@ class Connection:
         self.active = True
         if self.state is _ENDING:
             self.close()
+        elif self.state is _SENDING and self._mute is not None:
+            self.state = _MUTED
+            self._account()
         elif self.state is _SENDING:
             if self._held:
                 self._memory.starts_anew(self)

@@ -15,12 +15,16 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Generator
+from copy import copy
+from time import perf_counter
 from types import GeneratorType
 from typing import Any, cast
 from weakref import WeakSet
 
 from kbroker.divided import Divided
 from kbroker.handlers.express_produce import Forms
+from kbroker.handlers.fetch_attempt import is_of_follower
+from kbroker.handlers.metering import BETWEEN_BROKERS, Metering
 from kbroker.handlers.registry import Api, CloseConnection, Handler, RequestContext, served
 from kbroker.network.turns import Breadth, Lane
 from kbroker.protocol.compiler import (
@@ -37,6 +41,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.schema import Versions
 from kbroker.protocol.wire import read_uvarint
+from kbroker.quota.client_quotas import ClientQuotas
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.authorizer.authorizer import log as authorizer_log
 
@@ -44,6 +49,7 @@ log = logging.getLogger(__name__)
 
 API_VERSIONS_KEY = 18
 PRODUCE_KEY = 0
+FETCH_KEY = 1
 LONG_FRAME = 64 * 1024
 """Bytes of a frame from which on it is decoded and answered in steps."""
 MAX_DECODED_BYTES = 100 * 1024 * 1024
@@ -121,10 +127,10 @@ class Work:
     framed answer, or None if there is none. `size` is the frame's in bytes, until it is decoded.
     """
 
-    __slots__ = ("_entry", "breadth", "keeps_frame", "keeps_waiting", "lane", "size", "steps")
+    __slots__ = ("breadth", "entry", "keeps_frame", "keeps_waiting", "lane", "metering", "pause_ms", "size", "steps")
 
     def __init__(self, entry: Entry, size: int) -> None:
-        self._entry = entry
+        self.entry = entry
         self.size = size
         self.lane: Lane | None = None
         """Where it waits among others of its breadth."""
@@ -133,31 +139,57 @@ class Work:
         """Whether what it works with lies in the frame itself, between its steps."""
         self.keeps_waiting = False
         """Whether it does so also while it waits for something; what is no generator copies the frame's part first."""
+        self.metering: Metering | None = None
+        """What it uses of quotas, where there are any."""
+        self.pause_ms = 0
+        """For how long nothing more is read from the client once it is answered."""
         self.breadth = Breadth.NARROW if produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
         self.steps: Steps
 
     @property
     def name(self) -> str:
-        return f"{self._entry.api.name} v{self._entry.version}"
+        return f"{self.entry.api.name} v{self.entry.version}"
 
 
 class Dispatcher:
     """Runs requests. One serves all connections of a broker."""
 
-    def __init__(self, *, in_cluster: bool = False, authorizer: Authorizer | None = None) -> None:
-        """With an `authorizer` each handler stands behind its guard (handlers/authorized/)."""
+    def __init__(
+        self, *, in_cluster: bool = False, authorizer: Authorizer | None = None, quotas: ClientQuotas | None = None
+    ) -> None:
+        """With an `authorizer` each handler stands behind its guard (handlers/authorized/).
+
+        While there are `quotas`, requests are metered: no express way, and an answer's `throttle_time_ms` says for how
+        long the client has to pause.
+        """
         self._apis = served(in_cluster=in_cluster)
         self._table: dict[int, Entry] = {}
         self._authorizer = authorizer
         self._forms: WeakSet[Forms] = WeakSet()
         if authorizer is not None:
             authorizer.on_change(self._forget_forms)
+        self._quotas = quotas
+        self._metered = False
         self._express = self._is_express()
+        self.entrance: Run = self.run
+        """What connections hand their frames to: `run`, or what stands before it (Server.divert)."""
+        if quotas is not None:
+            quotas.on_activity = self._meter_or_not
+            self._meter_or_not()
+
+    def _meter_or_not(self) -> None:
+        self._metered = self._quotas is not None and self._quotas.active
+        self._express = self._is_express()
+
+    @property
+    def apis(self) -> list[str]:
+        """Return the names of what is served."""
+        return [each.name for each in self._apis.values()]
 
     def _is_express(self) -> bool:
         """Whether requests may pass by their handler, which then logs nothing of them."""
         told = (log,) if self._authorizer is None else (log, authorizer_log)
-        return not any(each.isEnabledFor(logging.DEBUG) for each in told)
+        return not self._metered and not any(each.isEnabledFor(logging.DEBUG) for each in told)
 
     def _forget_forms(self) -> None:
         """Whoever could write by his connection's forms may have lost the right."""
@@ -192,6 +224,7 @@ class Dispatcher:
             and context.forms.answer(frame, version, correlation_id, out)
         ):
             return None
+        since = perf_counter() if self._metered else None
         entry = self._table.get(key << 16 | version) or self._resolve(key, version)
         position = 10
         if id_length >= 0:
@@ -202,6 +235,8 @@ class Dispatcher:
         elif context.raw_client_id is not None:
             context.set_client_id(None)
         context.version = version
+        if since is not None:
+            self._begin_metering(context, len(frame), since)
         try:
             if entry.request_tags:
                 if position < len(frame) and frame[position] == 0:
@@ -222,6 +257,8 @@ class Dispatcher:
             answer = entry.handler(context, request)
         except Exception as err:  # noqa: BLE001 - the one place where failures become answers
             answer = self._failed(entry, request, err)
+        if since is not None:
+            return self._metered_work(entry, context, correlation_id, frame, request, answer)
         if answer.__class__ is entry.response:
             encode_answer(entry, correlation_id, answer, out, spill)
             if key == PRODUCE_KEY and self._express:
@@ -235,7 +272,29 @@ class Dispatcher:
             return None
         work = Work(entry, len(frame))
         work.keeps_waiting = work.keeps_frame and answer.__class__ is GeneratorType
-        work.steps = self._answer(entry, correlation_id, request, answer)
+        work.steps = self._answer(entry, correlation_id, request, answer, work)
+        return work
+
+    def _begin_metering(self, context: RequestContext, size: int, since: float) -> None:
+        if context.metering is None:
+            assert self._quotas is not None
+            context.metering = Metering(self._quotas)
+        context.metering.begin(context.principal, context.client_id, size, since)
+
+    def _metered_work(
+        self,
+        entry: Entry,
+        context: RequestContext,
+        correlation_id: int,
+        frame: memoryview,
+        request: Any,
+        answer: Any,
+    ) -> Work:
+        work = Work(entry, len(frame))
+        work.keeps_waiting = work.keeps_frame and answer.__class__ is GeneratorType
+        work.metering = metering = context.metering
+        assert metering is not None
+        work.steps = metering.timed(self._answer(entry, correlation_id, request, answer, work))
         return work
 
     def head(self, context: RequestContext, frame: memoryview) -> tuple[Entry, int, int]:
@@ -271,6 +330,10 @@ class Dispatcher:
         work.keeps_frame = True
         work.keeps_waiting = entry.api.key == PRODUCE_KEY
         work.steps = self._long(entry, context, correlation_id, frame[position:], work)
+        if self._metered:
+            work.metering = context.metering
+            assert work.metering is not None
+            work.steps = work.metering.timed(work.steps)
         return work
 
     def _long(self, entry: Entry, context: RequestContext, correlation_id: int, body: memoryview, work: Work) -> Steps:
@@ -286,9 +349,11 @@ class Dispatcher:
             answer = entry.handler(context, request)
         except Exception as err:  # noqa: BLE001 - as in `run`
             answer = self._failed(entry, request, err)
-        return (yield from self._answer(entry, correlation_id, request, answer, divided=True))
+        return (yield from self._answer(entry, correlation_id, request, answer, work, divided=True))
 
-    def _answer(self, entry: Entry, correlation_id: int, request: Any, answer: Any, *, divided: bool = False) -> Steps:
+    def _answer(
+        self, entry: Entry, correlation_id: int, request: Any, answer: Any, work: Work, *, divided: bool = False
+    ) -> Steps:
         """Come to an answer by whatever a handler returned, and encode it: in steps where it was come to in steps."""
         while answer is not None and answer.__class__ is not entry.response:
             try:
@@ -299,6 +364,8 @@ class Dispatcher:
                     answer = yield answer
             except Exception as err:  # noqa: BLE001 - as in `run`
                 answer = self._failed(entry, request, err)
+        if work.metering is not None:
+            answer = self._settle(work, work.metering, request, answer)
         if answer is None:
             return None
         out, spill = bytearray(), cast("Spill", [])
@@ -307,6 +374,18 @@ class Dispatcher:
         else:
             encode_answer(entry, correlation_id, answer, out, spill)
         return out, spill
+
+    def _settle(self, work: Work, metering: Metering, request: Any, answer: Any) -> Any:
+        """Find out for how long the client has to pause, and return the answer that says so."""
+        api = work.entry.api
+        if api.name in BETWEEN_BROKERS or (api.key == FETCH_KEY and is_of_follower(request)):
+            return answer
+        produces = api.key == PRODUCE_KEY
+        work.pause_ms = metering.settle(produces=produces, counts_time=answer is not None or not produces)
+        if work.pause_ms and hasattr(answer, "throttle_time_ms"):
+            answer = copy(answer)  # which may be others' as well
+            answer.throttle_time_ms = work.pause_ms
+        return answer
 
     def name_of(self, frame: memoryview) -> str:
         """Name the request in a frame."""

@@ -71,11 +71,11 @@ class SaslGate:
         authentication = self._authentication
         if authentication.stage is Stage.DONE:
             if authentication.ends_ms is None:
-                return self._dispatcher.run(context, frame, out, spill)
+                return self._dispatcher.entrance(context, frame, out, spill)
             if not (frame[:2] == _KEY.pack(HANDSHAKE_KEY) and authentication.begin_again()):
                 if authentication.is_over:
                     raise CloseConnection("its session is over, and it has not authenticated again")
-                return self._dispatcher.run(context, frame, out, spill)
+                return self._dispatcher.entrance(context, frame, out, spill)
         if len(frame) > self._offer.max_receive_bytes:
             raise CloseConnection(f"an authentication of {len(frame)} bytes (sasl.server.max.receive.size)")
         if authentication.stage is Stage.TOKENS and not authentication.wrapped:
@@ -183,7 +183,7 @@ class SaslGate:
         assert authentication.principal is not None
         context.principal = authentication.principal
         self._connection.limit_frames(self._max_request_bytes)
-        self._connection.run = self._dispatcher.run if authentication.ends_ms is None else self.run
+        self._connection.run = self._dispatcher.entrance if authentication.ends_ms is None else self.run
 
     def _refuse(self, entry: Entry, reason: str, farewell: bytes) -> Work:
         work = Work(entry, 0)

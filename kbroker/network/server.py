@@ -12,22 +12,25 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from kbroker.config.listener_values import ListenerValues
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.values import per_ip_overrides
 from kbroker.handlers.registry import RequestContext
 from kbroker.handlers.services import Services
 from kbroker.network.address_in_use import process_on
 from kbroker.network.connection import RECEIVE_BYTES, Connection
-from kbroker.network.dispatch import Dispatcher
+from kbroker.network.dispatch import Dispatcher, Run
 from kbroker.network.loop_watch import LoopWatch
 from kbroker.network.memory_budget import Memory
 from kbroker.network.refusals import Refusals
 from kbroker.network.sasl_gate import SaslGate
 from kbroker.network.tls_channel import HANDSHAKE_SECONDS, Tls, TlsPort
 from kbroker.network.turns import SLICE, Turns, now
+from kbroker.quota.connection_rate import ConnectionRates
 from kbroker.security.sasl.authentication import Offer
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,8 @@ _DESCRIPTORS_SPARED = 64
 """Descriptors that connections leave to all else: a roll, a checkpoint, a segment that is read."""
 _ACCEPT_PAUSE = 0.5
 """Seconds without accepting, when there are no descriptors left."""
+_MOST_HELD = 256
+"""Connections that are held at a time because their addresses make too many; more are closed at once."""
 _LINGER_SECONDS = 2.0
 """How long a stop waits for clients to take their last answers."""
 
@@ -53,6 +58,10 @@ class ServerLimits:
     receive_buffer_bytes: int
     backlog: int
     max_queued_bytes: int
+    connection_rates: Mapping[str, int] = field(default_factory=dict)
+    """New connections per second, by listener; "" is the broker."""
+    protected_listener: str | None = None
+    """That of brokers, where clients have others: the broker's own rate is not for it."""
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:
@@ -67,7 +76,19 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
         receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
         backlog=config.get_int("socket.listen.backlog.size"),
         max_queued_bytes=config.get_int("queued.max.request.bytes"),
+        connection_rates=_connection_rates(config),
+        protected_listener=config.listeners.inter_broker if len(config.listeners.bind) > 1 else None,
     )
+
+
+def _connection_rates(config: BrokerConfig) -> dict[str, int]:
+    key = "max.connection.creation.rate"
+    rates = {"": config.get_int(key)}
+    for listener in config.listeners.bind:
+        rate = ListenerValues(config, listener.name).get(key)
+        assert isinstance(rate, int)
+        rates[listener.name] = rate
+    return rates
 
 
 class Server:
@@ -80,8 +101,12 @@ class Server:
         limits: ServerLimits,
         tls: Mapping[str, Tls] | None = None,
         sasl: Mapping[str, Offer] | None = None,
+        rates: ConnectionRates | None = None,
     ) -> None:
-        """By listener: `tls` of those to which clients come over TLS, `sasl` what is offered to who has to log in."""
+        """By listener: `tls` of those to which clients come over TLS, `sasl` what is offered to who has to log in.
+
+        `rates` counts those who come.
+        """
         self.dispatcher = dispatcher
         self._sasl = sasl or {}
         self.max_request_bytes = limits.max_request_bytes
@@ -99,7 +124,9 @@ class Server:
         # The lowest free number is given out, so this many are left when one comes out above it.
         self._last_descriptor = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_SPARED
         self._services = services
-        self.limits = limits
+        self._rates = rates
+        self._held: dict[socket.socket, asyncio.TimerHandle] = {}
+        self.limit(limits)
         self._connections: dict[Connection, None] = {}  # in the order in which they came
         self._per_ip: Counter[str] = Counter()
         self._hosts: dict[Connection, str] = {}
@@ -108,6 +135,14 @@ class Server:
         self._paused: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] | None = None
+        self.refuses = False
+        """Whether nobody new is let in: a fault that a test has set."""
+
+    def limit(self, limits: ServerLimits) -> None:
+        """Go by other limits from now on."""
+        self.limits = limits
+        if self._rates is not None:
+            self._rates.limit_all(limits.connection_rates)
 
     async def listen(self, name: str, sock: socket.socket, *, serve: bool = True) -> int:
         """Accept connections on a socket from `bind`; return its port. Raises OSError when the address is in use.
@@ -163,7 +198,55 @@ class Server:
                 sock.close()
                 continue
             # A listener of both families has IPv4's addresses in IPv6's form.
-            Connection(self, self._loop, sock, f"{address[0].removeprefix('::ffff:')}:{address[1]}", name, port)
+            peer = f"{address[0].removeprefix('::ffff:')}:{address[1]}"
+            if self._rates is None or not self._rates.active:
+                Connection(self, self._loop, sock, peer, name, port)
+            elif self._must_wait(self._rates, listening, name, sock, peer):
+                return
+            else:
+                self._let_in(self._rates, name, sock, peer)
+
+    def _must_wait(
+        self, rates: ConnectionRates, listening: socket.socket, name: str, sock: socket.socket, peer: str
+    ) -> bool:
+        """Whether a connection, and all behind it, have to wait: more come than a listener or the broker takes."""
+        pause_ms = rates.pause_ms(name, protected=name == self.limits.protected_listener)
+        if not pause_ms:
+            return False
+        self._loop.remove_reader(listening.fileno())
+        go_on = partial(self._go_on_accepting, rates, listening, name, sock, peer)
+        self._held[sock] = self._loop.call_later(pause_ms / 1000, go_on)
+        return True
+
+    def _go_on_accepting(
+        self, rates: ConnectionRates, listening: socket.socket, name: str, sock: socket.socket, peer: str
+    ) -> None:
+        del self._held[sock]
+        self._let_in(rates, name, sock, peer)
+        self._accept_again(listening, name)
+
+    def _let_in(self, rates: ConnectionRates, name: str, sock: socket.socket, peer: str) -> None:
+        """Serve a connection, unless its address makes too many: then it is held for a while, and closed."""
+        host = peer.rpartition(":")[0]
+        held_ms = rates.refused_ms(host, name, protected=name == self.limits.protected_listener)
+        if not held_ms:
+            Connection(self, self._loop, sock, peer, name, self._ports.get(name))
+            return
+        self._refusals.tell(peer, "too many new connections of one address (connection_creation_rate)")
+        if len(self._held) < _MOST_HELD:
+            self._held[sock] = self._loop.call_later(held_ms / 1000, self._let_go, sock)
+        else:
+            sock.close()
+
+    def _let_go(self, sock: socket.socket) -> None:
+        del self._held[sock]
+        sock.close()
+
+    def _let_all_go(self) -> None:
+        for sock, timer in self._held.items():
+            timer.cancel()
+            sock.close()
+        self._held.clear()
 
     def _cannot_accept(self, listening: socket.socket, name: str, err: OSError) -> None:
         log.error("no more connections can be accepted for now: %s", err.strerror)
@@ -183,6 +266,7 @@ class Server:
         self.memory.close()
         if self._paused is not None:
             self._paused.cancel()
+        self._let_all_go()
         for sock in self._listening:
             self._loop.remove_reader(sock.fileno())
             sock.close()
@@ -196,12 +280,26 @@ class Server:
 
     def abort(self) -> None:
         """Accept nothing more, and break every connection: nobody is answered any more."""
+        self._let_all_go()
         for sock in self._listening:
             self._loop.remove_reader(sock.fileno())
             sock.close()
         self._listening.clear()
         for connection in list(self._connections):
             connection.abort()
+
+    def forgive(self, ms: float) -> None:
+        """Take nobody for idle because the clock was moved by so much."""
+        for connection in self._connections:
+            connection.idle_since += ms
+
+    def divert(self, run: Run | None) -> None:
+        """Hand the frames of all connections to something before the dispatcher; None: to the dispatcher again."""
+        before, after = self.dispatcher.entrance, run or self.dispatcher.run
+        self.dispatcher.entrance = after
+        for connection in self._connections:
+            if connection.run == before:  # a gate of SASL looks for itself
+                connection.run = after
 
     @property
     def connection_count(self) -> int:
@@ -229,6 +327,8 @@ class Server:
 
     def _why_too_many(self, host: str) -> str | None:
         """Return which limit keeps one more connection of a host away."""
+        if self.refuses:
+            return "a fault refuses connections"
         limits, own = self.limits, self._per_ip[host]
         if len(self._connections) >= limits.max_connections:
             return f"too many connections (max.connections={limits.max_connections})"

@@ -5,7 +5,7 @@ Owns its parts and its text, TYPE:NAME. Never finds out who somebody is: the way
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 USER: Final = "User"
@@ -18,6 +18,8 @@ class Principal:
 
     kind: str
     name: str
+    by_token: bool = field(default=False, compare=False)
+    """Whether a delegation token was shown: then its owner may not get more of them."""
 
     @classmethod
     def parse(cls, text: str) -> Principal:

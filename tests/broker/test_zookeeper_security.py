@@ -66,7 +66,7 @@ def test_the_jaas_file_of_a_java_broker_says_who_this_is(jaas: Path) -> None:
 def test_a_broker_that_is_alone_says_that_it_does_not_log_in(jaas: Path) -> None:
     alone = BrokerConfig.load(environment={"KAFKA_OPTS": f'-Djava.security.auth.login.config="{jaas}"'}, strict=True)
     assert alone.warnings == [
-        "java.security.auth.login.config has no effect: only a node of a cluster logs in, to ZooKeeper"
+        "java.security.auth.login.config has no effect: no listener asks for SASL, and no ZooKeeper is connected"
     ]
 
 

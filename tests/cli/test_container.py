@@ -269,7 +269,7 @@ def test_data_of_another_cluster_is_refused_and_left_alone(tmp_path, verb):
     [
         ({"KAFKA_PROCESS_ROLES": "controller"}, "no separate controllers"),
         ({"KAFKA_NUM_PARTITIONS": "many"}, "num.partitions"),
-        ({"KAFKA_SASL_KERBEROS_SERVICE_NAME": "kafka"}, "sasl.kerberos.service.name"),
+        ({"KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL": "http://of.nobody"}, "sasl.oauthbearer.token.endpoint.url"),
         ({"KAFKA_LISTENERS": "nonsense"}, "nonsense"),
         ({"KAFKA_ZOOKEEPER_CONNECT": "zk:2181"}, "zookeeper.connect"),
     ],

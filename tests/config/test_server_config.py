@@ -277,7 +277,7 @@ def test_settings_of_consumer_groups_that_do_not_go_together(settings: dict[str,
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("sasl.kerberos.service.name", "kafka"),
+        ("sasl.oauthbearer.token.endpoint.url", "http://of.nobody"),
         ("sasl.of.a.later.version", "x"),
         ("early.start.listeners", "PLAINTEXT"),
         ("listener.name.plaintext.plain.sasl.login.class", "secret"),
@@ -292,8 +292,8 @@ def test_a_setting_that_promises_security_refuses_the_start(name: str, value: st
 
 
 def test_all_that_promises_security_is_named_also_from_the_environment() -> None:
-    environment = {"KAFKA_SASL_LOGIN_CLASS": "x", "KAFKA_SASL_KERBEROS_SERVICE_NAME": "k"}
-    with pytest.raises(ConfigError, match=r"^sasl\.kerberos\.service\.name, sasl\.login\.class: "):
+    environment = {"KAFKA_SASL_LOGIN_CLASS": "x", "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL": "k"}
+    with pytest.raises(ConfigError, match=r"^sasl\.login\.class, sasl\.oauthbearer\.token\.endpoint\.url: "):
         BrokerConfig.load(environment=environment)
 
 
@@ -306,7 +306,7 @@ def test_the_listener_between_brokers_must_be_one_that_there_is(key: str) -> Non
 
 def test_the_defaults_of_security_may_be_given() -> None:
     refused = {name: to_text(key.default) for name, key in BROKER.items() if key.refused and key.default is not None}
-    assert "sasl.kerberos.kinit.cmd" in refused
+    assert "sasl.oauthbearer.jwt.retriever.class" in refused
     assert BrokerConfig({name: text for name, text in refused.items() if text is not None}).warnings == []
 
 

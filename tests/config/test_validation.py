@@ -119,3 +119,30 @@ def test_broker_validation(configs: dict[str, str], per_broker: bool, message: s
 
 def test_a_broker_may_have_configs_of_ones_own() -> None:
     validate_broker(CONFIG, {"message.max.bytes": "1000", "my.own": "anything"}, per_broker=False)
+
+
+JAAS = "listener.name.plaintext.plain.sasl.jaas.config"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hunter2",
+        'a.B required x="hunter2"',
+        'a.B required x="hunter2',
+        "a.B hunter2;",
+        'a.B required x="hunter2";' * 2,
+        "a" * 100_000,
+    ],
+)
+def test_a_login_module_that_cannot_be_read_is_not_stored(text: str) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        validate_broker(BrokerConfig({}), {JAAS: text}, per_broker=True)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert refused.value.text.startswith(f"{JAAS} ")
+    assert "hunter2" not in refused.value.text
+
+
+@pytest.mark.parametrize("text", ['a.B required x="y";', "a.B required;", " "])
+def test_a_login_module_that_can_be_read_is(text: str) -> None:
+    validate_broker(BrokerConfig({}), {JAAS: text}, per_broker=True)

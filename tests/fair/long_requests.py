@@ -29,8 +29,10 @@ NO_LISTS = frozenset(
         "DescribeAcls",
         "DescribeCluster",
         "EndTxn",
+        "ExpireDelegationToken",
         "Heartbeat",
         "InitProducerId",
+        "RenewDelegationToken",
         "SaslAuthenticate",
         "SaslHandshake",
     }
@@ -53,6 +55,7 @@ _VALUES: dict[str, Any] = {
     "controller_id": 1,
     "client_software_version": "1",
     "current_leader_epoch": -1,
+    "entity_type": "user",
     "feature": "group.version",
     "last_fetched_epoch": -1,
     "leader": 1,

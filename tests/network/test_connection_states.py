@@ -23,10 +23,11 @@ class Long:
     size = 0
     keeps_frame = keeps_waiting = False
     breadth = Breadth.WIDE
-    lane = None
+    lane = metering = None
 
-    def __init__(self, steps):
+    def __init__(self, steps, pause_ms=0):
         self.steps = steps
+        self.pause_ms = pause_ms
 
 
 class Context:
@@ -52,6 +53,7 @@ class Server:
         self.gone = False
         self.steps = 0
         self.large = b"large" * 2_000_000
+        self.pause_ms = 200
 
     def opened(self, _connection):
         return Context() if self.admit else None
@@ -74,7 +76,7 @@ class Server:
 
     work = request
 
-    def run(self, _context, frame, out, _spill):
+    def entrance(self, _context, frame, out, _spill):
         if frame == b"wait":
             return Long(self._wait())
         if frame == b"keep and wait":
@@ -83,12 +85,22 @@ class Server:
             return work
         if bytes(frame[:5]) == b"long ":
             return Long(self._go_on(int(bytes(frame[5:]))))
+        if frame == b"mute silently":
+            return Long(self._answer(None), self.pause_ms)
+        if frame == b"mute large":
+            return Long(self._answer(self.large), self.pause_ms)
+        if bytes(frame[:5]) == b"mute ":
+            return Long(self._answer(), int(bytes(frame[5:])))
         if frame == b"nonsense":
             raise CloseConnection("nonsense")
         if frame == b"fault":
             raise ZeroDivisionError
         out += self.large if frame == b"large" else frame
         return None
+
+    def _answer(self, answer=b"muted"):
+        return None if answer is None else (bytearray(answer), [])
+        yield
 
     def _wait(self):
         try:
@@ -497,5 +509,91 @@ def test_half_sent_frames_take_turns_for_memory(play):
         assert server.memory.used == 0
         second.abort()
         theirs.close()
+
+    play(story)
+
+
+async def until_state(connection, state):
+    deadline = now() + DEADLINE
+    while connection.state is not state:
+        assert now() < deadline, connection.state
+        await asyncio.sleep(0)
+
+
+def test_it_reads_nothing_while_its_client_has_to_pause(play):
+    async def story(_server, connection, client):
+        before = now()
+        await client.feed(framed(b"a", b"mute 200", b"b"))
+        assert (connection.state, client.look()) == (State.MUTED, b"amuted")
+        sent = asyncio.ensure_future(client.feed(framed(bytes(900_000))))
+        await settled()
+        assert not sent.done()
+        await client.until(lambda: client.received == b"amutedb" + bytes(900_000))
+        assert now() - before >= 0.2
+        assert connection.state is State.SERVING
+        await sent
+
+    play(story)
+
+
+def test_who_has_no_answer_to_get_pauses_as_well(play):
+    async def story(_server, connection, client):
+        await client.feed(framed(b"mute silently", b"b"))
+        assert (connection.state, client.look()) == (State.MUTED, b"")
+        await client.until(lambda: client.received == b"b")
+
+    play(story)
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["taken during the pause", "taken after it"])
+def test_it_goes_on_once_the_pause_is_over_and_the_answer_has_left(play, slow):
+    async def story(server, connection, client):
+        server.pause_ms = 20 if slow else 3_600_000
+        await client.feed(framed(b"mute large", b"b"))
+        assert connection.state is State.SENDING
+        if slow:
+            deadline = now() + DEADLINE
+            while connection._mute is not None:
+                assert now() < deadline
+                await asyncio.sleep(0)
+            assert connection.state is State.SENDING
+        else:
+            await client.until(lambda: connection.state is State.MUTED)
+            connection._mute.cancel()
+            connection._unmute()
+        await client.until(lambda: client.received[-1:] == b"b")
+
+    play(story)
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_a_muted_connection_ends_at_once(play, end):
+    async def story(server, connection, client):
+        await client.feed(framed(b"mute 3600000", b"b"))
+        assert connection.state is State.MUTED
+        getattr(connection, end)()
+        await client.until(lambda: client.closed)
+        assert (server.gone, connection.state, client.received) == (True, State.CLOSED, b"muted")
+        assert connection._mute.cancelled()
+
+    play(story)
+
+
+def test_a_client_that_leaves_during_its_pause_is_noticed_after_it(play):
+    async def story(server, connection, client):
+        await client.feed(framed(b"mute 200"))
+        client.sock.close()
+        await settled()
+        assert (server.gone, connection.state) == (False, State.MUTED)
+        await server.left()
+
+    play(story)
+
+
+def test_a_second_request_may_mute_again(play):
+    async def story(_server, connection, client):
+        await client.feed(framed(b"mute 20", b"mute 20", b"b"))
+        await client.until(lambda: client.received == b"mutedmutedb")
+        await until_state(connection, State.SERVING)
 
     play(story)

@@ -19,7 +19,7 @@ from tests.tries import tries
 class Echo(Server):
     """Answers each frame with itself: at once, in steps, after a wait, or with more than a socket takes."""
 
-    def run(self, _context, frame, out, _spill):
+    def entrance(self, _context, frame, out, _spill):
         kind, body = bytes(frame[:1]), bytes(frame)
         if kind == b"s":
             return Long(self._in_steps(body))

@@ -1,4 +1,4 @@
-"""The dynamic configs of topics, brokers and users, as ZooKeeper has them, followed through their notifications.
+"""The dynamic configs of topics, brokers, users and the like, as ZooKeeper has them, followed by their notifications.
 
 Owns what was read of /config, and which notification of /config/changes was heard last. Never knows what a config
 means. (Apache Kafka 3.9: ZkConfigManager, ZkNodeChangeNotificationListener.)
@@ -29,6 +29,8 @@ from kbroker.controller.tree.znode import (
 )
 from kbroker.controller.znodes import CONFIG, CONFIG_CHANGE, CONFIG_CHANGES, DEFAULT_ENTITY, Unreadable
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.quota.entities import CLIENTS, KINDS, entity_at
+from kbroker.security.sasl.user_configs import USERS
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ AT_ONCE = 50
 """Reads on their way at a time."""
 EXPIRED_MS = 15 * 60 * 1000
 """A notification that old has been heard by all who are alive, and is removed."""
-_FOLLOWED = ("topics", "brokers", "users")
+FOLLOWED = ("topics", "brokers", *KINDS)
 TRIES = 100
 """Of a change that others are always faster than: each of them has made a change by then."""
 Configs = Mapping[str, str]
@@ -46,15 +48,16 @@ Listener = Callable[[str, str, Configs], None]
 
 
 class EntityConfigs:
-    """All configs of `topics`, `brokers` and `users` by name; those of brokers in general stand under "".
+    """All configs of `topics`, `brokers`, `users`, `clients` and `ips` by name; those of all of a kind stand under "".
 
-    Users stand under the names that their nodes have.
+    Users, clients and addresses stand under the names that their nodes have, users with a client id under
+    USER/clients/CLIENT.
     """
 
     def __init__(self, tree: MetadataTree, clock: Clock) -> None:
         self._tree = tree
         self._clock = clock
-        self._known: dict[str, dict[str, Configs]] = {kind: {} for kind in _FOLLOWED}
+        self._known: dict[str, dict[str, Configs]] = {kind: {} for kind in FOLLOWED}
         self._unread: dict[str, None] = {}  # topics whose configs could not be read when they came
         self._last = -1
         self._listener: Listener = lambda _kind, _name, _configs: None
@@ -71,8 +74,27 @@ class EntityConfigs:
     async def load(self) -> None:
         """Read all, and remember from which notification on to listen. Raises Unreachable, Unreadable."""
         self._last = max(map(_number, await self._tree.children(CONFIG_CHANGES)), default=-1)
-        for kind in _FOLLOWED:
-            await self._read_all(kind, await self._tree.children(f"{CONFIG}/{kind}"))
+        for kind in FOLLOWED:
+            names = await self._tree.children(f"{CONFIG}/{kind}")
+            await self._read_all(kind, names)
+            if kind == USERS:
+                await self._read_all(kind, await self._with_clients(names))
+
+    async def _with_clients(self, users: Sequence[str]) -> list[str]:
+        """Return the users of whom something is set for their client ids, with each of these."""
+
+        async def of(user: str) -> list[str]:
+            try:
+                clients = await self._tree.children(f"{CONFIG}/{USERS}/{user}/{CLIENTS}")
+            except Refused:  # there are none
+                return []
+            return [f"{user}/{CLIENTS}/{client}" for client in clients]
+
+        found: list[str] = []
+        for start in range(0, len(users), AT_ONCE):
+            for each in await asyncio.gather(*map(of, users[start : start + AT_ONCE])):
+                found += each
+        return found
 
     async def read_topics(self, names: Iterable[str]) -> None:
         """Read the configs of topics that may be new; those for which ZooKeeper is away are read when it is back."""
@@ -115,7 +137,7 @@ class EntityConfigs:
             self._last = _number(name)
         for path in entities:
             kind, _, segment = path.partition("/")
-            if kind in _FOLLOWED and segment and "/" not in segment:
+            if _is_entity(kind, segment):
                 await self._read_all(kind, [segment])
                 self._listener(kind, _name(segment), self.of(kind, _name(segment)))
         if entities:
@@ -151,6 +173,7 @@ class EntityConfigs:
         does not say which one there is does not mind.
         """
         path = f"{CONFIG}/{kind}/{name or DEFAULT_ENTITY}"
+        above = _above(kind, name)
         for _ in range(TRIES):
             node = await self._tree.get(path)
             old = znodes.read(path, node.data, znodes.decode_configs) if node is not None and node.data else {}
@@ -165,10 +188,12 @@ class EntityConfigs:
                 writes = [write, *writes]
                 if controller_version is not None:
                     writes.insert(0, Check(znodes.CONTROLLER, controller_version))
+                if node is None:
+                    writes = [*await self._missing(above), *writes]
             try:
                 await self._tree.commit(writes)
             except Refused as refused:
-                if refused.path != path:
+                if refused.path not in (path, *above):
                     raise
             else:
                 break
@@ -176,6 +201,9 @@ class EntityConfigs:
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Others change the configs of {kind} {name} all the time.")
         await self._read(kind, name or DEFAULT_ENTITY)
         self._listener(kind, name, self.of(kind, name))
+
+    async def _missing(self, above: Iterable[str]) -> list[Create]:
+        return [Create(each) for each in above if await self._tree.get(each) is None]
 
     async def _remove_old(self, names: Sequence[str]) -> None:
         """Remove notifications that all have heard; of many the oldest, and the others another time."""
@@ -187,6 +215,19 @@ class EntityConfigs:
                 break
             with contextlib.suppress(Refused):  # another broker was first
                 await self._tree.commit([Delete(f"{CONFIG_CHANGES}/{name}")])
+
+
+def _is_entity(kind: str, segment: str) -> bool:
+    """Whether a notification speaks of what is followed: of anything with a name, and of users' client ids."""
+    if "/" in segment:
+        return kind == USERS and entity_at(kind, segment) is not None
+    return kind in FOLLOWED and bool(segment)
+
+
+def _above(kind: str, name: str) -> list[str]:
+    """Return the nodes between that of a kind and that of a name."""
+    parts = name.split("/")[:-1]
+    return [f"{CONFIG}/{kind}/{'/'.join(parts[:depth])}" for depth in range(1, len(parts) + 1)]
 
 
 def _notification(kind: str, name: str) -> bytes:

@@ -15,13 +15,14 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
-from kbroker.controller.cluster_metadata import ClusterMetadata, Listener, Revise
+from kbroker.controller.cluster_metadata import ClusterMetadata, Listener, Revise, ReviseToken
 from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate
-from kbroker.controller.member.entity_configs import EntityConfigs
+from kbroker.controller.member.entity_configs import FOLLOWED, EntityConfigs
 from kbroker.controller.member.finalized_features import NO_EPOCH
 from kbroker.controller.member.metadata_cache import told
 from kbroker.controller.member.topic_changes import create_topic, delete_topic, grow_topic
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
+from kbroker.controller.member.zookeeper_tokens import ZooKeeperTokens
 from kbroker.controller.placement import alternated, place_replicas
 from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.controller.tree.znode import Denied, MetadataTree, Refused, Unreachable
@@ -29,7 +30,12 @@ from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
+from kbroker.quota.entities import CLIENTS, IPS, KINDS
+from kbroker.quota.stored import quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, meant
+from kbroker.security.sasl.user_configs import USERS
+from kbroker.security.tokens.known import NO_TOKENS, Tokens
+from kbroker.security.tokens.token import Token
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +45,6 @@ AT_ONCE = 20
 """Topics of one request that are written at a time."""
 _BEGUN_AT_ONCE = 100
 """Changes that are begun in one turn of the loop."""
-_FOLLOWED = ("topics", "brokers", "users")
 _NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
 Holds = Callable[[TopicState | None], bool]
 ChangeFeatures = Callable[[Sequence[FeatureUpdate], bool], Awaitable[int]]
@@ -62,6 +67,7 @@ class MemberMetadata(ClusterMetadata):
         is_controller: Callable[[], bool],
         change_features: ChangeFeatures | None = None,
         acls: ZooKeeperAcls | None = None,
+        tokens: ZooKeeperTokens | None = None,
     ) -> None:
         super().__init__(defaults, ())
         self._tree = tree
@@ -69,13 +75,19 @@ class MemberMetadata(ClusterMetadata):
         self._is_controller = is_controller
         self._change_features = change_features
         self._acls = acls
+        self._tokens = tokens
+        of_clients = {kind: dict(configs.all(kind)) for kind in KINDS}
         self.state = self.decided = ClusterState(
             cluster_id,
             broker_configs=dict(configs.all("brokers")),
-            user_configs=dict(configs.all("users")),
+            user_configs=of_clients[USERS],
+            client_configs=of_clients[CLIENTS],
+            ip_configs=of_clients[IPS],
+            quotas=quotas_in(of_clients),
             features=_NO_FEATURES,
             features_epoch=NO_EPOCH,
             acls={} if acls is None else acls.known,
+            tokens=NO_TOKENS if tokens is None else tokens.known,
         )
         self._listeners: list[Listener] = []
         self._asked: dict[asyncio.Task[Any], None] = {}  # in order: a simulated world ends them so
@@ -205,6 +217,10 @@ class MemberMetadata(ClusterMetadata):
     def acls_changed(self, acls: Acls) -> None:
         """Hear which ACLs there are by now."""
         self._publish(replace(self.state, version=self.state.version + 1, acls=acls))
+
+    def tokens_changed(self, tokens: Tokens) -> None:
+        """Hear which delegation tokens there are by now."""
+        self._publish(replace(self.state, version=self.state.version + 1, tokens=tokens))
 
     def _publish(self, state: ClusterState) -> None:
         old, self.state, self.decided = self.state, state, state
@@ -359,7 +375,7 @@ class MemberMetadata(ClusterMetadata):
         return await self._until(name, lambda topic: topic is None or topic.topic_id != topic_id, deadline)
 
     def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
-        if kind not in _FOLLOWED:
+        if kind not in FOLLOWED:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"This cluster keeps no configs of {kind}.")
         error = yield from self._asking(_outcome(self._set_configs(kind, name, revise)))
         if error is not None:
@@ -440,6 +456,21 @@ class MemberMetadata(ClusterMetadata):
         if self._acls is None:
             raise ApiError(ErrorCode.SECURITY_DISABLED)
         return self._acls
+
+    def change_token(self, token_id: str, revise: ReviseToken) -> Divided[Token | None]:
+        known = self._tokens
+        if known is None:
+            raise ApiError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+        changed: list[Token | None] = []
+
+        async def change() -> ApiError | None:
+            changed.append(await known.change(token_id, revise))
+            return None
+
+        error = yield from self._asking(_outcome(change()))
+        if error is not None:
+            raise error
+        return changed[0]
 
     def close(self) -> None:
         """Ask for nothing more, and tell nobody."""

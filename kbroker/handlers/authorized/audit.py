@@ -71,6 +71,22 @@ def _users(request: Any) -> Iterable[str]:
     return (each.name for each in (*request.deletions, *request.upsertions))
 
 
+def _token(request: Any) -> Iterable[str]:
+    if request.owner_principal_name:
+        yield f"for {request.owner_principal_type}:{request.owner_principal_name}"
+    for each in request.renewers:
+        yield f"renewed by {each.principal_type}:{each.principal_name}"
+
+
+def _quotas(request: Any) -> Iterable[str]:
+    for entry in request.entries:
+        who = (
+            f"{each.entity_type} {'<default>' if each.entity_name is None else each.entity_name}"
+            for each in entry.entity[:3]
+        )
+        yield f"{' and '.join(who)}: {', '.join(op.key for op in entry.ops[:5])}"
+
+
 def _nothing(_request: Any) -> Iterable[str]:
     return ()
 
@@ -87,7 +103,10 @@ AUDITED: Final[dict[str, tuple[Callable[[Any], Iterable[str]], str]]] = {
     "CreateAcls": (_created_acls, "results"),
     "DeleteAcls": (_filters, "filter_results"),
     "AlterUserScramCredentials": (_users, "results"),
-    "AlterClientQuotas": (_nothing, "entries"),
+    "CreateDelegationToken": (_token, ""),
+    "RenewDelegationToken": (_nothing, ""),
+    "ExpireDelegationToken": (_nothing, ""),
+    "AlterClientQuotas": (_quotas, "entries"),
     "AlterReplicaLogDirs": (_nothing, ""),
     "ElectLeaders": (_nothing, ""),
     "AlterPartitionReassignments": (_names("topics"), ""),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from kbroker.handlers.authorized import configs, groups, records, topics, transactions
+from kbroker.handlers.authorized import configs, groups, records, tokens, topics, transactions
 from kbroker.handlers.authorized.audit import audited
 from kbroker.handlers.authorized.guard import (
     Guard,
@@ -236,6 +236,13 @@ RULES: Final[dict[str, Rule]] = {
     "DeleteAcls": _ADMINISTERS,
     "DescribeUserScramCredentials": Rule("Cluster:Describe", on_cluster(DESCRIBE, says=False)),
     "AlterUserScramCredentials": _ADMINISTERS,
+    # Delegation tokens.
+    "CreateDelegationToken": Rule("nothing; for another owner User:CreateTokens", tokens.create_delegation_token),
+    "RenewDelegationToken": Rule("nothing; owners and renewers may", open_to_all),
+    "ExpireDelegationToken": Rule("nothing; owners and renewers may", open_to_all),
+    "DescribeDelegationToken": Rule(
+        "nothing; of others DelegationToken:Describe or User:DescribeTokens", tokens.describe_delegation_token
+    ),
     # What brokers ask of each other.
     "LeaderAndIsr": _OF_BROKERS,
     "StopReplica": _OF_BROKERS,

@@ -117,7 +117,7 @@ class Authentication:
             raise self._failed(failed) from None
 
     def _succeed(self, identity: Identity) -> int:
-        principal = Principal(USER, identity.name)
+        principal = Principal(USER, identity.name, identity.by_token)
         if self.principal is not None and principal != self.principal:
             text = "Cannot change principals during re-authentication"
             raise AuthenticationFailed(printable(f"{text} from {self.principal} to {principal}"), text)

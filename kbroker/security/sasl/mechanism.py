@@ -31,10 +31,14 @@ class MechanismChanged(AuthenticationFailed):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who has authenticated, and when the credentials end in ms since 1970; None: they do not."""
+    """Who has authenticated, and when the credentials end in ms since 1970; None: they do not.
+
+    `by_token`: by a delegation token.
+    """
 
     name: str
     expires_ms: int | None = None
+    by_token: bool = False
 
 
 class ServerMechanism(Protocol):

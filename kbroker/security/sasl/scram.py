@@ -7,6 +7,7 @@ Owns the messages and their order. Never knows where credentials are kept, and b
     client   c=base64 of "n,[a=authzid],",r=nonce of both[,extensions],p=proof
     server   v=signature
 
+With the extension tokenauth=true the user's name is the id of a delegation token, and its HMAC in base64 the password.
 In names a comma is =2C and an equals sign =3D. Of a user that there is not a server speaks as of one: with a salt that
 is the same each time, as long as the process lives; only the proof is wrong whatever it is.
 """
@@ -20,7 +21,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
 from kbroker.security.sasl.scram_credential import (
@@ -36,6 +37,18 @@ from kbroker.security.sasl.scram_credential import (
 MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 Lookup = Callable[[str], ScramCredential | None]
 """Finds a user's credential for one mechanism."""
+
+
+class TokenLogin(NamedTuple):
+    """A delegation token as SCRAM knows it: how to check it, and who it is that has it, until when in ms since 1970."""
+
+    credential: ScramCredential
+    owner: str
+    expires_ms: int
+
+
+TokenLookup = Callable[[str], TokenLogin | None]
+"""Finds a delegation token for one mechanism, by its id."""
 _SECRET: Final = secrets.token_bytes(32)
 _MOST_ITERATIONS_ASKED: Final = 1_000_000
 """A server that asks a client for more wants it to work for nothing."""
@@ -43,19 +56,22 @@ _LONGEST: Final = 16 * 1024
 """Bytes of a message of a client; a name, a nonce and a proof have some hundred."""
 _PRINTABLE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
+_BY_TOKEN: Final = re.compile(r"tokenauth=true", re.IGNORECASE)
+"""What a client says whose name and password are the id and the HMAC of a delegation token."""
 _OTHER_EQUALS: Final = re.compile(r"=(?!2C|3D)")
 
 
 class ScramServer:
     """One authentication of a client."""
 
-    def __init__(self, mechanism: str, lookup: Lookup) -> None:
+    def __init__(self, mechanism: str, lookup: Lookup, token: TokenLookup = lambda _id: None) -> None:
         self._mechanism = mechanism
         self._lookup = lookup
+        self._token = token
         self._next: Callable[[str], str] = self._first
         self._header = self._bare = self._challenge = self._nonce = self._name = ""
         self._credential: ScramCredential | None = None
-        self._known = False
+        self._succeeds_as: Identity | None = None
         self.identity: Identity | None = None
 
     def respond(self, token: bytes) -> bytes:
@@ -75,12 +91,10 @@ class ScramServer:
         nonce = parts[3][2:]
         if _PRINTABLE.fullmatch(nonce) is None or not all(map(_EXTENSION.fullmatch, parts[4:])):
             raise AuthenticationFailed("not the first message of SCRAM")
-        if "tokenauth=true" in parts[4:]:
-            raise AuthenticationFailed("a delegation token, which this broker does not issue")
         acts_as = _acts_as(parts[1])
         self._name = _unquoted(parts[2][2:])
         self._header, self._bare = f"{parts[0]},{parts[1]},", ",".join(parts[2:])
-        self._credential = self._found()
+        self._credential = self._found(by_token=any(map(_BY_TOKEN.fullmatch, parts[4:])))
         if acts_as not in ("", self._name):
             text = "Authentication failed: Client requested an authorization id that is different from username"
             raise AuthenticationFailed(text, text)
@@ -90,12 +104,18 @@ class ScramServer:
         self._next = self._final
         return self._challenge
 
-    def _found(self) -> ScramCredential:
-        """Return the user's credential, or one that looks like it and that no password fits."""
-        found = self._lookup(self._name)
-        if found is not None and found.iterations >= LEAST_ITERATIONS:
-            self._known = True
-            return found
+    def _found(self, *, by_token: bool) -> ScramCredential:
+        """Return the user's or the token's credential, or one that looks like it and that no password fits."""
+        if by_token:
+            token = self._token(self._name)
+            if token is not None:
+                self._succeeds_as = Identity(token.owner, token.expires_ms, by_token=True)
+                return token.credential
+        else:
+            found = self._lookup(self._name)
+            if found is not None and found.iterations >= LEAST_ITERATIONS:
+                self._succeeds_as = Identity(self._name)
+                return found
         digest = hmac.digest(_SECRET, f"{self._mechanism} {self._name}".encode(), "sha512")
         size = hashlib.new(HASHES[self._mechanism]).digest_size
         return ScramCredential(as_salt(int.from_bytes(digest)), digest[:size], digest[:size], LEAST_ITERATIONS)
@@ -118,9 +138,9 @@ class ScramServer:
         signature = hmac.digest(credential.stored_key, said, hash_name)
         key = _xor(_base64(proof_part[2:]), signature)
         right = hmac.compare_digest(hashlib.new(hash_name, key).digest(), credential.stored_key)
-        if not right or not self._known:
+        if not right or self._succeeds_as is None:
             raise AuthenticationFailed("SCRAM: wrong password, or no such user")
-        self.identity = Identity(self._name)
+        self.identity = self._succeeds_as
         return f"v={base64.b64encode(hmac.digest(credential.server_key, said, hash_name)).decode()}"
 
 

@@ -6,13 +6,15 @@ their JAAS options; refuses what cannot work. Never authenticates anybody.
     sasl.jaas.config                                  of any listener and mechanism whose login module it is
     listener.name.inside.sasl.enabled.mechanisms      of one listener, its name in lower case
     listener.name.inside.plain.sasl.jaas.config       of one mechanism there, in lower case, too
+    java.security.auth.login.config                   a file, where none of these is set: login modules of all
+                                                      mechanisms in its sections inside.KafkaServer and KafkaServer
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.clock import SystemClock
 from kbroker.config.jaas import JaasError, LoginModule, parse_jaas
@@ -20,13 +22,14 @@ from kbroker.config.model import ConfigError, InvalidConfig, Value
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import broker_key
 from kbroker.config.values import parse
-from kbroker.security.sasl import oauthbearer, plain, scram
+from kbroker.security.sasl import gssapi, kerberos, kerberos_names, oauthbearer, plain, scram
 from kbroker.security.sasl.authentication import Offer
 from kbroker.security.sasl.key_set import BadKeySet, KeySet, parse_keys, reader
 from kbroker.security.sasl.mechanism import ServerMechanism
 from kbroker.security.sasl.scram_credential import HASHES, ScramCredential
 from kbroker.security.sasl.signed_tokens import Expected, signed
 from kbroker.security.sasl.unsecured_tokens import are_enabled, unsecured
+from kbroker.security.tls.mapping import BadRules
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +37,19 @@ JAAS: Final = "sasl.jaas.config"
 ENABLED: Final = "sasl.enabled.mechanisms"
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 Begin = Callable[[], ServerMechanism]
-Credentials = Callable[[str, str], ScramCredential | None]
-"""Finds the SCRAM credential of a user, by name, for a mechanism."""
+
+
+class Credentials(NamedTuple):
+    """What finds credentials by a name and a mechanism of SCRAM: of users, and of delegation tokens by their ids."""
+
+    of_user: Callable[[str, str], ScramCredential | None]
+    of_token: Callable[[str, str], scram.TokenLogin | None]
+
+
 _HANDLER: Final = "sasl.server.callback.handler.class"
+_FILE: Final = "java.security.auth.login.config"
+_SECTION: Final = "KafkaServer"
+_SERVICE_NAME: Final = "sasl.kerberos.service.name"
 _OAUTH_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
@@ -50,9 +63,10 @@ class ListenerSettings:
     def __init__(self, config: BrokerConfig, listener: str, credentials: Credentials | None = None) -> None:
         self.config = config
         self.listener = listener
-        self.credentials = credentials or _nobody
+        self.credentials = credentials or Credentials(_nobody, _nobody)
         self.serves = credentials is not None
         """Whether there is a broker behind it, or somebody only looks whether all is well."""
+        self._in_file: list[LoginModule] | None = None
 
     def find(self, key: str, mechanism: str = "") -> tuple[str, str] | None:
         """Return the name and the text of the strongest setting for a key, None where there is none."""
@@ -76,11 +90,16 @@ class ListenerSettings:
         except InvalidConfig as error:
             raise ConfigError(error.text) from None
 
-    def login(self, mechanism: str) -> LoginModule | None:
-        """Return the login module of a mechanism; None where none is set. Raises ConfigError, without secrets."""
+    def login(self, mechanism: str, module: str) -> LoginModule | None:
+        """Return the login module of a mechanism; None where none is set. Raises ConfigError, without secrets.
+
+        Of a file it is the one of the class `module`.
+        """
         found = self.find(JAAS, mechanism)
         if found is None:
-            return None
+            if self._in_file is None:
+                self._in_file = _logins_in_file(self.config.static.get(_FILE, "").strip(), self.listener)
+            return next((each for each in self._in_file if each.name == module), None)
         name, text = found
         try:
             modules = parse_jaas(f"KafkaServer {{ {text} }};")["KafkaServer"]
@@ -90,6 +109,20 @@ class ListenerSettings:
         if len(modules) != 1:
             raise ConfigError(f"{name} has {len(modules)} login modules, and not one")
         return modules[0]
+
+
+def _logins_in_file(path: str, listener: str) -> list[LoginModule]:
+    """Return the login modules that a file has for a listener, none where there is no file. Raises ConfigError."""
+    if not path:
+        return []
+    try:
+        with open(path, encoding="utf-8") as file:
+            sections = parse_jaas(file.read())
+    except OSError as error:
+        raise ConfigError(f"{_FILE}: cannot read {path}: {error.strerror}") from None
+    except (JaasError, UnicodeDecodeError):
+        raise ConfigError(f"{_FILE}: {path} is no login configuration") from None
+    return sections.get(f"{listener.lower()}.{_SECTION}") or sections.get(_SECTION) or []
 
 
 def _nobody(_user: str, _mechanism: str) -> None:
@@ -141,7 +174,7 @@ def _begin(settings: ListenerSettings, mechanism: str) -> Begin:
 
 def required_login(settings: ListenerSettings, mechanism: str, module: str) -> LoginModule:
     """Return a mechanism's login module, which has to be `module`. Raises ConfigError."""
-    login = settings.login(mechanism)
+    login = settings.login(mechanism, module)
     where = f"listener.name.{settings.listener.lower()}.{mechanism.lower()}.{JAAS}"
     if login is None:
         raise ConfigError(f"{where} is missing: listener {settings.listener} offers {mechanism}, which needs {module}")
@@ -151,8 +184,9 @@ def required_login(settings: ListenerSettings, mechanism: str, module: str) -> L
 
 
 def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
-    required_login(settings, mechanism, plain.MODULE)
-    known: tuple[str, Mapping[str, str]] = ("", {})
+    login = required_login(settings, mechanism, plain.MODULE)
+    first = settings.find(JAAS, mechanism)
+    known: tuple[str, Mapping[str, str]] = (first[1] if first else "", plain.passwords(login.options))
 
     def begin() -> ServerMechanism:
         """Begin with the users there are by now: they may change while the broker runs."""
@@ -161,7 +195,7 @@ def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
         text = found[1] if found else ""
         if text != known[0]:
             try:
-                login = settings.login(mechanism)
+                login = settings.login(mechanism, plain.MODULE)
                 known = text, plain.passwords(login.options) if login else {}
             except ConfigError as error:
                 log.error("the users are those of before: %s", error)
@@ -177,7 +211,11 @@ def _scram(settings: ListenerSettings, mechanism: str) -> Begin:
     if found is not None and found[0].endswith(f".{mechanism.lower()}.{JAAS}"):
         required_login(settings, mechanism, scram.MODULE)
     credentials = settings.credentials
-    return lambda: scram.ScramServer(mechanism, lambda user: credentials(user, mechanism))
+    return lambda: scram.ScramServer(
+        mechanism,
+        lambda user: credentials.of_user(user, mechanism),
+        lambda token: credentials.of_token(token, mechanism),
+    )
 
 
 def _oauthbearer(settings: ListenerSettings, mechanism: str) -> Begin:
@@ -194,6 +232,25 @@ def _oauthbearer(settings: ListenerSettings, mechanism: str) -> Begin:
     else:
         validate = signed(_key_set(settings, mechanism, *url), _expected(settings, mechanism))
     return lambda: oauthbearer.OAuthBearerServer(validate)
+
+
+def _gssapi(settings: ListenerSettings, mechanism: str) -> Begin:
+    library = kerberos.library(settings.listener)
+    options = required_login(settings, mechanism, gssapi.MODULE).options
+    where = (settings.find(JAAS, mechanism) or (JAAS, ""))[0]
+    begin = kerberos.acceptor(library, where, options)
+    found = settings.find(_SERVICE_NAME, mechanism)
+    names = {each for each in (found[1].strip() if found else None, options.get("serviceName")) if each}
+    if not names:
+        raise ConfigError(f"{_SERVICE_NAME} is missing: listener {settings.listener} offers {mechanism}")
+    if names != {kerberos_names.service_of(options["principal"])}:
+        raise ConfigError(f"{_SERVICE_NAME}, and serviceName and principal of {where}, name several services")
+    rules = settings.value(kerberos_names.KEY, mechanism)
+    try:
+        namer = kerberos_names.PrincipalNamer(rules if isinstance(rules, tuple) else (), kerberos.default_realm())
+    except BadRules as error:
+        raise ConfigError(f"{kerberos_names.KEY}: {error}") from None
+    return lambda: gssapi.GssapiServer(begin, namer.name_of)
 
 
 def _key_set(settings: ListenerSettings, mechanism: str, name: str, url: str) -> KeySet:
@@ -240,4 +297,5 @@ _MAKERS: Final[Mapping[str, Callable[[ListenerSettings, str], Begin]]] = {
     "PLAIN": _plain,
     **dict.fromkeys(HASHES, _scram),
     oauthbearer.NAME: _oauthbearer,
+    gssapi.NAME: _gssapi,
 }

@@ -41,7 +41,7 @@ class _Rule:
             return name
         if self.pattern.fullmatch(name) is None:
             return None
-        found = self.pattern.sub(lambda match: _expanded(self.replacement, match), name)
+        found = self.pattern.sub(lambda match: expanded(self.replacement, match), name)
         return found.lower() if self.case == "L" else found.upper() if self.case == "U" else found
 
 
@@ -77,7 +77,7 @@ def _rules(text: str) -> Iterator[_Rule]:
             yield _Rule(pattern, found[3], found[4])
 
 
-def _expanded(replacement: str, match: re.Match[str]) -> str:
+def expanded(replacement: str, match: re.Match[str]) -> str:
     """Return a replacement with the groups put in. A number that is too large loses digits, or stands for itself."""
     groups = match.re.groups
 

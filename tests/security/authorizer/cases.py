@@ -9,6 +9,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_replica_log_dirs,
     alter_user_scram_credentials,
@@ -22,6 +23,7 @@ from kbroker.protocol.messages import (
     delete_records,
     delete_topics,
     describe_acls,
+    describe_client_quotas,
     describe_configs,
     describe_groups,
     describe_log_dirs,
@@ -134,6 +136,14 @@ def config_cases():
 
 ADDS_USER = alter_user_scram_credentials.AlterUserScramCredentialsRequest(
     upsertions=[alter_user_scram_credentials.ScramCredentialUpsertion("eve", 1, 4096, b"salt", bytes(32))]
+)
+SETS_QUOTA = alter_client_quotas.AlterClientQuotasRequest(
+    entries=[
+        alter_client_quotas.EntryData(
+            [alter_client_quotas.EntityData("user", "eve")], [alter_client_quotas.OpData("producer_byte_rate", 1e9)]
+        )
+    ],
+    validate_only=True,
 )
 CREATES_ACL = create_acls.CreateAclsRequest(
     creations=[create_acls.AclCreation(T, "other", 3, "User:bob", "*", O.READ, 3)]
@@ -356,9 +366,14 @@ CASES = [
     case(describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=[]), 0, (C, O.DESCRIBE)),
     case(ADDS_USER, 0, (C, O.ALTER)),
     case(delete_acls.DeleteAclsRequest(filters=[delete_acls.DeleteAclsFilter(**FINDS_ACLS)]), 3, (C, O.ALTER)),
+    case(describe_client_quotas.DescribeClientQuotasRequest(), 1, (C, O.DESCRIBE_CONFIGS)),
+    case(SETS_QUOTA, 1, (C, O.ALTER_CONFIGS)),
 ]
-OPEN = {"ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster", "ListGroups", "ListTransactions"}
-"""What anybody may ask: some answers then have less in them."""
+OPEN = {
+    "ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster", "ListGroups", "ListTransactions",
+    "CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken",
+}  # fmt: skip
+"""What anybody may ask: some answers then have less in them. test_token_guards.py has those of tokens."""
 OF_CLUSTERS = {
     "LeaderAndIsr": O.CLUSTER_ACTION,
     "StopReplica": O.CLUSTER_ACTION,
@@ -371,7 +386,3 @@ OF_CLUSTERS = {
     "ListPartitionReassignments": O.DESCRIBE,
 }
 """What a node alone does not serve: one right on the cluster."""
-NOT_HERE = {
-    "DescribeClientQuotas", "AlterClientQuotas",
-}  # fmt: skip
-"""Rules that wait for their API; each is one right on the cluster."""

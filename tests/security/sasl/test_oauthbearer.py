@@ -21,7 +21,7 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.security.sasl.key_set import MISS_PAUSE_MS, BadKeySet, KeySet, parse_keys, reader
 from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
 from kbroker.security.sasl.oauthbearer import MODULE, MOST_BYTES, BadToken, OAuthBearerServer
-from kbroker.security.sasl.settings import offers
+from kbroker.security.sasl.settings import Credentials, offers
 from kbroker.security.sasl.signed_tokens import Expected, signed
 from kbroker.security.sasl.unsecured_tokens import are_enabled, unsecured
 
@@ -424,6 +424,10 @@ LISTENER = {
 HANDLER = "listener.name.sasl_plaintext.oauthbearer.sasl.server.callback.handler.class"
 
 
+def nobody(_name, _mechanism):
+    return None
+
+
 def test_nothing_unsigned_is_taken_unless_it_is_asked_for(tmp_path):
     assert not are_enabled({})
     assert are_enabled({"unsecuredValidatorPrincipalClaimName": "sub"})
@@ -437,7 +441,7 @@ def test_nothing_unsigned_is_taken_unless_it_is_asked_for(tmp_path):
         "sasl.oauthbearer.expected.audience": "kafka",
         HANDLER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
     }
-    offer = offers(BrokerConfig(settings, strict=True), lambda _user, _mechanism: None)["SASL_PLAINTEXT"]
+    offer = offers(BrokerConfig(settings, strict=True), Credentials(nobody, nobody))["SASL_PLAINTEXT"]
 
     def says(text):
         return offer.begin["OAUTHBEARER"]().respond(f"n,,\x01auth=Bearer {text}\x01\x01".encode())

@@ -98,7 +98,6 @@ def test_a_credential_with_too_few_iterations_lets_nobody_in():
         b"n,,n=a=2clice,r=abc",
         b"n,alice,n=alice,r=abc",
         b"n,a=bob,n=alice,r=abc",
-        b"n,,n=alice,r=abc,tokenauth=true",
         b"n,,n=alice,r=abc,1=x",
         b"n,,n=\xff,r=abc",
         b"n,,n=al\0ice,r=abc",

@@ -64,7 +64,7 @@ def test_users_may_change_while_the_broker_runs():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "GSSAPI; this version has PLAIN"),
+        ({}, "GSSAPI, for which an extra is missing: pip install 'kbroker[gssapi]'"),
         ({"sasl.enabled.mechanisms": "FOO,PLAIN"}, "FOO; this version has PLAIN"),
         ({"sasl.enabled.mechanisms": "PLAIN"}, "listener.name.inside.plain.sasl.jaas.config is missing"),
         (
@@ -110,3 +110,57 @@ def test_a_login_module_of_a_whole_listener_may_be_meant_for_one_of_its_mechanis
     own = {"listener.name.inside.scram-sha-256.sasl.jaas.config": jaas(bob="b")}
     with pytest.raises(ConfigError, match="the login module of SCRAM-SHA-256 is"):
         offers(BrokerConfig({**settings, **own}))
+
+
+FILE = """
+KafkaServer {
+    org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="a";
+    org.apache.kafka.common.security.scram.ScramLoginModule required username="broker" password="hunter2";
+};
+inside.KafkaServer {
+    org.apache.kafka.common.security.plain.PlainLoginModule required user_bob="b";
+};
+Client { a.B required password="hunter2"; };
+"""
+
+
+def test_logins_may_stand_in_a_file_as_java_has_it(tmp_path):
+    path = tmp_path / "jaas.conf"
+    path.write_text(FILE)
+    environment = {"KAFKA_OPTS": f"-Djava.security.auth.login.config={path}"}
+    config = BrokerConfig.load(
+        environment=environment, settings={**LISTENERS, "sasl.enabled.mechanisms": "PLAIN"}, strict=True
+    )
+    assert config.warnings == []
+    found = offers(config)
+    assert lets_in(found["OUTSIDE"], "alice", "a")
+    assert not lets_in(found["OUTSIDE"], "bob", "b")
+    assert lets_in(found["INSIDE"], "bob", "b")
+    assert not lets_in(found["INSIDE"], "alice", "a")
+    name = "listener.name.inside.plain.sasl.jaas.config"
+    config.set_dynamic({}, {name: jaas(carol="c")})
+    assert lets_in(found["INSIDE"], "carol", "c")
+    assert not lets_in(found["INSIDE"], "bob", "b")
+    config.set_dynamic({}, {})
+    assert lets_in(found["INSIDE"], "bob", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "No such file"),
+        ("KafkaServer { hunter2", "is no login configuration"),
+        ('KafkaServer { a.B required x="hunter2"; };', "listener.name.inside.plain.sasl.jaas.config is missing"),
+        ('KafkaClient { a.B required x="hunter2"; };', "listener.name.inside.plain.sasl.jaas.config is missing"),
+    ],
+)
+def test_a_file_of_logins_that_cannot_be_used(tmp_path, text, said):
+    path = tmp_path / "jaas.conf"
+    if text is not None:
+        path.write_text(text)
+    settings = {**LISTENERS, "sasl.enabled.mechanisms": "PLAIN", "java.security.auth.login.config": str(path)}
+    with pytest.raises(ConfigError) as refused:
+        offers(BrokerConfig(settings))
+    assert said in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,90 @@
+"""The removal of delegation tokens that have expired, every `delegation.token.expiry.check.interval.ms`.
+
+Owns when that is. Nobody logs in by such a token however long it stays. In a cluster the controller's broker removes
+them. Never decides what a token is worth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.controller.cluster_metadata import ClusterMetadata
+from kbroker.protocol.errors import ApiError
+from kbroker.security.principal import printable
+from kbroker.security.tokens.token import Token, TokenSettings
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 50
+"""Tokens that are looked at, or removed, between two turns of the loop."""
+
+
+class ExpiredTokens:
+    """Removes what `metadata` knows of tokens that have ended; `is_mine` tells whether this broker is to do it."""
+
+    def __init__(
+        self, metadata: ClusterMetadata, settings: TokenSettings, clock: Clock, is_mine: Callable[[], bool]
+    ) -> None:
+        self._metadata = metadata
+        self._interval_ms = settings.check_interval_ms
+        self._clock = clock
+        self._is_mine = is_mine
+        self._next_ms = clock.monotonic_ms() + self._interval_ms
+        self._removing: asyncio.Task[None] | None = None
+
+    def tick(self) -> None:
+        """Begin to remove what has ended, if it is time."""
+        now = self._clock.monotonic_ms()
+        if now < self._next_ms or self._removing is not None:
+            return
+        self._next_ms = now + self._interval_ms
+        if self._is_mine():
+            self._removing = asyncio.get_running_loop().create_task(self._remove())
+
+    def close(self) -> None:
+        """Remove nothing more."""
+        if self._removing is not None:
+            self._removing.cancel()
+
+    async def _remove(self) -> None:
+        try:
+            for number, token in enumerate(self._metadata.state.tokens, 1):
+                if token.has_ended(self._clock.now_ms()):
+                    await self._remove_one(token.info.token_id)
+                if not number % _AT_ONCE:
+                    await asyncio.sleep(0)
+        except (ApiError, OSError) as error:
+            log.warning("expired delegation tokens are not all removed: %s", error)
+        except Exception:
+            log.exception("removing expired delegation tokens failed")
+        finally:
+            self._removing = None
+
+    async def _remove_one(self, token_id: str) -> None:
+        def revise(token: Token | None) -> Token | None:
+            """It may have been renewed, or be gone, by now."""
+            return None if token is None or token.has_ended(self._clock.now_ms()) else token
+
+        known = self._metadata.state.tokens.get(token_id)
+        if await _done(self._metadata.change_token(token_id, revise)) is None and known is not None:
+            log.info("delegation token %s of %s has expired", token_id, printable(str(known.info.owner)))
+
+
+async def _done(work: Generator[Any, Any, Token | None]) -> Token | None:
+    """Run work to its end, and wait for what it waits for."""
+    got: Any = None
+    try:
+        while True:
+            waits = work.send(got)
+            got = None
+            if waits is None:
+                await asyncio.sleep(0)
+            else:
+                got = await waits
+    except StopIteration as end:
+        token: Token | None = end.value
+        return token

@@ -1,0 +1,204 @@
+"""`kbroker token`: delegation tokens, by which programs log in as somebody without the password.
+
+Owns the verbs; options are named as kafka-delegation-tokens has them. An HMAC, which is as good as a password, is
+printed by `create`, and by `list` if it is asked for; the other verbs find it by the token's id.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import click
+
+from kbroker.cli.client import Connection, client_options, code_error, error_text
+from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.own_request import ask_any
+from kbroker.protocol.messages.create_delegation_token import (
+    CreatableRenewers,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+from kbroker.protocol.messages.describe_delegation_token import (
+    DescribedDelegationToken,
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
+from kbroker.protocol.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from kbroker.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from kbroker.security.principal import Principal
+
+_DEFAULT = -1
+_Answer = TypeVar("_Answer")
+
+
+class _PrincipalType(click.ParamType[Principal]):
+    """TYPE:NAME, as User:alice."""
+
+    name = "TYPE:NAME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Principal:
+        try:
+            return value if isinstance(value, Principal) else Principal.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+_PRINCIPAL = _PrincipalType()
+
+
+@click.group("token")
+def command() -> None:
+    """Create, list, renew and expire delegation tokens."""
+
+
+@command.command("create")
+@click.option("--owner-principal", type=_PRINCIPAL, help="Who logs in by it; you, without it.")
+@click.option("--renewer-principal", type=_PRINCIPAL, multiple=True, help="Who may renew it, besides the owner.")
+@click.option(
+    "--max-life-time-period", type=int, default=_DEFAULT, metavar="MS", help="Its longest life; the broker's, without."
+)
+@json_option
+@client_options
+def create(
+    owner_principal: Principal | None,
+    renewer_principal: tuple[Principal, ...],
+    max_life_time_period: int,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Create a token; its HMAC is what to log in with, and is shown here."""
+    request = CreateDelegationTokenRequest(
+        owner_principal_type=owner_principal.kind if owner_principal else None,
+        owner_principal_name=owner_principal.name if owner_principal else None,
+        renewers=[CreatableRenewers(each.kind, each.name) for each in renewer_principal],
+        max_lifetime_ms=max_life_time_period,
+    )
+    with connection.admin() as admin:
+        answer = _ask(admin, request, CreateDelegationTokenResponse, "cannot create a token")
+    owner = f"{answer.principal_type}:{answer.principal_name}"
+    if owner_principal is not None and owner != str(owner_principal):
+        raise click.ClickException(f"this cluster knows no owners but who asks: the token is for {owner}")
+    facts = {
+        "token": answer.token_id,
+        "hmac": _text(answer.hmac),
+        "owner": owner,
+        "expires": _time(answer.expiry_timestamp_ms),
+        "renewable until": _time(answer.max_timestamp_ms),
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts(facts.items())
+
+
+@command.command("list")
+@click.option(
+    "--owner-principal", type=_PRINCIPAL, multiple=True, help="Whose, or by whom to be renewed; all, without."
+)
+@click.option("--hmac", "with_hmac", is_flag=True, help="Show the HMACs, by which anybody can log in.")
+@json_option
+@client_options
+def list_tokens(owner_principal: tuple[Principal, ...], with_hmac: bool, as_json: bool, connection: Connection) -> None:
+    """List the tokens that you may see."""
+    owners = [DescribeDelegationTokenOwner(each.kind, each.name) for each in owner_principal] or None
+    with connection.admin() as admin:
+        found = _tokens(admin, owners)
+    rows = [_row(each, with_hmac) for each in sorted(found, key=lambda each: (each.issue_timestamp, each.token_id))]
+    if as_json:
+        print_json(rows)
+        return
+    headers = ["token", "owner", "requester", "renewers", "issued", "expires", "renewable until", "hmac"][
+        : 7 + with_hmac
+    ]
+    print_table(headers, [[_cell(cell) for cell in row.values()] for row in rows])
+
+
+@command.command("renew")
+@click.argument("token")
+@click.option(
+    "--renew-time-period", type=int, default=_DEFAULT, metavar="MS", help="From now on; the broker's, without."
+)
+@client_options
+def renew(token: str, renew_time_period: int, connection: Connection) -> None:
+    """Keep a token valid for another while; TOKEN is its id."""
+    with connection.admin() as admin:
+        request = RenewDelegationTokenRequest(_hmac_of(admin, token), renew_time_period)
+        answer = _ask(admin, request, RenewDelegationTokenResponse, f"cannot renew {token}")
+    click.echo(f"token {token} expires at {_time(answer.expiry_timestamp_ms)}")
+
+
+@command.command("expire")
+@click.argument("token")
+@click.option("--expiry-time-period", type=int, default=_DEFAULT, metavar="MS", help="From now on; at once, without.")
+@client_options
+def expire(token: str, expiry_time_period: int, connection: Connection) -> None:
+    """Let a token end, at once or in a while; TOKEN is its id."""
+    with connection.admin() as admin:
+        request = ExpireDelegationTokenRequest(_hmac_of(admin, token), expiry_time_period)
+        answer = _ask(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token}")
+    if expiry_time_period < 0:
+        click.echo(f"token {token} is gone")
+    else:
+        click.echo(f"token {token} expires at {_time(answer.expiry_timestamp_ms)}")
+
+
+def _hmac_of(admin: Any, token_id: str) -> bytes:
+    for each in _tokens(admin, None):
+        if each.token_id == token_id:
+            return bytes(each.hmac)
+    raise click.ClickException(f"there is no token {token_id}, or none that you may see")
+
+
+def _tokens(admin: Any, owners: list[DescribeDelegationTokenOwner] | None) -> Sequence[DescribedDelegationToken]:
+    request = DescribeDelegationTokenRequest(owners=owners)
+    return _ask(admin, request, DescribeDelegationTokenResponse, "cannot list tokens").tokens
+
+
+def _ask(admin: Any, request: Any, answer: type[_Answer], failure: str) -> _Answer:
+    found: Any = ask_any(admin, request, answer)
+    if found is None:
+        raise click.ClickException(f"{failure}: this cluster serves no delegation tokens")
+    error = code_error(found.error_code)
+    if error is not None:
+        raise click.ClickException(f"{failure}: {error_text(error)}")
+    result: _Answer = found
+    return result
+
+
+def _row(token: DescribedDelegationToken, with_hmac: bool) -> dict[str, Any]:
+    requester = f"{token.token_requester_principal_type}:{token.token_requester_principal_name}"
+    row: dict[str, Any] = {
+        "token": token.token_id,
+        "owner": f"{token.principal_type}:{token.principal_name}",
+        "requester": requester if token.token_requester_principal_type else None,
+        "renewers": [f"{each.principal_type}:{each.principal_name}" for each in token.renewers],
+        "issued": _time(token.issue_timestamp),
+        "expires": _time(token.expiry_timestamp),
+        "renewable_until": _time(token.max_timestamp),
+    }
+    if with_hmac:
+        row["hmac"] = _text(token.hmac)
+    return row
+
+
+def _cell(value: Any) -> Any:
+    return (", ".join(value) or None) if isinstance(value, list) else value
+
+
+def _text(hmac: bytes) -> str:
+    return base64.b64encode(bytes(hmac)).decode()
+
+
+def _time(ms: int) -> str:
+    try:
+        when = datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return "never"
+    return when.isoformat(timespec="seconds")

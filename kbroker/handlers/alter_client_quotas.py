@@ -1,0 +1,128 @@
+"""AlterClientQuotas (key 49), versions 0-1: set and remove quotas, each entity for itself (KIP-546)."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Mapping
+from functools import partial
+from typing import Any
+
+from kbroker.coordination.partitioning import java_hash
+from kbroker.divided import Divided, each
+from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlteredEntryData,
+    EntityData,
+    EntryData,
+)
+from kbroker.quota.values import KEYS, check_value, checked_entity, revised
+
+_Parts = dict[str, str | None]
+_TYPES = 3
+"""Of entities, as many as one can have."""
+
+
+def _refused(request: AlterClientQuotasRequest, code: int, _message: str | None) -> Divided[AlterClientQuotasResponse]:
+    text = DEFAULT_MESSAGES.get(ErrorCode(code))
+    entries = yield from each(request.entries, lambda entry: AlteredEntryData(code, text, entry.entity))
+    return AlterClientQuotasResponse(entries=entries)
+
+
+@handles(AlterClientQuotasRequest, AlterClientQuotasResponse, "0-1", _refused)
+def alter_client_quotas(
+    ctx: RequestContext, request: AlterClientQuotasRequest
+) -> Divided[AlterClientQuotasResponse | Awaitable[AlterClientQuotasResponse]]:
+    """Alter what may be altered; the answer comes once that is in effect."""
+    answers: list[AlteredEntryData] = []
+    known: dict[frozenset[tuple[str, str | None]], AlteredEntryData] = {}
+    for entry in request.entries:
+        parts: _Parts = {}
+        for named in entry.entity:
+            parts[named.entity_type] = named.entity_name
+            yield
+        told = yield from each(parts.items(), lambda part: EntityData(*part))
+        answer = AlteredEntryData(error_message=None, entity=told)
+        if len(parts) <= _TYPES:  # else there is one among them that does not exist
+            key = frozenset(parts.items())
+            is_first = key not in known
+            answer = known.setdefault(key, answer)
+        else:
+            is_first = True
+        try:
+            ops = yield from _ops(entry)
+            if ops is None or not is_first:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {_as_java(parts)}")
+            yield from _alter(ctx, parts, ops, validate_only=request.validate_only)
+        except ApiError as error:
+            answer.error_code, answer.error_message = error.code, error.message
+        if is_first:
+            answers.append(answer)
+        yield
+    return in_effect(ctx, AlterClientQuotasResponse(entries=answers))
+
+
+def _ops(entry: EntryData) -> Divided[dict[str, float | None] | None]:
+    """Return what is asked for, by key; None where a key comes twice."""
+    ops: dict[str, float | None] = {}
+    for op in entry.ops:
+        if op.key in ops:
+            return None
+        ops[op.key] = None if op.remove else op.value
+        yield
+    return ops
+
+
+def _alter(
+    ctx: RequestContext, parts: _Parts, ops: Mapping[str, float | None], *, validate_only: bool
+) -> Divided[None]:
+    entity = checked_entity(parts)
+    if entity.ip:
+        yield from _check_address(entity.ip)
+    changes = []
+    for key, value in ops.items():
+        if value is not None:
+            check_value(entity, key, value)
+        if key in KEYS:
+            changes.append((key, value))
+        yield
+    if not validate_only:
+        kind, name = entity.path()
+        yield from ctx.services.controller.change_configs(kind, name, partial(revised, ops=changes))
+
+
+def _check_address(ip: str) -> Divided[None]:
+    """Refuse what is no address, and no name of one."""
+    try:
+        ipaddress.ip_address(ip)
+    except ValueError:
+        asked: Any = asyncio.get_running_loop().getaddrinfo(ip, None)  # who runs this awaits what it yields
+        try:
+            yield asked
+        except (OSError, ValueError):  # ValueError: such a name cannot even be looked up
+            text = f"{ip} is not a valid IP or resolvable host."
+            raise ApiError(ErrorCode.INVALID_REQUEST, text) from None
+
+
+def _as_java(parts: _Parts) -> str:
+    """Return how Kafka calls an entity: in the order of a Java HashMap made for so many types."""
+    if len(parts) > _TYPES:
+        return "ClientQuotaEntity"
+    size = 1
+    while size * 0.75 < len(parts):
+        size *= 2
+    in_order = sorted(parts.items(), key=lambda part: _place(part[0], size))
+    return f"ClientQuotaEntity(entries={{{', '.join(f'{kind}={_or_null(name)}' for kind, name in in_order)}}})"
+
+
+def _place(name: str, size: int) -> int:
+    value = java_hash(name) & 0xFFFFFFFF
+    return (value ^ value >> 16) & size - 1
+
+
+def _or_null(name: str | None) -> str:
+    return "null" if name is None else name

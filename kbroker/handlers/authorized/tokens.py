@@ -1,0 +1,48 @@
+"""Guards of the APIs about delegation tokens.
+
+Owns who may have a token made for another, and who sees tokens of others (KIP-48, KIP-373).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.handlers.authorized.guard import rights_of
+from kbroker.handlers.create_delegation_token import owner_of, refused
+from kbroker.handlers.describe_delegation_token import describe_delegation_token as describe_handler
+from kbroker.handlers.registry import Handler, RequestContext
+from kbroker.handlers.token_requests import is_allowed
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
+from kbroker.protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest
+from kbroker.security.authorizer.acls import Operation, ResourceType
+from kbroker.security.tokens.token import Token
+
+
+def create_delegation_token(handler: Handler, _response: type[Any]) -> Handler:
+    """Make a token for another by User:CreateTokens."""
+
+    def guarded(ctx: RequestContext, request: CreateDelegationTokenRequest) -> Any:
+        owner = owner_of(ctx, request)
+        is_anothers = owner != ctx.principal and is_allowed(ctx)  # who may not ask at all is told so first
+        if is_anothers and not rights_of(ctx).may(Operation.CREATE_TOKENS, ResourceType.USER, str(owner)):
+            return refused(owner, ctx.principal, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
+        return handler(ctx, request)
+
+    return guarded
+
+
+def describe_delegation_token(_handler: Handler, _response: type[Any]) -> Handler:
+    """Show tokens of others by DelegationToken:Describe or User:DescribeTokens."""
+
+    def guarded(ctx: RequestContext, request: DescribeDelegationTokenRequest) -> Any:
+        rights = rights_of(ctx)
+
+        def may_see(token: Token) -> bool:
+            of_token = (Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.info.token_id)
+            of_owner = (Operation.DESCRIBE_TOKENS, ResourceType.USER, str(token.info.owner))
+            return rights.may(*of_token, tell=False) or rights.may(*of_owner, tell=False)
+
+        return describe_handler(ctx, request, may_see=may_see)  # type: ignore[call-arg]
+
+    return guarded

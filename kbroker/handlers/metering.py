@@ -1,0 +1,156 @@
+"""What a request uses of its client's quotas, and for how long its client has to pause for it.
+
+Owns that count for the request that a connection is at: its size, its time on the loop, what it fetched, created and
+deleted. Never mutes anybody (network/connection.py), and never knows a limit (quota/). There is one only while there
+are quotas; handlers find it in their context.
+
+The time is what it took on the loop to decode the request, to handle it and to encode and send its answer. What comes
+after the answer was decided is counted for the next request, as Kafka does with the time of its network threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from time import perf_counter as now
+from typing import Any, Final
+
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.quota.client_quotas import ClientQuotas
+from kbroker.security.principal import Principal
+
+_PERCENT: Final = 100.0
+BETWEEN_BROKERS: Final = frozenset(
+    {
+        "LeaderAndIsr",
+        "StopReplica",
+        "UpdateMetadata",
+        "ControlledShutdown",
+        "AlterPartition",
+        "AllocateProducerIds",
+        "WriteTxnMarkers",
+    }
+)
+"""APIs of which nobody has to pause."""
+
+
+class Metering:
+    """One connection's: of the request that it is at."""
+
+    __slots__ = (
+        "_quotas",
+        "_since",
+        "_spent",
+        "client_id",
+        "mutated_until_ms",
+        "pause_ms",
+        "running",
+        "size",
+        "user",
+    )
+
+    def __init__(self, quotas: ClientQuotas) -> None:
+        self._quotas = quotas
+        self.running = False
+        """Whether the request that the connection is at is metered: it may have begun when there were no quotas."""
+        self.user = ""
+        self.client_id: str | None = None
+        self.size = 0
+        self.pause_ms: int | None = None
+        """For how long the client has to pause, once that is settled."""
+        self.mutated_until_ms = 0.0
+        self._spent = 0.0
+        self._since: float | None = None
+        """Since when the loop is at this request; None: it is at something else."""
+
+    def begin(self, principal: Principal, client_id: str | None, size: int, since: float) -> None:
+        """Begin with a request of so many bytes, at which the loop is since a moment of `now`."""
+        self.user, self.client_id, self.size = principal.name, client_id, size
+        self.running, self.pause_ms = True, None
+        self.mutated_until_ms = 0.0
+        self._since, self._spent = since, 0.0
+
+    # --- the time
+
+    def timed(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """Return the same steps, with the time that they take counted."""
+        self._stop()
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            while True:
+                self._since = now()
+                waits = steps.send(value) if error is None else steps.throw(error)
+                self._stop()
+                value = error = None
+                try:
+                    value = yield waits
+                except Exception as failed:  # noqa: BLE001 - it is the steps' to deal with
+                    error = failed
+        except StopIteration as end:
+            self._stop()
+            return end.value
+        finally:
+            self.running = False
+            steps.close()
+
+    def _stop(self) -> None:
+        if self._since is not None:
+            self._spent += now() - self._since
+            self._since = None
+
+    def _take_time(self) -> float:
+        """Return the percent of a second that were used since this was last asked."""
+        if self._since is not None:
+            at = now()
+            self._spent += at - self._since
+            self._since = at
+        spent, self._spent = self._spent, 0.0
+        return spent * _PERCENT
+
+    def sent(self, seconds: float) -> None:
+        """Count the time that is left to count, where it is to be: of encoding, and so many seconds of sending."""
+        if self.pause_ms is not None:
+            percent = (self._spent + seconds) * _PERCENT
+            self._quotas.worked.note(self.user, self.client_id, percent, self._quotas.now_ms())
+
+    # --- what was used
+
+    def settle(self, *, produces: bool, counts_time: bool) -> int:
+        """Return for how many ms the client has to pause for all that it has used; the request is at its end."""
+        if self.pause_ms is None:
+            now_ms = self._quotas.now_ms()
+            pause_ms = max(0, int(self.mutated_until_ms - now_ms))
+            if produces:
+                pause_ms = max(pause_ms, self._quotas.produced.record(self.user, self.client_id, self.size, now_ms))
+            if counts_time:
+                pause_ms = max(pause_ms, self._worked(now_ms))
+            self.pause_ms = pause_ms
+        return self.pause_ms
+
+    def _worked(self, now_ms: float) -> int:
+        return self._quotas.worked.record(self.user, self.client_id, self._take_time(), now_ms)
+
+    def settle_fetch(self, size: int) -> int:
+        """As `settle`, for a Fetch that so many bytes would answer; if its client has to pause it gets none of them."""
+        now_ms = self._quotas.now_ms()
+        fetched = self._quotas.fetched
+        pause_ms = max(self._worked(now_ms), fetched.record(self.user, self.client_id, size, now_ms))
+        if pause_ms:
+            fetched.note(self.user, self.client_id, -size, now_ms)
+        self.pause_ms = pause_ms
+        return pause_ms
+
+    def largest_fetch(self) -> float | None:
+        """Return how many bytes may be fetched at once without a pause for them alone; None: any number."""
+        return self._quotas.fetched.at_once(self.user, self.client_id)
+
+    def mutate(self, count: int, *, strict: bool) -> None:
+        """Ask to create or delete so many partitions. Raises ApiError where that has to wait, as it may if `strict`."""
+        if not self.running:
+            return
+        now_ms = self._quotas.now_ms()
+        allowed, pause_ms = self._quotas.mutated.mutate(self.user, self.client_id, count, now_ms, strict=strict)
+        if pause_ms:
+            self.mutated_until_ms = now_ms + pause_ms
+        if not allowed:
+            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)

@@ -1,0 +1,144 @@
+"""What clients have used of their quotas, and for how long they have to pause (Apache Kafka 4.3: ClientQuotaManager).
+
+Owns the counts by user and client id, and the arithmetic of the four quotas that requests have. Never mutes anybody:
+who asks is told for how many ms nothing more may come of the client. While there is no quota at all, nobody asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from kbroker.quota.entities import Entity
+from kbroker.quota.limits import Bucket, Limit, Limits
+from kbroker.quota.rate import LONGEST_MS, SampledRate, TokenBucket, Window
+from kbroker.quota.sensors import Sensors, key_of
+from kbroker.quota.values import CLIENT_KEYS, CONSUMER, MUTATION, PRODUCER, REQUEST, Values
+
+
+class RateQuota:
+    """A limit of something by the second, averaged over a window."""
+
+    def __init__(self, window: Window, at_most_ms: float = LONGEST_MS) -> None:
+        self._window = window
+        self._at_most_ms = at_most_ms
+        self._sensors: Sensors[Bucket, SampledRate] = Sensors(lambda: SampledRate(window))
+        self.limits = Limits({})
+
+    def _sensor(self, limit: Limit, now_ms: float) -> SampledRate:
+        return self._sensors.get(key_of(limit.bucket), now_ms)
+
+    def record(self, user: str, client_id: str | None, value: float, now_ms: float) -> int:
+        """Count something, and return for how many ms the client has to pause; 0: not at all."""
+        limit = self.limits.of(user, client_id)
+        if limit is None:
+            return 0
+        sensor = self._sensor(limit, now_ms)
+        sensor.record(value, now_ms)
+        return sensor.excess_ms(limit.value, now_ms, self._at_most_ms)
+
+    def note(self, user: str, client_id: str | None, value: float, now_ms: float) -> None:
+        """Count something, also less than nothing, for what comes next."""
+        limit = self.limits.of(user, client_id)
+        if limit is not None:
+            self._sensor(limit, now_ms).record(value, now_ms)
+
+    def at_once(self, user: str, client_id: str | None) -> float | None:
+        """Return how much may happen at once without a pause for it alone; None: anything."""
+        limit = self.limits.of(user, client_id)
+        if limit is None:
+            return None
+        return limit.value * (self._window.samples - 1) * self._window.sample_ms / 1000
+
+    def __len__(self) -> int:
+        return len(self._sensors)
+
+    def clear(self) -> None:
+        """Forget what was counted."""
+        self._sensors.clear()
+
+
+class MutationQuota:
+    """A limit of partitions that are created or deleted by the second, with tokens that may be saved up (KIP-599)."""
+
+    def __init__(self, window: Window) -> None:
+        self._sensors: Sensors[Bucket, TokenBucket] = Sensors(lambda: TokenBucket(window))
+        self.limits = Limits({})
+
+    def mutate(self, user: str, client_id: str | None, count: int, now_ms: float, *, strict: bool) -> tuple[bool, int]:
+        """Ask to create or delete partitions: whether that may be, and for how many ms to pause.
+
+        Where it is `strict` nothing may be done while tokens are owed; else all may be, and the client pauses for it.
+        """
+        limit = self.limits.of(user, client_id)
+        if limit is None or math.isinf(limit.value):
+            return True, 0
+        bucket = self._sensors.get(key_of(limit.bucket), now_ms)
+        if strict:
+            owed_ms = bucket.owed_ms(limit.value, now_ms)
+            if owed_ms or bucket.tokens(limit.value, now_ms) < 0:
+                return False, owed_ms
+            bucket.take(count, limit.value, now_ms)
+            return True, 0
+        bucket.take(count, limit.value, now_ms)
+        return True, bucket.owed_ms(limit.value, now_ms)
+
+    def __len__(self) -> int:
+        return len(self._sensors)
+
+    def clear(self) -> None:
+        """Forget what was counted."""
+        self._sensors.clear()
+
+
+class ClientQuotas:
+    """The four quotas of requests. `now_ms` is a clock that does not go back."""
+
+    def __init__(self, now_ms: Callable[[], float], window: Window, mutation_window: Window) -> None:
+        self.now_ms = now_ms
+        self.produced = RateQuota(window)
+        self.fetched = RateQuota(window)
+        self.worked = RateQuota(window, window.sample_ms)
+        """Percent of one thread's time."""
+        self.mutated = MutationQuota(mutation_window)
+        self._by_key: dict[str, RateQuota | MutationQuota] = {
+            PRODUCER: self.produced,
+            CONSUMER: self.fetched,
+            REQUEST: self.worked,
+            MUTATION: self.mutated,
+        }
+        self.active = False
+        """Whether there is any limit."""
+        self.on_activity: Callable[[], None] = lambda: None
+        """Called when `active` has changed."""
+
+    def replace(self, quotas: Mapping[Entity, Values]) -> None:
+        """Go by other quotas from now on; what was counted is kept where there still is a limit of that key."""
+        by_key: dict[str, dict[Bucket, float]] = {key: {} for key in CLIENT_KEYS}
+        for entity, values in quotas.items():
+            if entity.ip is None:
+                for key, value in values.items():
+                    by_key[key][_bucket(entity)] = value
+        for key, quota in self._by_key.items():
+            quota.limits = Limits(by_key[key])
+        self._look()
+
+    def alter(self, entity: Entity, values: Values) -> None:
+        """Go by other limits of one from now on."""
+        if entity.ip is None:
+            for key, quota in self._by_key.items():
+                quota.limits.alter(_bucket(entity), values.get(key))
+            self._look()
+
+    def _look(self) -> None:
+        for quota in self._by_key.values():
+            if not quota.limits:
+                quota.clear()
+        active = any(quota.limits for quota in self._by_key.values())
+        if active != self.active:
+            self.active = active
+            self.on_activity()
+
+
+def _bucket(entity: Entity) -> Bucket:
+    return entity.user, entity.client_id

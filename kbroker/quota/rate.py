@@ -1,0 +1,116 @@
+"""How fast something goes, and for how long it has to pause: Kafka's Rate over a WindowedSum, and its TokenBucket.
+
+Owns the samples and the arithmetic. Times are ms of whatever clock does not go back; a rate is by the second.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+LONGEST_MS = 2**31 - 1
+"""What fits into throttle_time_ms."""
+
+
+class Window(NamedTuple):
+    """How many samples are looked at, and how long each is (quota.window.num, quota.window.size.seconds)."""
+
+    samples: int
+    sample_ms: int
+
+
+class SampledRate:
+    """The mean rate of the last samples, of which the newest is incomplete."""
+
+    __slots__ = ("_current", "_samples", "_window")
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._samples: list[_Sample] = []
+        self._current = 0
+
+    def record(self, value: float, now_ms: float) -> None:
+        """Count something that has just happened."""
+        if not self._samples:
+            self._samples.append(_Sample(now_ms))
+        sample = self._samples[self._current]
+        if now_ms - sample.start_ms >= self._window.sample_ms:
+            sample = self._next(now_ms)
+        sample.value += value
+        sample.last_ms = now_ms
+
+    def _next(self, now_ms: float) -> _Sample:
+        # One more than are looked at: the oldest overlaps the time that is.
+        self._current = (self._current + 1) % (self._window.samples + 1)
+        if self._current == len(self._samples):
+            self._samples.append(_Sample(now_ms))
+        else:
+            self._samples[self._current].begin(now_ms)
+        return self._samples[self._current]
+
+    def window_ms(self, now_ms: float) -> float:
+        """Return over how long the rate is the mean."""
+        samples, sample_ms = self._window
+        oldest = now_ms
+        for each in self._samples:
+            if now_ms - each.last_ms >= samples * sample_ms:
+                each.begin(now_ms)
+            oldest = min(oldest, each.start_ms)
+        elapsed = now_ms - oldest
+        whole = int(elapsed // sample_ms)
+        if whole < samples - 1:
+            elapsed += (samples - 1 - whole) * sample_ms
+        return max(elapsed, 1.0)
+
+    def per_second(self, now_ms: float) -> float:
+        """Return the rate."""
+        window_ms = self.window_ms(now_ms)
+        return sum(each.value for each in self._samples) * 1000 / window_ms
+
+    def excess_ms(self, limit: float, now_ms: float, at_most_ms: float = LONGEST_MS) -> int:
+        """Return for how long nothing may happen until the rate is back at `limit`; 0: it is not above it."""
+        window_ms = self.window_ms(now_ms)
+        rate = sum(each.value for each in self._samples) * 1000 / window_ms
+        if rate <= limit:
+            return 0
+        if not limit:
+            return math.floor(at_most_ms)
+        return math.floor(min((rate - limit) / limit * window_ms, at_most_ms) + 0.5)
+
+
+class _Sample:
+    __slots__ = ("last_ms", "start_ms", "value")
+
+    def __init__(self, now_ms: float) -> None:
+        self.begin(now_ms)
+
+    def begin(self, now_ms: float) -> None:
+        self.start_ms = self.last_ms = now_ms
+        self.value = 0.0
+
+
+class TokenBucket:
+    """Tokens that come back at a rate, up to what comes in all samples together; they may be owed."""
+
+    __slots__ = ("_at_ms", "_tokens", "_window")
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._tokens = math.inf
+        self._at_ms = 0.0
+
+    def tokens(self, rate: float, now_ms: float) -> float:
+        """Return how many there are."""
+        burst = self._window.samples * self._window.sample_ms / 1000 * rate
+        self._tokens = min(burst, self._tokens + rate * (now_ms - self._at_ms) / 1000)
+        self._at_ms = now_ms
+        return self._tokens
+
+    def take(self, count: float, rate: float, now_ms: float) -> None:
+        """Take some, whether or not they are there."""
+        self._tokens = self.tokens(rate, now_ms) - count
+
+    def owed_ms(self, rate: float, now_ms: float) -> int:
+        """Return for how long to wait until none are owed."""
+        tokens = self.tokens(rate, now_ms)
+        return 0 if tokens >= 0 else math.floor(min(-tokens / rate * 1000, LONGEST_MS) + 0.5)

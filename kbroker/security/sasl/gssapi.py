@@ -1,0 +1,116 @@
+"""SASL GSSAPI (RFC 4752), the server's side: Kerberos tickets.
+
+Owns the order of messages and the agreement that nothing is encrypted afterwards: TLS does that. What is in tickets is
+the affair of a security context, which kerberos.py makes of the system's library. Never reads a key table.
+
+    client   a token of the context, and more while it is not complete
+    server   tokens of the context; then, wrapped, the layers that it offers: none, which is 1, and no size
+    client   (nothing, where the context's last token was the server's;) wrapped, its layer, a size, as whom it acts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
+from kbroker.security.tls.mapping import NoRule
+
+NAME: Final = "GSSAPI"
+MODULE: Final = "com.sun.security.auth.module.Krb5LoginModule"
+MOST_BYTES: Final = 128 * 1024
+"""Of a message: tickets with the groups of a large directory have 64 kB."""
+_MOST_STEPS: Final = 10
+_NO_LAYER: Final = 1
+
+
+class ContextFailed(Exception):  # noqa: N818 - an outcome
+    """A security context does not take what a client says; the message has no secret."""
+
+
+class Context(Protocol):
+    """The accepting side of a GSS-API security context. All methods raise ContextFailed."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether both sides have said all."""
+
+    @property
+    def initiator(self) -> str:
+        """Who the client is, once it is complete: service/host@REALM."""
+
+    def step(self, token: bytes) -> bytes:
+        """Take the client's token and return what to say, which may be nothing."""
+
+    def wrap(self, message: bytes) -> bytes:
+        """Return a message as the client can check it."""
+
+    def unwrap(self, message: bytes) -> bytes:
+        """Return a message of the client, once it is checked."""
+
+
+class GssapiServer:
+    """One authentication of a client. `name_of` makes a user's name of a principal's, and raises NoRule."""
+
+    def __init__(self, begin: Callable[[], Context], name_of: Callable[[str], str]) -> None:
+        self._begin = begin
+        self._name_of = name_of
+        self._context: Context | None = None
+        self._next: Callable[[bytes], bytes] = self._negotiate
+        self._steps = 0
+        self.identity: Identity | None = None
+
+    def respond(self, token: bytes) -> bytes:
+        """Take the client's next message."""
+        step, self._next = self._next, _no_more
+        if len(token) > MOST_BYTES:
+            raise AuthenticationFailed(f"a GSSAPI message of {len(token)} bytes")
+        try:
+            return step(token)
+        except ContextFailed as failed:
+            raise AuthenticationFailed(f"GSSAPI: {failed}") from None
+
+    def _negotiate(self, token: bytes) -> bytes:
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise AuthenticationFailed("GSSAPI: there is no end of tokens")
+        if self._context is None:
+            self._context = self._begin()
+        answer = self._context.step(token)
+        if not self._context.complete:
+            self._next = self._negotiate
+            return answer
+        if answer:
+            self._next = self._acknowledged
+            return answer
+        return self._offer(self._context)
+
+    def _acknowledged(self, token: bytes) -> bytes:
+        assert self._context is not None
+        if token:
+            raise AuthenticationFailed("GSSAPI: a token of a context that is complete")
+        return self._offer(self._context)
+
+    def _offer(self, context: Context) -> bytes:
+        self._next = self._agree
+        return context.wrap(bytes([_NO_LAYER, 0, 0, 0]))
+
+    def _agree(self, token: bytes) -> bytes:
+        assert self._context is not None
+        said = self._context.unwrap(token)
+        if len(said) < 4 or said[0] != _NO_LAYER:
+            raise AuthenticationFailed("GSSAPI: a layer that was not offered")
+        principal = self._context.initiator
+        try:
+            # As whom the client acts stands behind the size; it is itself whatever it says, as in Kafka.
+            name = self._name_of(principal)
+        except NoRule as error:
+            raise AuthenticationFailed(str(error)) from None
+        if not name:
+            raise AuthenticationFailed("GSSAPI: a principal without a name")
+        self.identity = Identity(name)
+        return b""
+
+
+def _no_more(_token: bytes) -> bytes:
+    raise AuthenticationFailed("GSSAPI: a message that comes too late")

@@ -1,0 +1,118 @@
+"""The delegation tokens that there are, as a value: found by id and by HMAC, and counted by who has asked for them.
+
+Owns that value. A change copies a part of a hundredth at most, so that it costs the same however many tokens there are.
+Never decides which there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeVar
+from zlib import crc32
+
+from kbroker.security.principal import Principal
+from kbroker.security.tokens.token import Token
+
+_PARTS: Final = 256
+_T = TypeVar("_T")
+_NONE: Final[tuple[Mapping[str, Token], ...]] = ({},) * _PARTS
+_NO_IDS: Final[tuple[Mapping[bytes, str], ...]] = ({},) * _PARTS
+
+
+class Tokens:
+    """Immutable; `with_token` and `without` return others."""
+
+    __slots__ = ("_by_id", "_counts", "_ids", "_size")
+
+    def __init__(
+        self,
+        by_id: tuple[Mapping[str, Token], ...] = _NONE,
+        ids: tuple[Mapping[bytes, str], ...] = _NO_IDS,
+        counts: Mapping[Principal, int] | None = None,
+        size: int = 0,
+    ) -> None:
+        self._by_id = by_id
+        self._ids = ids
+        self._counts = counts or {}
+        self._size = size
+
+    @classmethod
+    def of(cls, tokens: Iterable[Token]) -> Tokens:
+        """Return some tokens, of several with one id the last."""
+        by_id: list[dict[str, Token]] = [{} for _ in range(_PARTS)]
+        for token in tokens:
+            by_id[_part(token.info.token_id)][token.info.token_id] = token
+        ids: list[dict[bytes, str]] = [{} for _ in range(_PARTS)]
+        counts: dict[Principal, int] = {}
+        size = 0
+        for part in by_id:
+            for token_id, token in part.items():
+                ids[token.hmac[0]][token.hmac] = token_id
+                counts[token.info.requester] = counts.get(token.info.requester, 0) + 1
+                size += 1
+        return cls(tuple(by_id), tuple(ids), counts, size)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Token]:
+        for part in self._by_id:
+            yield from part.values()
+
+    def __repr__(self) -> str:
+        return f"<{self._size} delegation tokens>"
+
+    def get(self, token_id: str) -> Token | None:
+        """Return the token of an id."""
+        return self._by_id[_part(token_id)].get(token_id)
+
+    def by_hmac(self, hmac: bytes) -> Token | None:
+        """Return the token of an HMAC."""
+        token_id = self._ids[hmac[0]].get(hmac) if hmac else None
+        return None if token_id is None else self.get(token_id)
+
+    def asked_for_by(self, requester: Principal) -> int:
+        """Return how many tokens somebody has asked for."""
+        return self._counts.get(requester, 0)
+
+    def with_token(self, token: Token) -> Tokens:
+        """Return these with one added, or in the place of the one with its id."""
+        token_id, requester = token.info.token_id, token.info.requester
+        old = self.get(token_id)
+        if old is not None and old.info.requester != requester:
+            return self.without(token_id).with_token(token)
+        part, first, new = _part(token_id), token.hmac[0], old is None
+        return Tokens(
+            _replaced(self._by_id, part, {**self._by_id[part], token_id: token}),
+            _replaced(self._ids, first, {**self._ids[first], token.hmac: token_id}),
+            {**self._counts, requester: self._counts.get(requester, 0) + new},
+            self._size + new,
+        )
+
+    def without(self, token_id: str) -> Tokens:
+        """Return these without the one of an id; where there is none, these."""
+        gone = self.get(token_id)
+        if gone is None:
+            return self
+        part, first, requester = _part(token_id), gone.hmac[0], gone.info.requester
+        counts = dict(self._counts)
+        counts[requester] -= 1
+        if not counts[requester]:
+            del counts[requester]
+        return Tokens(
+            _replaced(self._by_id, part, {key: each for key, each in self._by_id[part].items() if key != token_id}),
+            _replaced(self._ids, first, {key: each for key, each in self._ids[first].items() if key != gone.hmac}),
+            counts,
+            self._size - 1,
+        )
+
+
+NO_TOKENS: Final = Tokens()
+
+
+def _part(token_id: str) -> int:
+    return crc32(token_id.encode("utf-8", "surrogatepass")) % _PARTS
+
+
+def _replaced(parts: tuple[_T, ...], index: int, part: _T) -> tuple[_T, ...]:
+    return (*parts[:index], part, *parts[index + 1 :])

@@ -1,0 +1,90 @@
+"""A delegation token, and the secret that its HMAC is made with.
+
+Owns both. Whoever knows a token's HMAC can log in as its owner; it is nowhere stored, as the id and the brokers' common
+secret make it anew, and it stands in no log and no repr. Times are in ms since 1970.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from kbroker.config.server_config import BrokerConfig
+from kbroker.security.principal import Principal
+
+SECRET_KEY: Final = "delegation.token.secret.key"
+MASTER_KEY: Final = "delegation.token.master.key"
+"""What the secret was called before Apache Kafka 4."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInformation:
+    """All of a token that is stored: nobody can log in by this alone."""
+
+    token_id: str
+    owner: Principal
+    requester: Principal
+    renewers: tuple[Principal, ...]
+    issued_ms: int
+    max_ms: int
+    """Until when it can be renewed."""
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token that somebody can log in by."""
+
+    info: TokenInformation
+    hmac: bytes = field(repr=False)
+
+    def has_ended(self, now_ms: int) -> bool:
+        """Whether it is no good any more."""
+        return self.info.max_ms < now_ms or self.info.expires_ms < now_ms
+
+    def is_renewed_by(self, principal: Principal) -> bool:
+        """Whether somebody may renew it and let it expire."""
+        return principal == self.info.owner or principal in self.info.renewers
+
+    def is_of(self, principals: Iterable[Principal]) -> bool:
+        """Whether one of them is its owner or requester, or may renew it."""
+        info = self.info
+        some = principals if isinstance(principals, (set, frozenset)) else set(principals)
+        return info.owner in some or info.requester in some or not some.isdisjoint(info.renewers)
+
+    @property
+    def password(self) -> str:
+        """What its owner shows to log in."""
+        return base64.b64encode(self.hmac).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSettings:
+    """What a broker's configuration says of tokens, where it has a secret for them."""
+
+    secret: bytes = field(repr=False)
+    max_lifetime_ms: int
+    expiry_time_ms: int
+    check_interval_ms: int
+
+    def token(self, info: TokenInformation) -> Token:
+        """Return the token that is stored."""
+        return Token(info, hmac.digest(self.secret, info.token_id.encode(), "sha512"))
+
+
+def token_settings(config: BrokerConfig) -> TokenSettings | None:
+    """Return what a configuration says of tokens; None: there are none, as it has no secret."""
+    secret = config.get_optional_str(SECRET_KEY)
+    if secret is None and config.in_cluster:
+        secret = config.get_optional_str(MASTER_KEY)
+    if not secret:
+        return None
+    return TokenSettings(
+        secret.encode(),
+        config.get_int("delegation.token.max.lifetime.ms"),
+        config.get_int("delegation.token.expiry.time.ms"),
+        config.get_int("delegation.token.expiry.check.interval.ms"),
+    )

@@ -1,0 +1,315 @@
+"""Misbehaviour on demand: which requests meet it, and what becomes of them.
+
+Owns the faults that are set, what they apply to, and how often they were met. Never touches a request's bytes or a
+connection: interceptor.py does what `Faults.plan` says. Faults are set by a test's thread, and looked at by the
+broker's: what it looks at is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.testing.subjects import Subjects
+
+
+class When(Enum):
+    """Where in a request's life its connection breaks.
+
+    REQUEST  it was read, and nothing is done
+    BEFORE   what it asks is done, and not a byte of the answer has left
+    MIDDLE   half of the answer has left
+    AFTER    all of the answer has left
+    """
+
+    REQUEST = "request"
+    BEFORE = "before"
+    MIDDLE = "middle"
+    AFTER = "after"
+
+
+class Kind(Enum):
+    """What a fault does."""
+
+    FAIL = "fail"
+    DELAY = "delay"
+    DROP = "drop"
+    DISCONNECT = "disconnect"
+    THROTTLE = "throttle"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request as faults see it. `where` functions get one: look, and return whether the fault is meant."""
+
+    api: str
+    version: int
+    client_id: str | None
+    principal: str
+    listener: str
+    request: Any
+    """The decoded request; its fields are Kafka's, in snake_case."""
+    subjects: Subjects = field(repr=False)
+
+    @property
+    def topics(self) -> dict[str, set[int]]:
+        """The topics that it names, with partitions."""
+        return self.subjects.topics
+
+    @property
+    def groups(self) -> set[str]:
+        """The groups that it names."""
+        return self.subjects.groups
+
+    @property
+    def transactional_ids(self) -> set[str]:
+        """The transactional ids that it names."""
+        return self.subjects.transactional_ids
+
+
+class Filter(TypedDict, total=False):
+    """Which requests a fault is for, and for how long."""
+
+    topic: str
+    """Those that name this topic; a failure is told of this topic alone."""
+    partition: int
+    """Those that name this partition, of `topic` if that is given."""
+    client_id: str
+    group: str
+    transactional_id: str
+    principal: str
+    """As "User:alice"."""
+    where: Callable[[Seen], bool]
+    """Called in the broker's thread."""
+    times: int
+    """The fault is gone after so many requests."""
+    skip: int
+    """So many requests pass before it."""
+    rate: float
+    """It is met by this share of the requests, as `seed` has it."""
+    seed: int
+    seconds: float
+    """It is gone after this time."""
+
+
+_FILTERS = frozenset(Filter.__annotations__)
+
+
+class Fault:
+    """One fault that was set; a context manager that removes it."""
+
+    def __init__(
+        self, faults: Faults, kind: Kind, apis: frozenset[str], value: Any, wanted: Filter, ends_ms: float | None
+    ) -> None:
+        unknown = wanted.keys() - _FILTERS
+        if unknown:
+            raise TypeError(f"a fault has no filter {', '.join(sorted(unknown))}")
+        self._faults = faults
+        self.kind = kind
+        self.apis = apis
+        """The APIs by name; empty for all."""
+        self.value = value
+        """What `kind` needs: error code and text, ms, or When."""
+        self.filter = wanted
+        self.hits = 0
+        """How many requests have met it."""
+        self._passed = 0
+        self._random = random.Random(wanted.get("seed", 0))
+        self._ends_ms = ends_ms
+        self._met = threading.Condition()
+
+    def __repr__(self) -> str:
+        where = ", ".join(f"{key}={value!r}" for key, value in self.filter.items())
+        return f"<Fault {self.kind.value} {','.join(sorted(self.apis)) or 'any'} {where} hits={self.hits}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Let no request meet it any more."""
+        self._faults.remove(self)
+
+    def wait(self, hits: int = 1, timeout: float = 10.0) -> None:
+        """Wait until so many requests have met it. Raises AssertionError when they have not after `timeout` seconds."""
+        with self._met:
+            if not self._met.wait_for(lambda: self.hits >= hits, timeout):
+                raise AssertionError(f"{self!r} was met {self.hits} times in {timeout} s, not {hits} times")
+
+    def keeps(self, topic: str | None, partition: int | None) -> bool:
+        """Whether a failure is told of a topic, or of one partition."""
+        wanted = self.filter
+        if "topic" in wanted and topic != wanted["topic"]:
+            return False
+        return "partition" not in wanted or partition == wanted["partition"]
+
+    @property
+    def of_a_part(self) -> bool:
+        """Whether the fault may be for some of a request's partitions, and not for others."""
+        return "topic" in self.filter or "partition" in self.filter
+
+    def meets(self, seen: Seen, now_ms: float) -> bool:
+        """Count a request, and tell whether it meets this fault. Only the broker's thread asks."""
+        wanted = self.filter
+        if self._ends_ms is not None and now_ms >= self._ends_ms:
+            self.remove()
+            return False
+        if not self._is_for(seen, wanted):
+            return False
+        self._passed += 1
+        if self._passed <= wanted.get("skip", 0):
+            return False
+        if "rate" in wanted and self._random.random() >= wanted["rate"]:
+            return False
+        with self._met:
+            self.hits += 1
+            self._met.notify_all()
+        if self.hits == wanted.get("times"):
+            self.remove()
+        return True
+
+    def _is_for(self, seen: Seen, wanted: Filter) -> bool:
+        if self.apis and seen.api not in self.apis:
+            return False
+        for name, value in (("client_id", seen.client_id), ("principal", seen.principal)):
+            if name in wanted and wanted[name] != value:  # type: ignore[literal-required]
+                return False
+        if "group" in wanted and wanted["group"] not in seen.groups:
+            return False
+        if "transactional_id" in wanted and wanted["transactional_id"] not in seen.transactional_ids:
+            return False
+        if self.of_a_part and not any(
+            self.keeps(topic, None if not partitions else each)
+            for topic, partitions in seen.topics.items()
+            for each in (partitions or {wanted.get("partition", -1)})
+        ):
+            return False
+        return "where" not in wanted or bool(wanted["where"](seen))
+
+
+@dataclass(slots=True)
+class Plan:
+    """What becomes of one request."""
+
+    delay_ms: float = 0.0
+    throttle_ms: int = 0
+    end: Fault | None = None
+    """What it fails, is dropped or broken by."""
+
+
+class Faults:
+    """The faults of a broker. Each method but `clear` returns one that is set, for `with` or to look at later.
+
+    `api` is a name as Kafka has it ("Produce"), several of them, or "*". See `Filter` for the filters.
+    """
+
+    def __init__(self, known_apis: Iterable[str], now_ms: Callable[[], float], changed: Callable[[], None]) -> None:
+        """`changed` is called whenever there are other faults than before."""
+        self._known = frozenset(known_apis)
+        self._now_ms = now_ms
+        self._changed = changed
+        self._lock = threading.Lock()
+        self.active: tuple[Fault, ...] = ()
+        """In the order in which they were set."""
+
+    def fail(
+        self, api: str | Iterable[str], error: ErrorCode, message: str | None = None, **filters: Unpack[Filter]
+    ) -> Fault:
+        """Answer with an error, and do nothing of what is asked: a failed append writes nothing.
+
+        With `topic` or `partition`, what a request asks of others is done, and answered as it would be.
+        """
+        return self._set(Kind.FAIL, api, (ErrorCode(error), message), filters)
+
+    def delay(self, api: str | Iterable[str], seconds: float, /, **filters: Unpack[Filter]) -> Fault:
+        """Begin with a request only after some time; what its connection asks after it waits as well."""
+        return self._set(Kind.DELAY, api, seconds * 1000, filters)
+
+    def drop(self, api: str | Iterable[str], **filters: Unpack[Filter]) -> Fault:
+        """Do what is asked, and never answer."""
+        return self._set(Kind.DROP, api, None, filters)
+
+    def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:
+        """Break the connection: see `When`."""
+        return self._set(Kind.DISCONNECT, api, When(when), filters)
+
+    def throttle(self, ms: int, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
+        """Tell clients that they are over a quota: they send nothing for so long."""
+        return self._set(Kind.THROTTLE, api, ms, filters)
+
+    def full_disk(self, **filters: Unpack[Filter]) -> Fault:
+        """Refuse all that would be written to a log, as a broker whose disk is full."""
+        return self._set(Kind.FAIL, WRITING, (ErrorCode.KAFKA_STORAGE_ERROR, None), filters)
+
+    def slow_disk(self, ms: float, **filters: Unpack[Filter]) -> Fault:
+        """Let all that is written to a log take so much longer."""
+        return self._set(Kind.DELAY, WRITING, ms, filters)
+
+    def refuse_connections(self) -> Fault:
+        """Close each new connection at once; those that are there stay."""
+        return self._set(Kind.REFUSE, "*", None, {})
+
+    @property
+    def refuses_connections(self) -> bool:
+        """Whether new connections are refused."""
+        return any(each.kind is Kind.REFUSE for each in self.active)
+
+    def remove(self, fault: Fault) -> None:
+        """Let no request meet a fault any more."""
+        with self._lock:
+            self.active = tuple(each for each in self.active if each is not fault)
+        self._changed()
+
+    def clear(self) -> None:
+        """Remove all faults."""
+        with self._lock:
+            self.active = ()
+        self._changed()
+
+    def plan(self, seen: Seen) -> Plan | None:
+        """Return what becomes of a request, None where no fault is for it. Only the broker's thread asks."""
+        plan = None
+        now_ms = self._now_ms()
+        for fault in self.active:
+            if fault.kind is Kind.REFUSE:
+                continue
+            ends = fault.kind not in (Kind.DELAY, Kind.THROTTLE)
+            if (ends and plan is not None and plan.end is not None) or not fault.meets(seen, now_ms):
+                continue
+            plan = plan or Plan()
+            if ends:
+                plan.end = fault
+            elif fault.kind is Kind.DELAY:
+                plan.delay_ms += fault.value
+            else:
+                plan.throttle_ms = max(plan.throttle_ms, fault.value)
+        return plan
+
+    def _set(self, kind: Kind, api: str | Iterable[str], value: Any, filters: Filter) -> Fault:
+        names = frozenset([api] if isinstance(api, str) else api) - {"*"}
+        unknown = sorted(names - self._known)
+        if unknown:
+            raise ValueError(f"there is no API {unknown[0]!r}; Kafka's names are, for instance, Produce and Fetch")
+        ends_ms = self._now_ms() + filters["seconds"] * 1000 if "seconds" in filters else None
+        fault = Fault(self, kind, names, value, filters, ends_ms)
+        with self._lock:
+            self.active = (*self.active, fault)
+        self._changed()
+        return fault
+
+
+WRITING = (
+    "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
+)  # fmt: skip
+"""The APIs whose answers wait for a log."""

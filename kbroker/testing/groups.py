@@ -1,0 +1,160 @@
+"""The groups of an embedded broker as Python values: members, offsets, lag.
+
+Owns what a test sees of a group. Everything is asked of the broker when it is looked at; nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kbroker.protocol.compiler import decode
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from kbroker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kbroker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from kbroker.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from kbroker.testing.asking import Asking
+
+TopicPartition = tuple[str, int]
+_LATEST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a group."""
+
+    id: str
+    client_id: str
+    host: str
+    instance_id: str | None
+    assigned: tuple[TopicPartition, ...]
+    """What it has been given, in order."""
+
+
+class Group:
+    """One group."""
+
+    def __init__(self, group_id: str, asking: Asking) -> None:
+        self.id = group_id
+        self._asking = asking
+
+    def __repr__(self) -> str:
+        return f"<Group {self.id}>"
+
+    def _listed(self) -> ListedGroup | None:
+        groups = self._asking.ask(ListGroupsRequest(), ListGroupsResponse).groups
+        return next((each for each in groups if each.group_id == self.id), None)
+
+    @property
+    def state(self) -> str:
+        """Kafka's name of its state, as "Stable"; "Dead" where there is none."""
+        listed = self._listed()
+        return "Dead" if listed is None else listed.group_state
+
+    @property
+    def members(self) -> list[Member]:
+        """Who is in it."""
+        listed = self._listed()
+        if listed is None:
+            return []
+        return self._consumer_members() if listed.group_type.lower() == "consumer" else self._classic_members()
+
+    def _classic_members(self) -> list[Member]:
+        (group,) = self._asking.ask(DescribeGroupsRequest(groups=[self.id]), DescribeGroupsResponse).groups
+        return [
+            Member(
+                each.member_id,
+                each.client_id,
+                each.client_host,
+                each.group_instance_id,
+                _assigned(each.member_assignment) if group.protocol_type == "consumer" else (),
+            )
+            for each in group.members
+        ]
+
+    def _consumer_members(self) -> list[Member]:
+        request = ConsumerGroupDescribeRequest(group_ids=[self.id])
+        (group,) = self._asking.ask(request, ConsumerGroupDescribeResponse).groups
+        return [
+            Member(
+                each.member_id,
+                each.client_id,
+                each.client_host,
+                each.instance_id,
+                tuple(
+                    sorted(
+                        (topic.topic_name, index)
+                        for topic in each.assignment.topic_partitions
+                        for index in topic.partitions
+                    )
+                ),
+            )
+            for each in group.members
+        ]
+
+    @property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """What it has committed."""
+        asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.id, topics=None)])
+        (group,) = self._asking.ask(asked, OffsetFetchResponse).groups
+        if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+            raise ApiError(ErrorCode(group.error_code))
+        return {
+            (self._asking.name_of(topic.topic_id) or topic.name, each.partition_index): each.committed_offset
+            for topic in group.topics
+            for each in topic.partitions
+            if each.committed_offset >= 0
+        }
+
+    def lag(self, topic: str | None = None) -> int:
+        """Return how many offsets lie between what it has committed and the ends of partitions, of all or one topic."""
+        offsets = {key: offset for key, offset in self.offsets.items() if topic in (None, key[0])}
+        by_topic: dict[str, list[int]] = {}
+        for name, index in offsets:
+            by_topic.setdefault(name, []).append(index)
+        asked = [
+            ListOffsetsTopic(name, [ListOffsetsPartition(partition_index=each, timestamp=_LATEST) for each in indexes])
+            for name, indexes in by_topic.items()
+        ]
+        found = self._asking.ask(ListOffsetsRequest(replica_id=-1, topics=asked), ListOffsetsResponse).topics
+        ends = {(each.name, one.partition_index): one.offset for each in found for one in each.partitions}
+        return sum(max(0, ends.get(key, 0) - offset) for key, offset in offsets.items())
+
+
+def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
+    """Read an assignment of the classic protocol, whose first two bytes are its version."""
+    if len(data) < 2:
+        return ()
+    found = decode(ConsumerProtocolAssignment, 0, memoryview(data)[2:])
+    return tuple(sorted((each.topic, index) for each in found.assigned_partitions for index in each.partitions))
+
+
+class Groups(Mapping[str, Group]):
+    """The groups by id. One that does not exist (yet) can be looked at all the same: it is "Dead" and has nothing."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    def __getitem__(self, group_id: str) -> Group:
+        return Group(group_id, self._asking)
+
+    def __contains__(self, group_id: object) -> bool:
+        return group_id in list(self)
+
+    def __iter__(self) -> Iterator[str]:
+        groups = self._asking.ask(ListGroupsRequest(), ListGroupsResponse).groups
+        return iter(sorted(each.group_id for each in groups))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

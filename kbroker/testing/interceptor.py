@@ -1,0 +1,242 @@
+"""Between connections and the dispatcher, where a test asked for it: requests meet faults, and are recorded.
+
+Owns what becomes of a frame by a fault's plan, as frames on both sides: what is asked is run by the dispatcher, and
+what it answers is changed, held back, cut off or never sent. Never decides (faults.py), and is not in the way of any
+request while nothing is asked of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from functools import partial
+from typing import Any, cast
+
+from kbroker.handlers.registry import CloseConnection, RequestContext
+from kbroker.handlers.services import Services
+from kbroker.network.dispatch import Dispatcher, Entry, Run, Steps, Work, encode_answer
+from kbroker.protocol.compiler import Spill, decode, encode
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.testing.faults import Fault, Faults, Kind, Plan, Seen, When
+from kbroker.testing.refusals import refusal
+from kbroker.testing.requests import Requests
+from kbroker.testing.subjects import Subjects, joined, part_of, subjects_of
+
+_SIZE = struct.Struct(">i")
+_API_VERSIONS = 18
+_FETCH: int = FetchRequest.KEY  # type: ignore[attr-defined]
+_OF_SESSIONS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
+_BREAK = "a fault breaks the connection"
+
+
+class Interceptor:
+    """One broker's. `run` takes the place of Dispatcher.run."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        faults: Faults,
+        requests: Requests,
+        services: Services,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._run: Run = dispatcher.run
+        self._faults = faults
+        self._requests = requests
+        self._services = services
+
+    def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
+        """Run one frame; as Dispatcher.run."""
+        entry, correlation_id, position = self._dispatcher.head(context, frame)
+        if entry.version != context.version:  # of ApiVersions: answered in another version, and nothing for a test
+            return self._run(context, frame, out, spill)
+        if self._requests.on:
+            frame = memoryview(bytes(frame))  # what it lies in is received into again
+        request = decode(entry.api.request, entry.version, frame[position:])
+        seen = Seen(
+            entry.api.name,
+            entry.version,
+            context.client_id,
+            str(context.principal),
+            context.listener,
+            request,
+            subjects_of(request, self._name),
+        )
+        if entry.api.key == _FETCH:
+            self._add_session(request, seen.subjects)
+        work = Work(entry, len(frame))
+        work.keeps_frame = work.keeps_waiting = True
+        work.steps = self._steps(context, work, correlation_id, frame, seen, self._faults.plan(seen))
+        return work
+
+    def _name(self, topic_id: bytes) -> str | None:
+        return self._services.controller.state.topic_names.get(topic_id)
+
+    def _add_session(self, request: FetchRequest, subjects: Subjects) -> None:
+        """A fetch is also about what its session remembers."""
+        session = self._services.fetch_sessions.get(request.session_id) if request.session_id else None
+        for name, topic_id, index in session.partitions if session is not None else ():
+            known = name or self._name(topic_id)
+            if known is not None:
+                subjects.topics.setdefault(known, set()).add(index)
+
+    def _steps(
+        self,
+        context: RequestContext,
+        work: Work,
+        correlation_id: int,
+        frame: memoryview,
+        seen: Seen,
+        plan: Plan | None,
+    ) -> Steps:
+        clock, answer, entry = self._services.clock, None, work.entry
+        request = self._requests.begin(seen, len(frame), clock.now_ms()) if self._requests.on else None
+        began = clock.monotonic_ms()
+        try:
+            if plan is None:
+                answer = yield from self._answered(context, work, frame)
+            else:
+                answer = yield from self._by_plan(context, work, correlation_id, frame, seen, plan)
+        except CloseConnection as end:
+            answer = (bytearray(end.farewell), []) if plan is not None and end.farewell else None
+            raise
+        finally:
+            if request is not None:
+                data = None if answer is None else joined_bytes(answer)
+                read = partial(message_of, entry)
+                self._requests.ended(request, data, read, clock.monotonic_ms() - began)
+        return answer
+
+    def _by_plan(
+        self, context: RequestContext, work: Work, correlation_id: int, frame: memoryview, seen: Seen, plan: Plan
+    ) -> Steps:
+        end, entry = plan.end, work.entry
+        if end is not None and end.value is When.REQUEST:
+            raise CloseConnection(_BREAK)
+        if plan.delay_ms:
+            yield asyncio.sleep(plan.delay_ms / 1000)
+        if end is not None and end.kind is Kind.FAIL:
+            answer = yield from self._failed(context, work, correlation_id, seen, end)
+        else:
+            answer = yield from self._answered(context, work, frame)
+        if answer is not None and plan.throttle_ms:
+            answer = _throttled(entry, correlation_id, answer, plan.throttle_ms)
+        if end is not None and end.kind is Kind.DROP:
+            return None
+        if end is not None and end.kind is Kind.DISCONNECT:
+            _break(answer, end.value)
+        return answer
+
+    def _answered(self, context: RequestContext, work: Work, frame: memoryview) -> Steps:
+        """Let the dispatcher run a frame; what the client has used of its quotas is then what `work` has."""
+        out, spill = bytearray(), cast("Spill", [])
+        inner = self._run(context, frame, out, spill)
+        if inner is not None:
+            answer = yield from inner.steps
+            work.metering, work.pause_ms = inner.metering, inner.pause_ms
+            return answer
+        return (out, spill) if out else None
+
+    def _failed(
+        self,
+        context: RequestContext,
+        work: Work,
+        correlation_id: int,
+        seen: Seen,
+        fault: Fault,
+    ) -> Steps:
+        entry, (code, message) = work.entry, fault.value
+        if entry.api.key == _FETCH and code not in _OF_SESSIONS:
+            return (yield from self._failed_fetch(context, work, correlation_id, seen, fault))
+        failed, rest = seen.request, None
+        if fault.of_a_part:
+            failed, _ = part_of(seen.request, fault.keeps, self._name)
+            others, some = part_of(seen.request, lambda *each: not fault.keeps(*each), self._name)
+            rest = others if some else None
+        answer = refusal(entry.api, failed, code, message)
+        if rest is not None:
+            framed = yield from self._answered(context, work, _frame(entry, correlation_id, context, rest))
+            if framed is not None:
+                answer = joined(_message(entry, framed), answer, self._name)
+        return _framed(entry, correlation_id, answer)
+
+    def _failed_fetch(
+        self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, fault: Fault
+    ) -> Steps:
+        """Fetch without waiting, for the session to go on, and tell of errors where records would be."""
+        entry, now = work.entry, _replaced(seen.request, max_wait_ms=0, min_bytes=0)
+        framed = yield from self._answered(context, work, _frame(entry, correlation_id, context, now))
+        assert framed is not None
+        told: FetchResponse = _message(entry, framed)
+        if told.error_code:
+            return framed
+        kept, _ = part_of(told, lambda *each: not fault.keeps(*each), self._name)
+        failures = FetchResponse(responses=[])
+        for name, partitions in seen.topics.items():
+            known = self._services.controller.state.topics.get(name)
+            errors = [
+                PartitionData(partition_index=each, error_code=fault.value[0], high_watermark=-1, records=b"")
+                for each in sorted(partitions)
+                if fault.keeps(name, each)
+            ]
+            if errors:
+                topic_id = bytes(16) if known is None else known.topic_id
+                failures.responses.append(FetchableTopicResponse(topic=name, topic_id=topic_id, partitions=errors))
+        return _framed(entry, correlation_id, joined(kept, failures, self._name))
+
+
+def _replaced(request: Any, **values: Any) -> Any:
+    other = type(request)(**{spec.name: getattr(request, spec.name) for spec in type(request).SPECS})
+    for name, value in values.items():
+        setattr(other, name, value)
+    return other
+
+
+def _frame(entry: Entry, correlation_id: int, context: RequestContext, request: Any) -> memoryview:
+    """Return a request as a frame, without its size."""
+    header = RequestHeader(entry.api.key, entry.version, correlation_id, context.client_id)
+    return memoryview(encode(header, 2 if entry.request_tags else 1) + encode(request, entry.version))
+
+
+def _framed(entry: Entry, correlation_id: int, answer: Any) -> tuple[bytearray, Spill]:
+    out, spill = bytearray(), cast("Spill", [])
+    encode_answer(entry, correlation_id, answer, out, spill)
+    return out, spill
+
+
+def _message(entry: Entry, framed: tuple[bytearray, Spill]) -> Any:
+    return message_of(entry, joined_bytes(framed))
+
+
+def message_of(entry: Entry, data: bytes) -> Any:
+    """Decode a framed answer."""
+    return decode(entry.response, entry.version, memoryview(data)[len(entry.prefix) :])
+
+
+def joined_bytes(framed: tuple[bytearray, Spill]) -> bytes:
+    """Return a framed answer as bytes, what goes by reference among them."""
+    out, spill = framed
+    pieces, position = [], 0
+    for at, piece in spill:
+        pieces += [bytes(out[position:at]), bytes(piece.view() if hasattr(piece, "view") else piece)]
+        position = at
+    return b"".join([*pieces, bytes(out[position:])])
+
+
+def _throttled(
+    entry: Entry, correlation_id: int, framed: tuple[bytearray, Spill], throttle_ms: int
+) -> tuple[bytearray, Spill]:
+    answer = _message(entry, framed)
+    if not hasattr(answer, "throttle_time_ms"):
+        return framed
+    answer.throttle_time_ms = max(answer.throttle_time_ms, throttle_ms)
+    return _framed(entry, correlation_id, answer)
+
+
+def _break(answer: tuple[bytearray, Spill] | None, when: When) -> None:
+    """End the connection, with as much of the answer as is meant to leave."""
+    data = b"" if answer is None else joined_bytes(answer)
+    sent = {When.MIDDLE: len(data) // 2, When.AFTER: len(data)}.get(when, 0)
+    raise CloseConnection(_BREAK, data[:sent])

@@ -1,0 +1,172 @@
+"""The answer to a request that is refused by a fault: its error in the place where a client looks for it.
+
+Owns the answers of those APIs whose requests are never refused as a whole by the broker itself; all others have one
+in the registry. Never decides what is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import GeneratorType
+from typing import Any
+
+from kbroker.divided import whole
+from kbroker.handlers.registry import Api
+from kbroker.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+from kbroker.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from kbroker.protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from kbroker.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from kbroker.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from kbroker.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
+from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kbroker.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from kbroker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+
+def refusal(api: Api, request: Any, code: int, message: str | None) -> Any:
+    """Return the answer that tells of an error, for all that a request asks."""
+    own = _OWN.get(api.key)
+    if own is not None:
+        return own(request, code, message)
+    answer = api.on_error(request, code, message)
+    return whole(answer) if answer.__class__ is GeneratorType else answer
+
+
+def _offset_commit(request: OffsetCommitRequest, code: int, _: str | None) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[OffsetCommitResponsePartition(each.partition_index, code) for each in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _txn_offset_commit(request: TxnOffsetCommitRequest, code: int, _: str | None) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[TxnOffsetCommitResponsePartition(each.partition_index, code) for each in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _offset_fetch(request: OffsetFetchRequest, code: int, _: str | None) -> OffsetFetchResponse:
+    """Versions 0 and 1 have no place for it but the partitions."""
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=index, committed_offset=-1, metadata="", error_code=code
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or []
+        ],
+        error_code=code,
+        groups=[OffsetFetchResponseGroup(group_id=each.group_id, error_code=code) for each in request.groups],
+    )
+
+
+def _find_coordinator(request: FindCoordinatorRequest, code: int, message: str | None) -> FindCoordinatorResponse:
+    return FindCoordinatorResponse(
+        error_code=code,
+        error_message=message,
+        node_id=-1,
+        port=-1,
+        coordinators=[
+            Coordinator(key=each, node_id=-1, port=-1, error_code=code, error_message=message)
+            for each in request.coordinator_keys
+        ],
+    )
+
+
+def _describe_groups(request: DescribeGroupsRequest, code: int, message: str | None) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(
+        groups=[DescribedGroup(group_id=each, error_code=code, error_message=message) for each in request.groups]
+    )
+
+
+def _describe_consumer_groups(
+    request: ConsumerGroupDescribeRequest, code: int, message: str | None
+) -> ConsumerGroupDescribeResponse:
+    return ConsumerGroupDescribeResponse(
+        groups=[
+            DescribedConsumerGroup(group_id=each, error_code=code, error_message=message) for each in request.group_ids
+        ]
+    )
+
+
+def _describe_log_dirs(_request: DescribeLogDirsRequest, code: int, _: str | None) -> DescribeLogDirsResponse:
+    """Versions 1 and 2 have no place for it but a directory."""
+    return DescribeLogDirsResponse(error_code=code, results=[DescribeLogDirsResult(error_code=code)])
+
+
+def _delete_groups(request: DeleteGroupsRequest, code: int, _: str | None) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id=each, error_code=code) for each in request.groups_names]
+    )
+
+
+def _alter_scram(
+    request: AlterUserScramCredentialsRequest, code: int, message: str | None
+) -> AlterUserScramCredentialsResponse:
+    users = dict.fromkeys([each.name for each in request.deletions] + [each.name for each in request.upsertions])
+    return AlterUserScramCredentialsResponse(
+        results=[AlterUserScramCredentialsResult(user=each, error_code=code, error_message=message) for each in users]
+    )
+
+
+def _key(request: Any) -> int:
+    key: int = request.KEY
+    return key
+
+
+_OWN: dict[int, Callable[[Any, int, str | None], Any]] = {
+    _key(OffsetCommitRequest): _offset_commit,
+    _key(TxnOffsetCommitRequest): _txn_offset_commit,
+    _key(OffsetFetchRequest): _offset_fetch,
+    _key(FindCoordinatorRequest): _find_coordinator,
+    _key(DescribeGroupsRequest): _describe_groups,
+    _key(ConsumerGroupDescribeRequest): _describe_consumer_groups,
+    _key(DescribeLogDirsRequest): _describe_log_dirs,
+    _key(DeleteGroupsRequest): _delete_groups,
+    _key(AlterUserScramCredentialsRequest): _alter_scram,
+}

@@ -1,0 +1,199 @@
+"""What clients asked of an embedded broker, and what they were answered: a bounded list.
+
+Owns the records, their bounds, and how they are waited for. Never changes a request. Written by the broker's thread,
+read by tests.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, overload
+
+from kbroker.testing.faults import Seen
+
+KEPT = 10_000
+"""Requests that are kept; the oldest go first."""
+KEPT_BYTES = 64 * 1024 * 1024
+"""Bytes of requests and answers that are kept."""
+
+
+class Request:
+    """One request, as it came, and its answer, once it has one."""
+
+    __slots__ = ("_answer", "_read", "_size", "duration_ms", "seen", "time_ms")
+
+    def __init__(self, seen: Seen, size: int, time_ms: int) -> None:
+        self.seen = seen
+        self._size = size
+        self._answer: bytes | None = None
+        self._read: Callable[[bytes], Any] | None = None
+        self.time_ms = time_ms
+        """When it came, in ms since the epoch by the broker's clock."""
+        self.duration_ms: float | None = None
+        """How long it took, None while it is worked on."""
+
+    @property
+    def api(self) -> str:
+        """Kafka's name of what was asked, as "Produce"."""
+        return self.seen.api
+
+    @property
+    def version(self) -> int:
+        return self.seen.version
+
+    @property
+    def client_id(self) -> str | None:
+        return self.seen.client_id
+
+    @property
+    def request(self) -> Any:
+        """The decoded request; its fields are Kafka's, in snake_case."""
+        return self.seen.request
+
+    @property
+    def answer(self) -> Any:
+        """The decoded answer; None while there is none, where none was asked for, and where a fault has kept it."""
+        if self._answer is None or self._read is None:
+            return None
+        return self._read(self._answer)
+
+    @property
+    def size(self) -> int:
+        """Bytes of request and answer."""
+        return self._size + len(self._answer or b"")
+
+    def end(self, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float) -> None:
+        """Take over what was answered, None for nothing."""
+        self._answer, self._read, self.duration_ms = answer, read, duration_ms
+
+    def __repr__(self) -> str:
+        took = "not answered yet" if self.duration_ms is None else f"{self.duration_ms:.1f} ms"
+        about = [*self.seen.topics, *sorted(self.seen.groups), *sorted(self.seen.transactional_ids)]
+        return (
+            f"<{self.api} v{self.version} from {self.client_id}{' about ' + ', '.join(about) if about else ''}, {took}>"
+        )
+
+
+class Requests(Sequence[Request]):
+    """The requests since recording began, or the last `clear`, the oldest first; at most KEPT of them."""
+
+    def __init__(self) -> None:
+        self.on = False
+        """Whether requests are recorded."""
+        self._kept: deque[Request] = deque()
+        self._bytes = 0
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @overload
+    def __getitem__(self, index: int) -> Request: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Request]: ...
+
+    def __getitem__(self, index: int | slice) -> Request | Sequence[Request]:
+        with self._changed:
+            return list(self._kept)[index]
+
+    def __iter__(self) -> Iterator[Request]:
+        with self._changed:
+            return iter(list(self._kept))
+
+    def of(
+        self,
+        api: str | None = None,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        transactional_id: str | None = None,
+        client_id: str | None = None,
+    ) -> list[Request]:
+        """Return those of an API, and about what is given."""
+        return [
+            each
+            for each in self
+            if api in (None, each.api)
+            and (topic is None or topic in each.seen.topics)
+            and (group is None or group in each.seen.groups)
+            and (transactional_id is None or transactional_id in each.seen.transactional_ids)
+            and client_id in (None, each.client_id)
+        ]
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._changed:
+            self._kept.clear()
+            self._bytes = 0
+
+    def wait_for(self, api: str, count: int = 1, *, timeout: float = 10.0, **about: str) -> list[Request]:
+        """Wait until there are `count` answered ones of an API; return them. `about` is as in `of`.
+
+        Raises AssertionError after `timeout` seconds, with what there is.
+        """
+
+        def found() -> list[Request]:
+            return [each for each in self.of(api, **about) if each.duration_ms is not None]
+
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._changed:
+                seen = self._count
+            there = found()
+            if len(there) >= count:
+                return there
+            with self._changed:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._changed.wait_for(partial(self._is_past, seen), left):
+                    if len(found()) >= count:
+                        continue
+                    raise AssertionError(f"{len(found())} of {count} {api} in {timeout} s; there are {list(self)!r}")
+
+    def live(self, timeout: float = 10.0) -> Iterator[Request]:
+        """Yield requests as they are answered, from now on; ends when none comes for `timeout` seconds."""
+        given: set[int] = {id(each) for each in self if each.duration_ms is not None}
+        while True:
+            with self._changed:
+                seen = self._count
+            for each in self:
+                if each.duration_ms is not None and id(each) not in given:
+                    given.add(id(each))
+                    yield each
+            with self._changed:
+                if not self._changed.wait_for(partial(self._is_past, seen), timeout):
+                    return
+
+    def _is_past(self, count: int) -> bool:
+        return self._count != count
+
+    # --- what the broker's thread calls
+
+    def begin(self, seen: Seen, size: int, time_ms: int) -> Request:
+        """Keep a request that has come."""
+        request = Request(seen, size, time_ms)
+        with self._changed:
+            self._kept.append(request)
+            self._bytes += size
+            self._trim()
+        return request
+
+    def ended(self, request: Request, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float) -> None:
+        """Keep what was answered."""
+        with self._changed:
+            request.end(answer, read, duration_ms)
+            self._bytes += len(answer or b"")
+            self._trim()
+            self._count += 1
+            self._changed.notify_all()
+
+    def _trim(self) -> None:
+        while self._kept and (len(self._kept) > KEPT or self._bytes > KEPT_BYTES):
+            self._bytes -= self._kept.popleft().size
+        if not self._kept:
+            self._bytes = 0

@@ -1,0 +1,63 @@
+"""A clock that a test moves: the machine's time, and what was added to it.
+
+Owns the difference. Never sleeps; what waits for a time is told by whoever made the clock (`moved`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from kbroker.clock import SystemClock
+
+
+class SteeredClock(SystemClock):
+    """The machine's clock until it is moved. Time goes on from where it was moved to."""
+
+    def __init__(self) -> None:
+        self._wall_ms = 0
+        self._monotonic_ms = 0
+        self.moved: Callable[[float], None] | None = None
+        """Called with the ms by which timers have come nearer; returns when what is due has been done."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._wall_ms
+
+    def monotonic_ms(self) -> float:
+        return super().monotonic_ms() + self._monotonic_ms
+
+    def advance(
+        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, ms: float = 0
+    ) -> None:
+        """Let time pass: sessions and transactions run out, retention and compaction have their turn.
+
+        Returns when what is due has been done, or begun where it takes long. Raises ValueError for time that would go
+        back: that is for `set`.
+        """
+        step = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + ms
+        if step < 0:
+            raise ValueError("time does not go back by advance: set() moves the clock on the wall")
+        self._move(round(step), round(step))
+
+    def set(self, when: datetime | float) -> None:
+        """Let it be another time, as a datetime or in seconds since the epoch.
+
+        Earlier than now it is the clock on the wall alone that goes back: timers have as long to go as before.
+        """
+        moment = when.timestamp() if isinstance(when, datetime) else when
+        step = round(moment * 1000) - self.now_ms()
+        self._move(step, max(step, 0))
+
+    def reset(self) -> None:
+        """Show the machine's time again; timers go on from where they are."""
+        self._wall_ms = 0
+
+    def now(self) -> datetime:
+        """Return the time, in UTC."""
+        return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+
+    def _move(self, wall_ms: int, monotonic_ms: int) -> None:
+        self._wall_ms += wall_ms
+        self._monotonic_ms += monotonic_ms
+        if self.moved is not None:
+            self.moved(monotonic_ms)

@@ -1,0 +1,236 @@
+"""The topics of an embedded broker as Python values: what lies in them, and writing to them without a client.
+
+Owns what a test sees of a topic. Everything is asked of the broker when it is looked at; nothing is kept.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kbroker.cluster_state import ClusterState, TopicState
+from kbroker.protocol.control_records import read_marker
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kbroker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, read_records
+from kbroker.testing.asking import Asking
+
+_BYTES = 64 * 1024 * 1024
+_TIMEOUT_MS = 10_000
+_EARLIEST = -2
+OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
+Headers = Sequence[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record as it lies in a partition; `timestamp` in ms since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    producer_id: int
+    """-1 without one."""
+    transaction: str | None
+    """"open", "committed" or "aborted"; None outside of a transaction."""
+
+    @property
+    def text(self) -> str:
+        """The value as UTF-8."""
+        return (self.value or b"").decode()
+
+
+class Topic:
+    """One topic, which may be gone by now; whatever is asked of it then raises KeyError."""
+
+    def __init__(self, name: str, asking: Asking, state: Callable[[], ClusterState]) -> None:
+        self.name = name
+        self._asking = asking
+        self._state = state
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name}>"
+
+    @property
+    def _now(self) -> TopicState:
+        return self._state().topics[self.name]
+
+    @property
+    def partitions(self) -> int:
+        """How many it has."""
+        return len(self._now.partitions)
+
+    @property
+    def configs(self) -> Mapping[str, str]:
+        """What is set of it."""
+        return dict(self._now.configs)
+
+    def records(self, partition: int | None = None, *, isolation: str = "read_uncommitted") -> list[StoredRecord]:
+        """Return what lies in one partition, or in all of them one after the other, in order of offset.
+
+        Under "read_committed" as a consumer would get it: nothing of transactions that are open or were aborted.
+        """
+        if isolation not in ("read_uncommitted", "read_committed"):
+            raise ValueError(f"isolation is read_uncommitted or read_committed, not {isolation!r}")
+        wanted = range(self.partitions) if partition is None else [partition]
+        found = [each for index in wanted for each in self._records(index)]
+        return (
+            found
+            if isolation == "read_uncommitted"
+            else [each for each in found if each.transaction in (None, COMMITTED)]
+        )
+
+    def values(self, partition: int | None = None) -> list[bytes | None]:
+        """Return the values of `records`, as a consumer that reads what is committed gets them."""
+        return [each.value for each in self.records(partition, isolation="read_committed")]
+
+    def produce(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> StoredRecord:
+        """Append one record; return it. Raises ApiError where the broker refuses it.
+
+        Without `partition` it goes by its key, and to the first without a key. `timestamp` is in ms since the epoch.
+        """
+        state = self._now
+        data, name = _bytes(value), _bytes(key)
+        index = partition if partition is not None else 0 if name is None else zlib.crc32(name) % len(state.partitions)
+        stamp = timestamp if timestamp is not None else self._asking.now_ms()
+        batch = build_batch([(stamp, name, data, tuple(headers))])
+        asked = TopicProduceData(
+            name=self.name, topic_id=state.topic_id, partition_data=[PartitionProduceData(index, memoryview(batch))]
+        )
+        request = ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=[asked])
+        (done,) = self._asking.ask(request, ProduceResponse).responses[0].partition_responses
+        if done.error_code:
+            raise ApiError(ErrorCode(done.error_code), done.error_message)
+        (found,) = [each for each in self._records(index, done.base_offset) if each.offset == done.base_offset]
+        return found
+
+    def delete(self) -> None:
+        """Delete it."""
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=self.name)], timeout_ms=_TIMEOUT_MS)
+        (done,) = self._asking.ask(request, DeleteTopicsResponse).responses
+        if done.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise KeyError(self.name)
+        if done.error_code:
+            raise ApiError(ErrorCode(done.error_code), done.error_message)
+
+    def _records(self, index: int, start: int = 0) -> Iterator[StoredRecord]:
+        """Read a partition to its high watermark, with the outcome of each transaction."""
+        batches = list(self._batches(index, start))
+        outcomes = _outcomes(batches)
+        for number, (header, data) in enumerate(batches):
+            if header.is_control:
+                continue
+            outcome = outcomes[number] if header.is_transactional else None
+            for each in read_records(data, max_bytes=_BYTES):
+                if each.offset >= start:
+                    yield StoredRecord(
+                        self.name,
+                        index,
+                        each.offset,
+                        each.timestamp,
+                        each.key,
+                        each.value,
+                        tuple(each.headers),
+                        header.producer_id,
+                        outcome,
+                    )
+
+    def _earliest(self, index: int) -> int:
+        asked = ListOffsetsPartition(partition_index=index, timestamp=_EARLIEST)
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(self.name, [asked])])
+        (found,) = self._asking.ask(request, ListOffsetsResponse).topics[0].partitions
+        if found.error_code:
+            raise ApiError(ErrorCode(found.error_code))
+        return found.offset
+
+    def _batches(self, index: int, start: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        offset = max(start, self._earliest(index))
+        while True:
+            wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=_BYTES)
+            request = FetchRequest(
+                max_bytes=_BYTES, topics=[FetchTopic(topic_id=self._now.topic_id, partitions=[wanted])]
+            )
+            (found,) = self._asking.ask(request, FetchResponse).responses[0].partitions
+            if found.error_code:
+                raise ApiError(ErrorCode(found.error_code))
+            data = memoryview(found.records.view() if hasattr(found.records, "view") else found.records or b"")
+            for position, header in iter_batches(data):
+                yield header, data[position : position + header.size]
+                offset = header.last_offset + 1
+            if offset >= found.high_watermark:
+                return
+
+
+def _outcomes(batches: Sequence[tuple[BatchHeader, memoryview]]) -> dict[int, str]:
+    """Return how the transaction of each transactional batch ended, by its number."""
+    found: dict[int, str] = {}
+    under_way: dict[int, list[int]] = {}
+    for number, (header, data) in enumerate(batches):
+        if header.is_control:
+            marker = read_marker(data)
+            for each in under_way.pop(header.producer_id, []) if marker is not None else []:
+                found[each] = COMMITTED if marker is not None and marker.commit else ABORTED
+        elif header.is_transactional:
+            found[number] = OPEN
+            under_way.setdefault(header.producer_id, []).append(number)
+    return found
+
+
+class Topics(Mapping[str, Topic]):
+    """The topics by name, without the broker's own."""
+
+    def __init__(self, asking: Asking, state: Callable[[], ClusterState]) -> None:
+        self._asking = asking
+        self._state = state
+
+    def __getitem__(self, name: str) -> Topic:
+        if name not in self._state().topics:
+            raise KeyError(name)
+        return Topic(name, self._asking, self._state)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name in sorted(self._state().topics) if not name.startswith("__")])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def create(self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None) -> Topic:
+        """Create one. Raises ApiError where that cannot be, as for one that exists."""
+        told = [CreatableTopicConfig(key, str(value)) for key, value in (configs or {}).items()]
+        asked = CreatableTopic(name, num_partitions=partitions, replication_factor=1, configs=told)
+        request = CreateTopicsRequest(topics=[asked], timeout_ms=_TIMEOUT_MS)
+        (done,) = self._asking.ask(request, CreateTopicsResponse).topics
+        if done.error_code:
+            raise ApiError(ErrorCode(done.error_code), done.error_message)
+        return self[name]
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

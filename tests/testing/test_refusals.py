@@ -1,0 +1,60 @@
+"""A refusal of any API in any version can be sent, and has the error somewhere a client looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker import handlers
+from kbroker.handlers.registry import APIS, Api
+from kbroker.protocol.compiler import decode, encode
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import Scalar
+from kbroker.testing.refusals import refusal
+
+handlers.load_all()
+SERVED = sorted(APIS.values(), key=lambda api: api.key)
+_FIRST_WITH_PLACE = {"Fetch": 7}
+"""Before fetch sessions there were no errors but those of partitions, which a fault puts there by itself."""
+CODE = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def example(kind: Any) -> Any:
+    """Return a struct with one element in every list, and something in every field that has to name what fails."""
+    values: dict[str, Any] = {}
+    for spec in kind.SPECS:
+        if spec.name == "acks":
+            values[spec.name] = 1  # what is not to be acknowledged is not answered either
+        elif spec.array:
+            values[spec.name] = (
+                ["x" if spec.kind.name == "string" else 1] if isinstance(spec.kind, Scalar) else [example(spec.kind)]
+            )
+        elif isinstance(spec.kind, Scalar) and spec.kind.name == "string":
+            values[spec.name] = "x"
+        elif isinstance(spec.kind, Scalar) and spec.kind.name == "records":
+            values[spec.name] = b""
+    return kind(**values)
+
+
+def codes(struct: Any) -> set[int]:
+    """Return the error codes anywhere in an answer."""
+    found = set()
+    for spec in type(struct).SPECS:
+        value = getattr(struct, spec.name)
+        if spec.name in ("error_code", "partition_error_code"):
+            found.add(value)
+        elif not isinstance(spec.kind, Scalar) and value is not None:
+            for each in value if spec.array else [value]:
+                found |= codes(each)
+    return found
+
+
+@pytest.mark.parametrize("api", SERVED, ids=lambda api: api.name)
+def test_the_error_is_told_in_every_version(api: Api) -> None:
+    first = _FIRST_WITH_PLACE.get(api.name, api.versions.low)
+    for version in range(first, api.versions.high + 1):
+        request = decode(api.request, version, memoryview(encode(example(api.request), version)))
+        told = refusal(api, request, CODE, "because")
+        answer = decode(api.response, version, memoryview(encode(told, version)))
+        assert CODE in codes(answer), f"version {version}: {answer}"

@@ -1,0 +1,153 @@
+"""Topics and groups as values, beside what clients of the same broker did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kbroker import Broker, ErrorCode
+from kbroker.protocol.errors import ApiError
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as made:
+        yield made
+
+
+def consumer(broker: Broker, group: str, **settings: object) -> Consumer:
+    own = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}
+    return Consumer({**own, **settings})
+
+
+def test_what_a_client_wrote_is_there(broker: Broker) -> None:
+    topic = broker.topics.create("written", 2, {"retention.ms": 1000000})
+    client = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "lz4"})
+    for number in range(200):
+        client.produce(
+            "written", f"v{number}", key="k", partition=number % 2, headers={"n": str(number)}, timestamp=number + 1
+        )
+    assert client.flush(PATIENCE_S) == 0
+    assert (topic.partitions, topic.configs["retention.ms"], len(topic.records())) == (2, "1000000", 200)
+    last = topic.records(1)[-1]
+    assert (last.topic, last.partition, last.offset, last.timestamp) == ("written", 1, 99, 200)
+    assert (last.key, last.text, last.headers, last.transaction) == (b"k", "v199", (("n", b"199"),), None)
+
+
+def test_what_is_written_here_a_client_reads(broker: Broker) -> None:
+    topic = broker.topics.create("read", 3)
+    stored = topic.produce("one", key="k", partition=2, headers=[("h", b"x")], timestamp=5)
+    assert (stored.partition, stored.offset, stored.timestamp) == (2, 0, 5)
+    assert topic.produce(None, key="k", partition=2).offset == 1
+    assert topic.produce("by key", key="k").partition == topic.produce("again", key="k").partition
+    client = consumer(broker, "reader")
+    client.assign([TopicPartition("read", 2, 0)])
+    message = client.poll(PATIENCE_S)
+    client.close()
+    assert (message.value(), message.key(), message.headers(), message.timestamp()[1]) == (
+        b"one",
+        b"k",
+        [("h", b"x")],
+        5,
+    )
+
+
+def test_transactions_are_told(broker: Broker) -> None:
+    topic = broker.topics.create("paid")
+    client = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "pay"})
+    client.init_transactions(PATIENCE_S)
+    for value, ends in (("kept", client.commit_transaction), ("dropped", client.abort_transaction), ("open", None)):
+        client.begin_transaction()
+        client.produce("paid", value)
+        assert client.flush(PATIENCE_S) == 0
+        if ends is not None:
+            ends(PATIENCE_S)
+    assert [(each.text, each.transaction) for each in topic.records()] == [
+        ("kept", "committed"),
+        ("dropped", "aborted"),
+        ("open", "open"),
+    ]
+    assert topic.values() == [b"kept"]
+    client.abort_transaction(PATIENCE_S)
+
+
+def test_records_that_are_gone_are_passed_over(broker: Broker) -> None:
+    topic = broker.topics.create("aged", configs={"retention.ms": 86_400_000})
+    topic.produce("old", timestamp=1)
+    broker.clock.advance(hours=1)
+    topic.produce("new")
+    assert [(each.offset, each.text) for each in topic.records()] == [(1, "new")]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_groups(broker: Broker, protocol: str) -> None:
+    name = f"shared-{protocol}"
+    topic = broker.topics.create(name, 2)
+    for index in (0, 1):
+        for number in range(5):
+            topic.produce(str(number), partition=index)
+    client = consumer(
+        broker,
+        f"billing-{protocol}",
+        **{"group.protocol": protocol, "client.id": "worker", "enable.auto.commit": False},
+    )
+    client.subscribe([name])
+    group = broker.groups[f"billing-{protocol}"]
+    assert (group.state, group.members, group.offsets, group.lag()) == ("Dead", [], {}, 0)
+    while not client.assignment():
+        client.poll(0.1)
+    (member,) = group.members
+    assert (member.client_id, member.assigned) == ("worker", ((name, 0), (name, 1)))
+    assert group.state == "Stable"
+    client.commit(offsets=[TopicPartition(name, 0, 2), TopicPartition(name, 1, 5)], asynchronous=False)
+    assert group.offsets == {(name, 0): 2, (name, 1): 5}
+    assert (group.lag(), group.lag(name), group.lag("other")) == (3, 3, 0)
+    client.close()
+    broker.wait_for(lambda b: not b.groups[group.id].members)
+    assert group.id in broker.groups
+
+
+def test_what_is_not_there(broker: Broker) -> None:
+    with pytest.raises(KeyError):
+        broker.topics["nothing"].records()
+    topic = broker.topics.create("short-lived")
+    with pytest.raises(ApiError):
+        broker.topics.create("short-lived")
+    topic.delete()
+    assert "short-lived" not in broker.topics
+    with pytest.raises(KeyError):
+        topic.delete()
+    with pytest.raises(ValueError, match="isolation is"):
+        broker.topics.create("other").records(isolation="serializable")
+    assert not [name for name in broker.topics if name.startswith("__")]
+
+
+def test_a_refusal_is_told(broker: Broker) -> None:
+    topic = broker.topics.create("small", configs={"max.message.bytes": 100})
+    with pytest.raises(ApiError) as refused:
+        topic.produce(b"x" * 1000)
+    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_waiting(broker: Broker) -> None:
+    assert broker.wait_for(lambda b: sorted(b.topics)) == sorted(broker.topics)
+    with pytest.raises(AssertionError, match=r"not within 0\.05 s"):
+        broker.wait_for(lambda _: False, timeout=0.05)
+
+    def never(_: Broker) -> bool:
+        raise AssertionError("three are missing")
+
+    with pytest.raises(AssertionError, match="three are missing"):
+        broker.wait_for(never, timeout=0.05)
+
+
+def test_the_embedders_own_requests_meet_no_faults(broker: Broker) -> None:
+    topic = broker.topics.create("own")
+    with broker.faults.fail("*", ErrorCode.KAFKA_STORAGE_ERROR) as fault:
+        topic.produce("one")
+        assert topic.values() == [b"one"]
+    assert fault.hits == 0
