@@ -18,6 +18,9 @@ from kbroker.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 
+MOST_VARIABLES = 20
+"""Among the dynamic configs of one broker, or of all."""
+
 
 class StoredConfigs:
     """Reads and writes texts as they are stored. Without an encoder no password can be stored in a cluster."""
@@ -63,9 +66,14 @@ class StoredConfigs:
     def effective(self, name: str, text: str) -> str:
         """Return what a text with variables comes to. Raises InvalidConfig."""
         try:
-            return self._providers.resolved(name, text)
+            return self._providers.resolved(name, text, is_dynamic=True)
         except ConfigError as error:
             raise InvalidConfig(str(error)) from None
+
+    def check_count(self, configs: Mapping[str, str]) -> None:
+        """Raise InvalidConfig for more variables than can be looked up while others wait."""
+        if self._providers.count(configs.values()) > MOST_VARIABLES:
+            raise InvalidConfig(f"There may be {MOST_VARIABLES} variables at most")
 
     def _written(self, name: str, text: str, stored: str | None) -> str:
         if not _is_password(name):

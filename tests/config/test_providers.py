@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kbroker.config.describe import describe_broker
 from kbroker.config.model import ConfigError, InvalidConfig
+from kbroker.config.providers import Providers, _variables
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.validation import validate_broker
 
@@ -161,6 +166,34 @@ def test_a_dynamic_config_that_cannot_be_looked_up_is_refused(secrets: Path) -> 
     config.set_dynamic({}, {LOCATION: "${file:/nowhere:x}"})
     assert config.dynamic_broker == {}
     assert any("cannot read /nowhere" in each for each in config.warnings)
+
+
+def test_what_takes_long_to_look_up_is_refused_while_a_broker_serves(secrets: Path) -> None:
+    config = BrokerConfig(FILE)
+    variable = f"${{file:{secrets}:password}}"
+    validate_broker(config, {LOCATION: variable * 20}, per_broker=True)
+    with pytest.raises(InvalidConfig, match="20 variables at most"):
+        validate_broker(config, {LOCATION: variable * 21}, per_broker=True)
+    large = secrets.with_name("large.properties")
+    large.write_text("password=x\n" + "#" * (1 << 14))
+    large.chmod(0o600)
+    assert BrokerConfig({**FILE, PASSWORD: f"${{file:{large}:password}}"})[PASSWORD] == "x"
+    with pytest.raises(InvalidConfig, match="larger than 16384"):
+        validate_broker(config, {LOCATION: f"${{file:{large}:password}}"}, per_broker=True)
+
+
+@pytest.mark.parametrize("text", ["${" * 200_000, "${file" + ":a" * 200_000, "${a" * 200_000 + "}", "$" * 400_000])
+def test_texts_that_look_like_variables_are_gone_through_once(text: str) -> None:
+    begun = time.process_time()
+    Providers("file", FILE).resolved("x", text)
+    assert time.process_time() - begun < 0.5
+
+
+@given(st.lists(st.sampled_from(["${", "}", ":", "a", "b:c", "$", "{"]), max_size=12).map("".join))
+def test_variables_are_those_of_kafkas_pattern(text: str) -> None:
+    pattern = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")  # ConfigTransformer's
+    expected = [(each.start(), each.end(), each[1], each[2] or "", each[3]) for each in pattern.finditer(text)]
+    assert list(_variables(text)) == expected
 
 
 def test_who_may_alter_configs_reads_no_files_without_a_provider(secrets: Path) -> None:
