@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import CONFIG_KINDS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState
+from kbroker.divided import whole
 
 
 async def reset(node: BrokerNode, first: ClusterState) -> None:
@@ -21,6 +22,8 @@ async def reset(node: BrokerNode, first: ClusterState) -> None:
         for name in dict.fromkeys((*held, *wanted)):
             if held.get(name) != wanted.get(name):
                 controller.set_configs(kind, name, wanted.get(name, {}))
+    for token in [each for each in controller.decided.tokens if first.tokens.get(each.info.token_id) is None]:
+        whole(controller.change_token(token.info.token_id, lambda _: None))
     controller.replace_acls(first.acls)
     controller.replace_features(first.features)
     settled = controller.published()
