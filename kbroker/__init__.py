@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Acl",
     "Broker",
+    "BrokerTestCase",
     "ClientSettings",
     "Clock",
     "Cluster",
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
     from kbroker.log.directories.dir_lock import LogDirError
     from kbroker.protocol.errors import ErrorCode
     from kbroker.pytest_plugin import ExternalBroker
+    from kbroker.unittest_case import BrokerTestCase
 
 _WHERE = {
     "Acl": "embed_security",
     "Broker": "embed",
+    "BrokerTestCase": "unittest_case",
     "ClientSettings": "embed_clients",
     "Clock": "clock",
     "Cluster": "embed_cluster",

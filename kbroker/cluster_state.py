@@ -26,6 +26,8 @@ _FIELDS = {
     "ips": "ip_configs",
 }
 """Where the configs of each kind stand."""
+CONFIG_KINDS = tuple(_FIELDS)
+"""What has dynamic configs, beside topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class ClusterState:
     """What is set of client ids, by their names as paths have them."""
     ip_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What is set of addresses."""
-    quotas: Quotas = field(default_factory=dict)
+    quotas: Quotas = field(default_factory=Quotas)
     """The quotas among what is set of users, client ids and addresses."""
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalized feature levels."""
@@ -117,9 +119,10 @@ class ClusterState:
 
     def configs(self, kind: str, name: str) -> Mapping[str, str]:
         """Return the configs of something, of topics one that exists; `kind` is as in `with_configs`."""
-        return self.topics[name].configs if kind == "topics" else self._all_configs(kind).get(name, {})
+        return self.topics[name].configs if kind == "topics" else self.all_configs(kind).get(name, {})
 
-    def _all_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+    def all_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        """Return the configs of one of CONFIG_KINDS, by name."""
         held: Mapping[str, Mapping[str, str]] = getattr(self, _FIELDS[kind])
         return held
 
@@ -146,7 +149,7 @@ class ClusterState:
         """
         if kind == "topics":
             return self.with_topic(replace(self.topics[name], configs=dict(configs)))
-        held = dict(self._all_configs(kind))
+        held = dict(self.all_configs(kind))
         held.pop(name, None)
         if configs:
             held[name] = dict(configs)

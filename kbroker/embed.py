@@ -30,6 +30,7 @@ from kbroker.network.event_loop import new_event_loop
 from kbroker.testing.steered_clock import SteeredClock
 
 if TYPE_CHECKING:  # loaded where a broker is asked for TLS, or for what a test can do with it
+    from kbroker.cluster_state import ClusterState
     from kbroker.embed_certificates import Certificates
     from kbroker.testing.asking import Asking
     from kbroker.testing.faults import Faults
@@ -95,6 +96,7 @@ class Broker:
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._steered: Steering | None = None
+        self._first: ClusterState | None = None
 
     @property
     def clock(self) -> SteeredClock:
@@ -148,6 +150,16 @@ class Broker:
             if time.monotonic() >= deadline:
                 raise AssertionError(f"not within {timeout:g} s{f': {said}' if said else ''}") from said
             time.sleep(_LOOK_SECONDS)
+
+    def reset(self) -> None:
+        """Be as at the start, for the next test: no topics, groups, transactions, faults, requests, changed settings.
+
+        Clients stay connected, and producer ids are not given out again. The clock shows the machine's time.
+        """
+        assert self._first is not None
+        if isinstance(self._clock, SteeredClock):
+            self._clock.reset()
+        self._steering().reset(self._first)
 
     def _asking(self) -> Asking:
         from kbroker.testing.asking import Asking
@@ -241,6 +253,7 @@ class Broker:
         atexit.register(self._stop_at_exit)
         if isinstance(self._clock, SteeredClock):
             self._clock.moved = self._clock_was_moved
+        self._first = self.node.controller.state
         return self
 
     def stop(self) -> None:

@@ -1,56 +1,146 @@
-"""pytest fixtures: `kafka_broker` (session) and `kafka_topic` (function).
+"""pytest fixtures: brokers for tests, clean for each of them, and what went on in them where a test fails.
 
-With KAFKA_BOOTSTRAP_SERVERS set, the fixtures use that broker instead: one suite, two targets.
+    kafka_broker    a broker for the session; `.bootstrap_servers` is what clients connect to
+    kafka           a clean broker for one test: the session's, reset before it; or one of its own, by the marker
+    kafka_topic     the name of a fresh topic with one partition
+    kafka_clock     the clean broker's clock;  kafka_faults  its faults
+    kafka_cluster   three brokers of the test's own
+
+    @pytest.mark.kafka(config={...}, tls=True, users={"alice": "secret"}, acls=[...])   what `kafka` is given
+    kafka_config, kafka_tls, kafka_users                                                the same for all, as ini options
+
+With KAFKA_BOOTSTRAP_SERVERS set, the fixtures use that broker instead, of which nothing else is known: one suite, two
+targets. A test that wants more of it is skipped, and says what. Owns the fixtures; loaded by every run of pytest in an
+environment with kbroker, so it imports nothing of it before a fixture is used.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
     from kbroker.embed import Broker
+    from kbroker.embed_cluster import Cluster
+    from kbroker.testing.faults import Faults
+    from kbroker.testing.steered_clock import SteeredClock
 
 _PROBE_SECONDS = 3.0
+_REQUESTS = 20
+"""How much of what a broker was asked is shown of a test that fails; pytest itself shows the log."""
+_OPTIONS = frozenset({"config", "tls", "users", "acls"})
+_USED: Final = pytest.StashKey["list[Broker]"]()
 
 
 @dataclass(frozen=True)
 class ExternalBroker:
-    """A broker that somebody else runs."""
+    """A broker that somebody else runs. What only an embedded one has skips the test that asks for it."""
 
     bootstrap_servers: str
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        pytest.skip(f"{name} cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the ini options."""
+    parser.addini("kafka_config", "settings of the fixtures' brokers, one key=value a line", "linelist", [])
+    parser.addini("kafka_tls", "whether the fixtures' brokers listen by TLS", "bool", default=False)
+    parser.addini("kafka_users", "users of the fixtures' brokers, one name=password a line", "linelist", [])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the marker."""
+    config.addinivalue_line(
+        "markers",
+        "kafka(config=None, tls=False, users=None, acls=None): what the broker of the fixture `kafka` is given",
+    )
+
 
 @pytest.fixture(scope="session")
-def kafka_broker() -> Iterator[Broker | ExternalBroker]:
+def kafka_broker(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBroker]:
     """A running broker; `.bootstrap_servers` is what clients connect to."""
     external = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     if external:
         _require_reachable(external)
         yield ExternalBroker(external)
         return
-    from kbroker.embed import Broker
-
-    with Broker() as broker:
+    with _broker(request.config, {}) as broker:
         yield broker
+
+
+@pytest.fixture
+def kafka(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBroker]:
+    """A clean broker: without topics, groups or faults, with the settings that the marker `kafka` says."""
+    marker = request.node.get_closest_marker("kafka")
+    if marker is None:
+        broker = request.getfixturevalue("kafka_broker")
+        if isinstance(broker, ExternalBroker):
+            yield broker
+            return
+        broker.reset()
+        with _watched(request.node, broker):
+            yield broker
+        return
+    unknown = sorted(marker.kwargs.keys() - _OPTIONS) or [str(each) for each in marker.args]
+    if unknown:
+        pytest.fail(f"@pytest.mark.kafka takes {', '.join(sorted(_OPTIONS))}, not {unknown[0]}", pytrace=False)
+    if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
+        pytest.skip("settings cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names")
+    with _broker(request.config, marker.kwargs) as own, _watched(request.node, own):
+        yield own
+
+
+@pytest.fixture
+def kafka_clock(kafka: Broker) -> SteeredClock:
+    """The time of the clean broker: `kafka_clock.advance(hours=25)`."""
+    return kafka.clock
+
+
+@pytest.fixture
+def kafka_faults(kafka: Broker) -> Iterator[Faults]:
+    """How the clean broker misbehaves: `kafka_faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER)`."""
+    faults = kafka.faults
+    yield faults
+    faults.clear()
+
+
+@pytest.fixture
+def kafka_cluster() -> Iterator[Cluster]:
+    """Three brokers of the test's own."""
+    if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
+        pytest.skip("a cluster cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names")
+    from kbroker.embed_cluster import Cluster
+
+    with Cluster(brokers=3) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def kafka_topic(kafka_broker: Broker | ExternalBroker) -> Iterator[str]:
     """The name of a fresh topic with one partition, deleted afterwards."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    if not isinstance(kafka_broker, ExternalBroker):
+        topic = kafka_broker.topics.create(name)
+        yield name
+        with contextlib.suppress(KeyError):  # the test, or a reset, has deleted it
+            topic.delete()
+        return
     with _clients_warnings_ignored():
         from kafka.admin import KafkaAdminClient, NewTopic
 
         admin = KafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap_servers.split(","))
-    name = f"test-{uuid.uuid4().hex[:12]}"
     try:
         with _clients_warnings_ignored():
             admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
@@ -60,6 +150,52 @@ def kafka_topic(kafka_broker: Broker | ExternalBroker) -> Iterator[str]:
     finally:
         with _clients_warnings_ignored():
             admin.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what the broker was asked last to the report of a test that fails."""
+    report = yield
+    if report.failed:
+        for broker in item.stash.get(_USED, []):
+            asked = "\n".join(repr(each) for each in broker.requests[-_REQUESTS:])
+            if asked:
+                report.sections.append(("requests to kbroker", asked))
+    return report
+
+
+def _broker(config: pytest.Config, own: dict[str, Any]) -> Broker:
+    """Return a broker of the ini options and a test's own."""
+    from kbroker.embed import Broker
+
+    settings = {**_pairs(config, "kafka_config"), **(own.get("config") or {})}
+    users = {**_pairs(config, "kafka_users"), **(own.get("users") or {})}
+    tls = bool(own.get("tls", config.getini("kafka_tls")))
+    acls = own.get("acls")
+    return Broker(settings, tls=tls, users=users or None, acls=acls)
+
+
+def _pairs(config: pytest.Config, option: str) -> dict[str, str]:
+    found = {}
+    for line in config.getini(option):
+        key, equals, value = line.partition("=")
+        if not equals:
+            pytest.fail(f"{option}: {line!r} is not of the form key=value", pytrace=False)
+        found[key.strip()] = value.strip()
+    return found
+
+
+@contextlib.contextmanager
+def _watched(item: pytest.Item, broker: Broker) -> Iterator[Broker]:
+    """Have the broker's log and its requests at hand, should the test fail."""
+    broker.requests.clear()
+    item.stash.setdefault(_USED, []).append(broker)
+    logger = logging.getLogger("kbroker")
+    level = logger.level
+    if level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    yield broker
+    logger.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -96,6 +96,11 @@ def _confluent(address: str, _directory: Path) -> Any:
     producer = Producer({**settings, "linger.ms": 5, "retries": 0})
     consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
+
+    def told(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
     sent = got = 0
     deadline = time.monotonic() + SESSIONS * SESSION_MS / 1000
     patience = deadline + 20
@@ -103,7 +108,7 @@ def _confluent(address: str, _directory: Path) -> Any:
         while time.monotonic() < deadline or (got < sent and time.monotonic() < patience):
             if time.monotonic() < deadline:
                 for _ in range(20):
-                    producer.produce(topic, b"x" * 100, on_delivery=lambda error, _: error and failed.append(error))
+                    producer.produce(topic, b"x" * 100, on_delivery=told)
                     sent += 1
                 producer.poll(0)
             got += sum(message.error() is None for message in consumer.consume(100, 0.05))

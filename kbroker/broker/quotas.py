@@ -19,6 +19,7 @@ from kbroker.quota.entities import DEFAULT
 from kbroker.quota.rate import Window
 from kbroker.quota.stored import Quotas
 from kbroker.quota.values import CONNECTION
+from kbroker.security.principal import printable
 
 log = logging.getLogger(__name__)
 
@@ -33,44 +34,67 @@ class BrokerQuotas:
         self.clients = ClientQuotas(clock.monotonic_ms, window, mutations)
         self.connections = ConnectionRates(clock.monotonic_ms, window)
         self._of_ips: dict[str, float] = {}
-        self._found: dict[str, float] = {}
-        self._looking: asyncio.Task[None] | None = None
-        self._take(metadata.state.quotas)
+        self._found: dict[str, str] = {}  # addresses by the names that they were found by
+        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._take_all(metadata.state.quotas)
         metadata.subscribe(self._follow)
 
     def close(self) -> None:
         """Look for nothing more."""
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in self._looking.values():
+            task.cancel()
 
     def _follow(self, old: ClusterState, new: ClusterState) -> None:
-        if new.quotas is not old.quotas:
-            self._take(new.quotas)
+        if new.quotas is old.quotas:
+            return
+        entity = new.quotas.altered_since(old.quotas)
+        if entity is None:
+            self._take_all(new.quotas)
+        elif entity.ip is None:
+            self.clients.alter(entity, new.quotas.get(entity, {}))
+        else:
+            self._limit_ip(entity.ip, new.quotas.get(entity, {}).get(CONNECTION))
 
-    def _take(self, quotas: Quotas) -> None:
+    def _take_all(self, quotas: Quotas) -> None:
         self.clients.replace(quotas)
         of_ips = {entity.ip: values[CONNECTION] for entity, values in quotas.items() if entity.ip is not None}
-        if of_ips == self._of_ips:
-            return
-        self._of_ips = of_ips
-        self._found = {canonical(ip): limit for ip, limit in of_ips.items() if ip and _is_address(ip)}
-        self._limit_ips()
-        names = [ip for ip in of_ips if ip and not _is_address(ip)]
-        self.close()
-        self._looking = asyncio.get_running_loop().create_task(self._look_up(names)) if names else None
+        for ip in self._of_ips.keys() - of_ips.keys():
+            self._limit_ip(ip, None)
+        for ip, limit in of_ips.items():
+            if limit != self._of_ips.get(ip):
+                self._limit_ip(ip, limit)
 
-    def _limit_ips(self) -> None:
-        self.connections.limit_ips(self._of_ips.get(DEFAULT), self._found)
+    def _limit_ip(self, ip: str, limit: float | None) -> None:
+        if limit is None:
+            self._of_ips.pop(ip, None)
+        else:
+            self._of_ips[ip] = limit
+        if ip == DEFAULT:
+            self.connections.limit_ip(None, limit)
+        elif _is_address(ip):
+            self.connections.limit_ip(canonical(ip), limit)
+        else:
+            self._limit_name(ip, limit)
 
-    async def _look_up(self, names: list[str]) -> None:
-        for name in names:
-            try:
-                (first, *_) = await asyncio.get_running_loop().getaddrinfo(name, None)
-            except (OSError, ValueError):
-                log.warning("%s has a quota of connections, and no address: nobody is limited by it", name)
-            else:
-                self._found = {**self._found, canonical(str(first[4][0])): self._of_ips[name]}
-                self._limit_ips()
+    def _limit_name(self, name: str, limit: float | None) -> None:
+        looking = self._looking.pop(name, None)
+        if looking is not None:
+            looking.cancel()
+        found = self._found.pop(name, None)
+        if found is not None:
+            self.connections.limit_ip(found, self._of_ips.get(found))
+        if limit is not None:
+            self._looking[name] = asyncio.get_running_loop().create_task(self._look_up(name, limit))
+
+    async def _look_up(self, name: str, limit: float) -> None:
+        try:
+            (first, *_) = await asyncio.get_running_loop().getaddrinfo(name, None)
+        except (OSError, ValueError):
+            log.warning("%s has a quota of connections, and no address: nobody is limited by it", printable(name))
+        else:
+            self._found[name] = canonical(str(first[4][0]))
+            self.connections.limit_ip(self._found[name], limit)
+        self._looking.pop(name, None)
 
 
 def _is_address(text: str) -> bool:

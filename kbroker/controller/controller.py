@@ -278,13 +278,18 @@ class Controller(PublishedState, ClusterMetadata):
     def set_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
         """Change finalized feature levels: all or none. Raises ApiError."""
         levels = updated(self.decided.features, updates, node_id)
-        if validate_only:
+        if not validate_only:
+            self.replace_features(levels)
+
+    def replace_features(self, levels: Mapping[str, int]) -> None:
+        """Have these levels and no others."""
+        if levels == self.decided.features:
             return
 
         def step(state: ClusterState) -> ClusterState:
             return replace(state, version=state.version + 1, features=levels, features_epoch=state.features_epoch + 1)
 
-        self.decide([Put(FEATURES, {"version": 2, "status": 1, "features": levels})], step)
+        self.decide([Put(FEATURES, {"version": 2, "status": 1, "features": dict(levels)})], step)
         log.info("feature levels are set: %s", ", ".join(f"{name}={level}" for name, level in sorted(levels.items())))
 
     # --- access control lists
@@ -305,6 +310,14 @@ class Controller(PublishedState, ClusterMetadata):
             self._change_acls({each: some for each, some in piece.items() if some & self._entries(each)}, without)
             yield
         return answers
+
+    def replace_acls(self, wanted: Acls) -> None:
+        """Have these ACLs and no others."""
+        held, none = self.decided.acls, frozenset[Entry]()
+        other = [each for each in held if held[each] != wanted.get(each)]
+        self._change_acls({each: held[each] - wanted.get(each, none) for each in other}, without)
+        held = self.decided.acls
+        self._change_acls({each: wanted[each] for each in wanted if wanted[each] != held.get(each)}, added)
 
     def _entries(self, pattern: Pattern) -> frozenset[Entry]:
         return self.decided.acls.get(pattern, frozenset())

@@ -501,7 +501,7 @@ class Connection:
             self.state = _SERVING
         if answer is not None:
             self._out, self._spill = answer
-            before = now()
+            before = now() if work.metering is not None else 0.0
             try:
                 self._flush()
             except OSError as err:

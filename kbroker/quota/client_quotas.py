@@ -7,17 +7,13 @@ who asks is told for how many ms nothing more may come of the client. While ther
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
 
 from kbroker.quota.entities import Entity
 from kbroker.quota.limits import Bucket, Limit, Limits
 from kbroker.quota.rate import LONGEST_MS, SampledRate, TokenBucket, Window
 from kbroker.quota.sensors import Sensors, key_of
-from kbroker.quota.stored import Quotas
-from kbroker.quota.values import CLIENT_KEYS, CONSUMER, MUTATION, PRODUCER, REQUEST
-
-_NONE: Final = Limits({})
+from kbroker.quota.values import CLIENT_KEYS, CONSUMER, MUTATION, PRODUCER, REQUEST, Values
 
 
 class RateQuota:
@@ -27,7 +23,7 @@ class RateQuota:
         self._window = window
         self._at_most_ms = at_most_ms
         self._sensors: Sensors[Bucket, SampledRate] = Sensors(lambda: SampledRate(window))
-        self.limits = _NONE
+        self.limits = Limits({})
 
     def _sensor(self, limit: Limit, now_ms: float) -> SampledRate:
         return self._sensors.get(key_of(limit.bucket), now_ms)
@@ -67,7 +63,7 @@ class MutationQuota:
 
     def __init__(self, window: Window) -> None:
         self._sensors: Sensors[Bucket, TokenBucket] = Sensors(lambda: TokenBucket(window))
-        self.limits = _NONE
+        self.limits = Limits({})
 
     def mutate(self, user: str, client_id: str | None, count: int, now_ms: float, *, strict: bool) -> tuple[bool, int]:
         """Ask to create or delete partitions: whether that may be, and for how many ms to pause.
@@ -105,25 +101,40 @@ class ClientQuotas:
         self.worked = RateQuota(window, window.sample_ms)
         """Percent of one thread's time."""
         self.mutated = MutationQuota(mutation_window)
+        self._by_key: dict[str, RateQuota | MutationQuota] = {
+            PRODUCER: self.produced,
+            CONSUMER: self.fetched,
+            REQUEST: self.worked,
+            MUTATION: self.mutated,
+        }
         self.active = False
         """Whether there is any limit."""
         self.on_activity: Callable[[], None] = lambda: None
         """Called when `active` has changed."""
 
-    def replace(self, quotas: Quotas) -> None:
+    def replace(self, quotas: Mapping[Entity, Values]) -> None:
         """Go by other quotas from now on; what was counted is kept where there still is a limit of that key."""
         by_key: dict[str, dict[Bucket, float]] = {key: {} for key in CLIENT_KEYS}
         for entity, values in quotas.items():
             if entity.ip is None:
                 for key, value in values.items():
                     by_key[key][_bucket(entity)] = value
-        for key, quota in (
-            (PRODUCER, self.produced), (CONSUMER, self.fetched), (REQUEST, self.worked), (MUTATION, self.mutated),
-        ):  # fmt: skip
+        for key, quota in self._by_key.items():
             quota.limits = Limits(by_key[key])
+        self._look()
+
+    def alter(self, entity: Entity, values: Values) -> None:
+        """Go by other limits of one from now on."""
+        if entity.ip is None:
+            for key, quota in self._by_key.items():
+                quota.limits.alter(_bucket(entity), values.get(key))
+            self._look()
+
+    def _look(self) -> None:
+        for quota in self._by_key.values():
             if not quota.limits:
                 quota.clear()
-        active = any(by_key.values())
+        active = any(quota.limits for quota in self._by_key.values())
         if active != self.active:
             self.active = active
             self.on_activity()

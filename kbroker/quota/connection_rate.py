@@ -24,14 +24,19 @@ class ConnectionRates:
         self._now_ms = now_ms
         self._window = window
         self._default: float | None = None
-        self._by_ip: Mapping[str, float] = {}
+        self._by_ip: dict[str, float] = {}
         self._ips: Sensors[str, SampledRate] = Sensors(lambda: SampledRate(window))
         self._shared: dict[str, tuple[float, SampledRate]] = {}  # by listener, "" being the broker
 
-    def limit_ips(self, default: float | None, by_ip: Mapping[str, float]) -> None:
-        """Go by other limits of addresses from now on, which are as `canonical` has them; None: there is none."""
-        self._default, self._by_ip = default, by_ip
-        if default is None and not by_ip:
+    def limit_ip(self, ip: str | None, limit: float | None) -> None:
+        """Go by another limit of an address from now on, which is as `canonical` has it; None: of all without one."""
+        if ip is None:
+            self._default = limit
+        elif limit is None:
+            self._by_ip.pop(ip, None)
+        else:
+            self._by_ip[ip] = limit
+        if self._default is None and not self._by_ip:
             self._ips.clear()
 
     def limit_all(self, by_listener: Mapping[str, int]) -> None:

@@ -6,6 +6,7 @@ the limit is the user's; one client id of one user where it is for both; all wit
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -34,8 +35,22 @@ class Limits:
     def __init__(self, limits: Mapping[Bucket, float]) -> None:
         """`limits` are by the names of entities, of which DEFAULT is one."""
         self._limits = dict(limits)
-        there = {_specific(bucket) for bucket in self._limits}
-        self._levels = [level for level in _SPECIFIC if level in there]
+        self._counts = Counter(map(_specific, self._limits))
+        self._look()
+
+    def _look(self) -> None:
+        """See which levels there are: of the others none is looked up."""
+        self._levels = [level for level in _SPECIFIC if self._counts[level]]
+
+    def alter(self, bucket: Bucket, value: float | None) -> None:
+        """Set a limit, or remove it."""
+        level = _specific(bucket)
+        self._counts[level] += (value is not None) - (bucket in self._limits)
+        if value is not None:
+            self._limits[bucket] = value
+        else:
+            self._limits.pop(bucket, None)
+        self._look()
 
     def __bool__(self) -> bool:
         return bool(self._limits)

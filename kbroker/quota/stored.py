@@ -1,7 +1,7 @@
 """All quotas of a cluster as a value, made of the configs of users, clients and addresses.
 
 Owns that value, `Quotas`: who has which limits. It changes only where a limit does, whatever else users' configs have
-(credentials). Never stores anything.
+(credentials), and says what has changed, so that who follows it need not look at all of it. Never stores anything.
 """
 
 from __future__ import annotations
@@ -11,14 +11,38 @@ from collections.abc import Mapping
 from kbroker.quota.entities import Entity, entity_at
 from kbroker.quota.values import Values, values_of
 
-Quotas = Mapping[Entity, Values]
 Configs = Mapping[str, Mapping[str, str]]
 """Configs of one kind by name."""
 
 
+class Quotas(dict[Entity, Values]):
+    """Limits by whom they are for. Never changed once it is made."""
+
+    __slots__ = ("_altered", "_before", "_mark")
+
+    def __init__(self, values: Mapping[Entity, Values] | None = None) -> None:
+        super().__init__(values or {})
+        self._mark = object()
+        self._before: object = None  # not what was before: that would keep all there ever were
+        self._altered: Entity | None = None
+
+    def altered_since(self, old: Quotas) -> Entity | None:
+        """Return who alone has other limits than in `old`; None: more may have changed than one."""
+        return self._altered if self._before is old._mark else None
+
+    def altered(self, entity: Entity, values: Values) -> Quotas:
+        """Return the quotas with other limits of one."""
+        new = Quotas(self)
+        new.pop(entity, None)
+        if values:
+            new[entity] = values
+        new._before, new._altered = self._mark, entity
+        return new
+
+
 def quotas_in(by_kind: Mapping[str, Configs]) -> Quotas:
     """Return all quotas that stand among configs."""
-    found: dict[Entity, Values] = {}
+    found = Quotas()
     for kind, all_of_it in by_kind.items():
         for name, configs in all_of_it.items():
             entity = entity_at(kind, name)
@@ -36,8 +60,4 @@ def changed(quotas: Quotas, kind: str, name: str, configs: Mapping[str, str]) ->
     values = values_of(entity, configs)
     if values == quotas.get(entity, {}):
         return quotas
-    new = dict(quotas)
-    new.pop(entity, None)
-    if values:
-        new[entity] = values
-    return new
+    return quotas.altered(entity, values)

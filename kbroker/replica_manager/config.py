@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kbroker.config.server_config import BrokerConfig
+from kbroker.quota.rate import Window
 from kbroker.replica_manager.replica_selector import RACK_AWARE
 
 
@@ -25,6 +26,8 @@ class ReplicationConfig:
     """Fetchers of each leader's partitions."""
     rack_aware: bool = False
     """Whether consumers are sent to the replica of their rack."""
+    quota_window: Window = Window(11, 1000)  # noqa: RUF009 - a tuple
+    """Over which the rate of throttled replicas is the mean."""
 
 
 def replication_config(config: BrokerConfig) -> ReplicationConfig:
@@ -38,5 +41,9 @@ def replication_config(config: BrokerConfig) -> ReplicationConfig:
         backoff_ms=config.get_int("replica.fetch.backoff.ms"),
         socket_timeout_ms=config.get_int("replica.socket.timeout.ms"),
         num_fetchers=config.get_int("num.replica.fetchers"),
+        quota_window=Window(
+            config.get_int("replication.quota.window.num"),
+            config.get_int("replication.quota.window.size.seconds") * 1000,
+        ),
         rack_aware=config.get_optional_str("replica.selector.class") == RACK_AWARE,
     )

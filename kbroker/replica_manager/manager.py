@@ -96,7 +96,8 @@ class ReplicaManager:
         self._on_stopped = on_stopped
         self._changes = InSyncChanges(node_id, peers, broker_epoch, controller_endpoint, config.socket_timeout_ms)
         self._around = Surroundings(node_id, clock, config.lag_max_ms, live_brokers, self._changes.propose)
-        self._taken = ReplicationQuota()
+        self._around.sent = ReplicationQuota(config.quota_window)
+        self._taken = ReplicationQuota(config.quota_window)
         self._fetchers = Fetchers(node_id, peers, clock, config, self._taken, broker_epoch, endpoint_of)
         self._unsynced = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated world ends them so

@@ -13,9 +13,11 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from kbroker.broker.node import BrokerNode
+from kbroker.cluster_state import ClusterState
 from kbroker.testing.faults import Faults
 from kbroker.testing.interceptor import Interceptor
 from kbroker.testing.requests import Requests
+from kbroker.testing.reset import reset
 
 Result = TypeVar("Result")
 _PATIENCE_S = 10.0
@@ -74,6 +76,12 @@ class Steering:
             if not node.logs.cleaning:
                 return
             await asyncio.sleep(_PAUSE_S)
+
+    def reset(self, first: ClusterState) -> None:
+        """Have everything as it was at the start: see reset.py. Faults are removed, requests forgotten."""
+        self.faults.clear()
+        self.wait_for(reset(self._node, first))
+        self.requests.clear()
 
     def _changed(self) -> None:
         if self._thread.is_alive():

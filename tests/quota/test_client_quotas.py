@@ -44,6 +44,22 @@ def test_nothing_is_active_without_limits():
     assert world.heard == 2
 
 
+def test_one_limit_after_the_other():
+    world = World({})
+    world.quotas.alter(Entity("alice"), {PRODUCER: 1000.0})
+    assert (world.quotas.active, world.heard) == (True, 1)
+    assert world.produce(8_000) == 0
+    world.quotas.alter(Entity("alice", "app"), {PRODUCER: 500.0})
+    world.quotas.alter(Entity(ip="127.0.0.1"), {"connection_creation_rate": 1.0})
+    assert world.produce(8_000) == 6_000
+    world.quotas.alter(Entity("alice", "app"), {})
+    assert world.produce(2_000) == 0
+    world.quotas.alter(Entity("alice"), {CONSUMER: 1.0})
+    assert world.produce(1e9) == 0
+    world.quotas.alter(Entity("alice"), {})
+    assert (world.quotas.active, world.heard) == (False, 2)
+
+
 def test_a_users_connections_share_a_users_quota():
     world = World({Entity("alice"): {PRODUCER: 1000.0}})
     assert world.produce(8_000) == 0

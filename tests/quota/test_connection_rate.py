@@ -30,7 +30,7 @@ def test_nothing_is_limited_at_first():
 
 def test_an_address_has_ten_seconds_worth_at_once_and_is_refused_then():
     world = World()
-    world.rates.limit_ips(None, {"10.0.0.1": 2.0})
+    world.rates.limit_ip("10.0.0.1", 2.0)
     assert world.rates.active
     told = [world.comes() for _ in range(25)]
     assert told[:20] == [0] * 20
@@ -38,17 +38,21 @@ def test_an_address_has_ten_seconds_worth_at_once_and_is_refused_then():
     assert world.comes("10.0.0.2") == 0
     world.now += 11_000
     assert world.comes() == 0
+    world.rates.limit_ip("10.0.0.1", None)
+    assert not world.rates.active
+    assert [world.comes() for _ in range(100)] == [0] * 100
 
 
 def test_a_connection_is_held_for_one_sample_at_most():
     world = World()
-    world.rates.limit_ips(0.01, {})
+    world.rates.limit_ip(None, 0.01)
     assert world.comes() == 1000
 
 
 def test_the_default_is_for_each_address_without_a_limit_of_its_own():
     world = World()
-    world.rates.limit_ips(1.0, {"10.0.0.1": 3.0})
+    world.rates.limit_ip(None, 1.0)
+    world.rates.limit_ip("10.0.0.1", 3.0)
     assert sum(not world.comes() for _ in range(50)) == 30
     assert sum(not world.comes("10.0.0.2") for _ in range(50)) == 10
     assert sum(not world.comes("10.0.0.3") for _ in range(50)) == 10
@@ -66,7 +70,7 @@ def test_a_broker_waits_and_counts_all():
 def test_what_its_address_keeps_out_does_not_count_for_the_broker():
     world = World()
     world.rates.limit_all({"": 1})
-    world.rates.limit_ips(0.1, {})
+    world.rates.limit_ip(None, 0.1)
     for _ in range(9):
         assert world.rates.pause_ms("PLAINTEXT", protected=False) == 0
         world.comes()

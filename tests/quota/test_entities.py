@@ -142,6 +142,10 @@ def test_a_value_changes_only_with_a_limit():
     assert changed(quotas, "users", "carol", {"SCRAM-SHA-256": "x"}) is quotas
     assert changed(quotas, "topics", "alice", {}) is quotas
     assert changed(quotas, "users", "alice", {}) == {}
+    assert changed(quotas, "users", "alice", {}).altered_since(quotas) == Entity("alice")
+    twice = changed(changed(quotas, "users", "alice", {}), "users", "bob", {PRODUCER: "1"})
+    assert twice.altered_since(quotas) is None
+    assert quotas_in({}).altered_since(quotas) is None
     assert changed(quotas, "clients", "", {CONSUMER: "7"}) == {**quotas, Entity(client_id=""): {CONSUMER: 7.0}}
 
 

@@ -63,3 +63,20 @@ def test_against_a_model(limits, user, client_id):
     wanted = next((limits[key] for level in ORDER if (key := level(user, client_id)) in limits), None)
     found = Limits(limits).of(user, client_id)
     assert (None if found is None else found.value) == wanted
+
+
+@given(
+    st.dictionaries(buckets, st.floats(1, 100)),
+    st.lists(st.tuples(buckets, st.one_of(st.none(), st.floats(1, 100))), max_size=20),
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from(["a", "b", "c"]),
+)
+def test_what_is_altered_is_as_if_it_had_been_so_from_the_beginning(limits, changes, user, client_id):
+    altered = Limits(limits)
+    for bucket, value in changes:
+        altered.alter(bucket, value)
+        limits.pop(bucket, None)
+        if value is not None:
+            limits[bucket] = value
+    assert altered.of(user, client_id) == Limits(limits).of(user, client_id)
+    assert bool(altered) == bool(limits)

@@ -1,0 +1,31 @@
+"""An embedded broker as it was when it started, without a new start: for the next test.
+
+Owns what is taken back, and in which order. Never touches a file itself: topics are deleted as a client would, and with
+the coordinators' topics go groups, offsets and transactions.
+"""
+
+from __future__ import annotations
+
+from kbroker.broker.node import BrokerNode
+from kbroker.cluster_state import CONFIG_KINDS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState
+from kbroker.divided import whole
+
+
+async def reset(node: BrokerNode, first: ClusterState) -> None:
+    """Take back what has changed of a state since `first`; returns when that is in effect."""
+    controller = node.controller
+    topics = controller.decided.topics
+    controller.delete_topics(name for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) if name in topics)
+    controller.delete_topics(controller.decided.topics)  # now nobody keeps offsets of them who would take notice
+    for kind in CONFIG_KINDS:
+        held, wanted = controller.decided.all_configs(kind), first.all_configs(kind)
+        for name in dict.fromkeys((*held, *wanted)):
+            if held.get(name) != wanted.get(name):
+                controller.set_configs(kind, name, wanted.get(name, {}))
+    for token in [each for each in controller.decided.tokens if first.tokens.get(each.info.token_id) is None]:
+        whole(controller.change_token(token.info.token_id, lambda _: None))
+    controller.replace_acls(first.acls)
+    controller.replace_features(first.features)
+    settled = controller.published()
+    if settled is not None:
+        await settled

@@ -1,0 +1,30 @@
+"""unittest with a broker: `class TestOrders(BrokerTestCase)` has `self.broker`, clean before each test.
+
+Owns the broker of a class of tests. Never runs one.
+"""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from kbroker.embed import Broker
+
+
+class BrokerTestCase(unittest.TestCase):
+    """A broker for the tests of a class, made with its `broker_options` and reset before each of them."""
+
+    broker: ClassVar[Broker]
+    broker_options: ClassVar[Mapping[str, Any]] = {}
+    """What `Broker` is given: config, tls, users, acls."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        cls.broker = Broker(**cls.broker_options).start()
+        cls.addClassCleanup(cls.broker.stop)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.broker.reset()

@@ -1,0 +1,134 @@
+"""The fixtures, as a suite of somebody else uses them."""
+
+from __future__ import annotations
+
+import pytest
+
+SUITE = """
+import pytest
+from confluent_kafka import Producer
+from kbroker import ErrorCode
+
+def test_one(kafka):
+    kafka.topics.create("same").produce("one")
+
+def test_another_sees_nothing_of_it(kafka):
+    assert not kafka.topics
+    kafka.topics.create("same")
+
+def test_a_clock(kafka, kafka_clock):
+    topic = kafka.topics.create("aged", configs={"retention.ms": 3600000})
+    topic.produce("old", timestamp=kafka_clock.now_ms())
+    kafka_clock.advance(hours=2)
+    assert not topic.records()
+
+def test_faults(kafka, kafka_faults):
+    with kafka_faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER, times=1) as fault:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce("t", "v")
+        assert producer.flush(10) == 0
+    assert fault.hits == 1
+
+@pytest.mark.kafka(users={"alice": "secret"}, config={"num.partitions": 3})
+def test_users(kafka):
+    producer = Producer(kafka.client_settings("alice").confluent_kafka)
+    producer.produce("t", "v")
+    assert producer.flush(10) == 0
+    assert kafka.topics["t"].partitions == 3
+
+def test_topic(kafka_topic, kafka_broker):
+    assert kafka_broker.topics[kafka_topic].partitions == 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)
+
+
+def test_each_test_has_a_clean_broker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SUITE)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=6)
+
+
+def test_a_cluster(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(kafka_cluster): assert len(kafka_cluster.brokers) == 3")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_the_same_settings_for_all(pytester: pytest.Pytester) -> None:
+    pytester.makeini(
+        "[pytest]\nkafka_config =\n    num.partitions = 4\nkafka_tls = true\nkafka_users =\n    bob=secret\n"
+    )
+    pytester.makepyfile(
+        """
+        from confluent_kafka import Producer
+
+        def test_it(kafka):
+            settings = kafka.client_settings("bob")
+            assert settings.security_protocol == "SASL_SSL"
+            producer = Producer(settings.confluent_kafka)
+            producer.produce("t", "v")
+            assert producer.flush(10) == 0
+            assert kafka.topics["t"].partitions == 4
+        """
+    )
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_a_test_that_fails_shows_what_went_on(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from confluent_kafka import Producer
+
+        def test_it(kafka):
+            producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "shop"})
+            producer.produce("orders", "v")
+            producer.flush(10)
+            assert not kafka.topics["orders"].values()
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*requests to kbroker*", "*<Produce v* from shop about orders, * ms>*"])
+    result.stdout.fnmatch_lines(["*Captured log call*", "*INFO*orders*"])
+
+
+def test_a_broker_of_somebody_else(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kbroker import Broker
+
+    with Broker() as somebodys:
+        monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", somebodys.bootstrap_servers)
+        pytester.makepyfile(SUITE)
+        result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rs")
+    result.assert_outcomes(skipped=6)
+    result.stdout.fnmatch_lines(["*faults cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names*"])
+
+
+def test_settings_that_are_none(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n@pytest.mark.kafka(user='bob')\ndef test_it(kafka): pass")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["@pytest.mark.kafka takes acls, config, tls, users, not user"])
+    pytester.makeini("[pytest]\nkafka_config = nonsense\n")
+    pytester.makepyfile("def test_it(kafka): pass")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.stdout.fnmatch_lines(["kafka_config: 'nonsense' is not of the form key=value"])
+
+
+def test_unittest(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from kbroker import BrokerTestCase
+
+        class TestOrders(BrokerTestCase):
+            broker_options = {"config": {"num.partitions": 2}}
+
+            def test_one(self):
+                self.assertFalse(self.broker.topics)
+                self.broker.topics.create("same", 1).produce("v")
+
+            test_two = test_one
+        """
+    )
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
