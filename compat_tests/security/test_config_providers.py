@@ -42,7 +42,8 @@ def settings(secrets: Path) -> dict[str, str]:
 def told(bootstrap: str) -> Mapping[str, Any]:
     asked = ConfigResource(ConfigResource.Type.BROKER, "1")
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    return admin.describe_configs([asked])[asked].result(PATIENCE_S)
+    found: Mapping[str, Any] = admin.describe_configs([asked])[asked].result(PATIENCE_S)
+    return found
 
 
 def set_by(bootstrap: str, name: str, text: str) -> None:

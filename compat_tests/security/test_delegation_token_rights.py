@@ -35,7 +35,7 @@ ALLOW, DENY = Permission.ALLOW, Permission.DENY
 @pytest.fixture(scope="module")
 def brokers(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
     with ExitStack() as running:
-        found = {}
+        found: dict[str, BrokerProcess] = {}
         for broker in both(kafka_libs, tmp_path_factory.mktemp("token-rights"), RIGHTS):
             running.enter_context(broker)
             for name in USERS:
