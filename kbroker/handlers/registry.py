@@ -20,7 +20,7 @@ from kbroker.divided import Divided
 from kbroker.handlers.metering import Metering
 from kbroker.handlers.services import Services
 from kbroker.protocol.schema import Versions
-from kbroker.security.principal import ANONYMOUS
+from kbroker.security.principal import ANONYMOUS, Principal
 
 
 class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure of the program
@@ -41,7 +41,7 @@ class RequestContext:
     """
 
     __slots__ = (
-        "client_host", "client_id", "client_software", "forms", "listener", "local_address", "metering",
+        "client_host", "client_id", "client_software", "forms", "limited", "listener", "local_address", "metering",
         "principal", "raw_client_id", "rights", "services", "version",
     )  # fmt: skip
 
@@ -58,6 +58,8 @@ class RequestContext:
         self.rights: Any = None
         """What he may do (authorizer.Rights), once an authorizer was asked."""
         self.version = 0
+        self.limited: tuple[int, Principal, Any, bool] | None = None
+        """Whether there was any quota for whom, when that was last looked up (Dispatcher)."""
         self.metering: Metering | None = None
         """What the request uses of its client's quotas, since there are any."""
         self.forms: Any = None

@@ -159,8 +159,8 @@ class Dispatcher:
     ) -> None:
         """With an `authorizer` each handler stands behind its guard (handlers/authorized/).
 
-        While there are `quotas`, requests are metered: no express way, and an answer's `throttle_time_ms` says for how
-        long the client has to pause.
+        Who has `quotas` is metered: he has no express way, and an answer's `throttle_time_ms` says for how long he
+        has to pause.
         """
         self._apis = served(in_cluster=in_cluster)
         self._table: dict[int, Entry] = {}
@@ -169,7 +169,7 @@ class Dispatcher:
         if authorizer is not None:
             authorizer.on_change(self._forget_forms)
         self._quotas = quotas
-        self._metered = False
+        self._metered = self._told = False
         self._express = self._is_express()
         self.entrance: Run = self.run
         """What connections hand their frames to: `run`, or what stands before it (Server.divert)."""
@@ -187,9 +187,24 @@ class Dispatcher:
         return [each.name for each in self._apis.values()]
 
     def _is_express(self) -> bool:
-        """Whether requests may pass by their handler, which then logs nothing of them."""
+        """Whether all requests may pass by their handler, which then logs nothing of them."""
         told = (log,) if self._authorizer is None else (log, authorizer_log)
-        return not self._metered and not any(each.isEnabledFor(logging.DEBUG) for each in told)
+        self._told = any(each.isEnabledFor(logging.DEBUG) for each in told)
+        return not self._metered and not self._told
+
+    def _is_express_for(self, context: RequestContext) -> bool:
+        """Whether those of one connection may, where others are metered."""
+        return self._metered and not self._told and not self._is_limited(context)
+
+    def _is_limited(self, context: RequestContext) -> bool:
+        """Whether there is any quota for who asks; it is looked up once, until he, his client id or quotas change."""
+        quotas, known = self._quotas, context.limited
+        assert quotas is not None
+        principal, client_id = context.principal, context.raw_client_id
+        if known is None or known[0] != quotas.generation or known[1] is not principal or known[2] is not client_id:
+            is_limited = quotas.limit(principal.name, context.client_id)
+            known = context.limited = (quotas.generation, principal, client_id, is_limited)
+        return known[3]
 
     def _forget_forms(self) -> None:
         """Whoever could write by his connection's forms may have lost the right."""
@@ -220,7 +235,7 @@ class Dispatcher:
         if (
             key == PRODUCE_KEY
             and context.forms is not None
-            and self._express
+            and (self._express or self._is_express_for(context))
             and context.forms.answer(frame, version, correlation_id, out)
         ):
             return None
@@ -236,7 +251,10 @@ class Dispatcher:
             context.set_client_id(None)
         context.version = version
         if since is not None:
-            self._begin_metering(context, len(frame), since)
+            if self._is_limited(context):
+                self._begin_metering(context, len(frame), since)
+            else:
+                since = None
         try:
             if entry.request_tags:
                 if position < len(frame) and frame[position] == 0:
@@ -248,7 +266,7 @@ class Dispatcher:
                 if key == PRODUCE_KEY:
                     request = entry.decode_short(frame[position:])
                 if request is None:
-                    return self._long_work(entry, context, correlation_id, frame, position)
+                    return self._long_work(entry, context, correlation_id, frame, position, metered=since is not None)
             else:
                 request = entry.decode(frame[position:]) if entry.version == version else None
         except Malformed as err:
@@ -261,7 +279,7 @@ class Dispatcher:
             return self._metered_work(entry, context, correlation_id, frame, request, answer)
         if answer.__class__ is entry.response:
             encode_answer(entry, correlation_id, answer, out, spill)
-            if key == PRODUCE_KEY and self._express:
+            if key == PRODUCE_KEY and (self._express or self._is_express_for(context)):
                 if context.forms is None:
                     context.forms = Forms()
                     if self._authorizer is not None:
@@ -324,13 +342,20 @@ class Dispatcher:
         return self._table.get(key << 16 | version) or self._resolve(key, version)
 
     def _long_work(
-        self, entry: Entry, context: RequestContext, correlation_id: int, frame: memoryview, position: int
+        self,
+        entry: Entry,
+        context: RequestContext,
+        correlation_id: int,
+        frame: memoryview,
+        position: int,
+        *,
+        metered: bool,
     ) -> Work:
         work = Work(entry, len(frame))
         work.keeps_frame = True
         work.keeps_waiting = entry.api.key == PRODUCE_KEY
         work.steps = self._long(entry, context, correlation_id, frame[position:], work)
-        if self._metered:
+        if metered:
             work.metering = context.metering
             assert work.metering is not None
             work.steps = work.metering.timed(work.steps)

@@ -107,6 +107,8 @@ class ClientQuotas:
             REQUEST: self.worked,
             MUTATION: self.mutated,
         }
+        self.generation = 0
+        """Grows whenever a limit changes."""
         self.active = False
         """Whether there is any limit."""
         self.on_activity: Callable[[], None] = lambda: None
@@ -130,7 +132,12 @@ class ClientQuotas:
                 quota.limits.alter(_bucket(entity), values.get(key))
             self._look()
 
+    def limit(self, user: str, client_id: str | None) -> bool:
+        """Tell whether there is any limit for a client."""
+        return any(quota.limits.of(user, client_id) is not None for quota in self._by_key.values())
+
     def _look(self) -> None:
+        self.generation += 1
         for quota in self._by_key.values():
             if not quota.limits:
                 quota.clear()

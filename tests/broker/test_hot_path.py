@@ -13,17 +13,24 @@ import pytest
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker.broker.node import BrokerNode
+from kbroker.clock import SystemClock
 from kbroker.config.server_config import BrokerConfig
 from kbroker.handlers.registry import RequestContext
 from kbroker.network.dispatch import Dispatcher
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.quota.client_quotas import ClientQuotas
+from kbroker.quota.entities import Entity
+from kbroker.quota.rate import Window
+from kbroker.quota.values import CLIENT_KEYS, PRODUCER
 from tests.broker.in_effect import in_effect
 
 PRODUCE_CALLS = 30
 IDEMPOTENT_PRODUCE_CALLS = 37
 FETCH_CALLS = 36
+OTHERS_QUOTAS_CALLS = 2
+"""What others' quotas cost who has none."""
 ROUNDS = 50
 
 
@@ -39,14 +46,22 @@ def frame(request, version):
     return encode(header, 2 if version in cls.FLEXIBLE else 1) + encode(request, version)
 
 
-async def calls_per_request(directory, frames):
+def others_quotas():
+    """A quota for somebody else than who asks."""
+    window = Window(11, 1000)
+    quotas = ClientQuotas(SystemClock().monotonic_ms, window, window)
+    quotas.replace({Entity("bob"): dict.fromkeys(CLIENT_KEYS, 1.0), Entity(client_id="bobs"): {PRODUCER: 1.0}})
+    return quotas
+
+
+async def calls_per_request(directory, frames, quotas=None):
     """Return the Python-level calls per frame, once everything is compiled and warm."""
     node = await BrokerNode.start(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": directory}))
     try:
         node.controller.auto_create("hot")
         await in_effect(node)
         context = RequestContext(node.services, "/127.0.0.1", "PLAINTEXT", ("", 0))
-        dispatcher = Dispatcher()
+        dispatcher = Dispatcher(quotas=quotas)
         count = 0
 
         def profile(_frame, event, _argument):
@@ -67,15 +82,17 @@ async def calls_per_request(directory, frames):
         await node.stop()
 
 
-def measured(tmp_path, frames):
-    calls = asyncio.run(calls_per_request(str(tmp_path), frames))
+def measured(tmp_path, frames, quotas=None):
+    calls = asyncio.run(calls_per_request(str(tmp_path), frames, quotas))
     print(f"{calls:.1f} calls a request")
     return calls
 
 
-def test_produce(tmp_path):
+@pytest.mark.parametrize("quotas", [False, True], ids=["", "others have quotas"])
+def test_produce(tmp_path, quotas):
     frames = [frame(produce_request("hot", batch(100)), 9)] * (2 * ROUNDS)
-    assert measured(tmp_path, frames) <= PRODUCE_CALLS
+    calls = measured(tmp_path, frames, others_quotas() if quotas else None)
+    assert calls <= PRODUCE_CALLS + OTHERS_QUOTAS_CALLS * quotas
 
 
 def test_produce_of_an_idempotent_producer(tmp_path):
@@ -86,8 +103,10 @@ def test_produce_of_an_idempotent_producer(tmp_path):
     assert measured(tmp_path, frames) <= IDEMPOTENT_PRODUCE_CALLS
 
 
-def test_fetch(tmp_path):
+@pytest.mark.parametrize("quotas", [False, True], ids=["", "others have quotas"])
+def test_fetch(tmp_path, quotas):
     part = FetchPartition(partition=0, partition_max_bytes=1 << 20)
     fetch = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="hot", partitions=[part])])
     warm = [frame(produce_request("hot", batch(1000)), 9)] * (ROUNDS - 1)
-    assert measured(tmp_path, [*warm, *([frame(fetch, 11)] * (ROUNDS + 1))]) <= FETCH_CALLS
+    calls = measured(tmp_path, [*warm, *([frame(fetch, 11)] * (ROUNDS + 1))], others_quotas() if quotas else None)
+    assert calls <= FETCH_CALLS + OTHERS_QUOTAS_CALLS * quotas

@@ -107,6 +107,19 @@ def test_a_producer_is_told_for_how_long_and_is_not_read_from(world):
     assert time.monotonic() - answered >= first / 1000
 
 
+def test_a_quota_counts_at_once_also_where_requests_went_the_express_way(world):
+    world.topic("t")
+    client, other = world.connect(), world.connect("other")
+    records = batch(1, size=21_000)
+    world.limit({"client-id": "somebody"}, producer_byte_rate=1.0)
+    assert [produced(each, records) for each in (client, other) * 3] == [0] * 6
+    world.limit(producer_byte_rate=2000.0)
+    assert produced(client, records) > 0
+    assert produced(other, records) == 0
+    world.limit(producer_byte_rate=None)
+    assert [produced(each, records) for each in (client, other) * 2] == [0] * 4
+
+
 def test_a_producer_that_wants_no_answer_pauses_as_well(world):
     world.topic("t")
     world.limit(producer_byte_rate=1000.0)

@@ -33,7 +33,7 @@ def test_quotas_are_every_brokers():
         assert [each.error_code for each in answer.entries] == [0, 0]
         for address in (first, second, third):
             until(lambda address=address: throttled(address) == 1000)
-            assert len(ask(address, DescribeClientQuotasRequest(), 1, "other").entries) == 2
+            until(lambda address=address: len(ask(address, DescribeClientQuotasRequest(), 1, "other").entries) == 2)
 
         # Followers come as ANONYMOUS, too; what they fetch is not counted.
         topic = CreatableTopic(name="copied", num_partitions=1, replication_factor=3)
