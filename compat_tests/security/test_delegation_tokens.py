@@ -129,7 +129,7 @@ class Side:
         rows = []
         for each in answer.tokens:
             row = {name: getattr(each, name) for name in _principals(each)}
-            row["times"] = [getattr(each, name) - each.issue_timestamp for name in _TOLD_TIMES]
+            row["times"] = [round((getattr(each, name) - each.issue_timestamp) / 20_000) for name in _TOLD_TIMES]
             row["renewers"] = [(one.principal_type, one.principal_name) for one in each.renewers]
             row["hmac"] = len(each.hmac)
             rows.append(row)

@@ -33,7 +33,7 @@ from kafka.errors import (
     for_code,
 )
 
-from kbroker.cli.client_settings import normal, read_file, translate
+from kbroker.cli.client_settings import normal, read_file, resolved, translate
 from kbroker.cli.profiles import read_profile
 
 T = TypeVar("T")
@@ -232,7 +232,7 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 def settings_of(path: str) -> dict[str, Any]:
     """Read a file of client settings; of those that the client here does not have, a line on stderr tells."""
-    return _settings(path, read_file(path))
+    return _settings(path, resolved(read_file(path), f"--command-config {path}"))
 
 
 def _settings(path: str, texts: Mapping[str, str]) -> dict[str, Any]:

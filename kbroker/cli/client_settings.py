@@ -14,6 +14,7 @@ import click
 
 from kbroker.config.jaas import JaasError, parse_jaas
 from kbroker.config.model import ConfigError
+from kbroker.config.providers import PROVIDERS, Providers
 from kbroker.config.sources import parse_properties
 
 Texts = Mapping[str, str]
@@ -34,13 +35,32 @@ def translate(name: str, text: str) -> Texts:
 
 
 def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str]:
-    """Read a file of key=value lines; raises ClickException, which begins with `what` the file is."""
+    """Read a file of key=value lines, as they are; raises ClickException, which begins with `what` the file is."""
     try:
         return parse_properties(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise click.ClickException(f"{what} {path}: {error.strerror}") from None
     except (UnicodeDecodeError, ConfigError):
         raise click.ClickException(f"{what} {path} is not a file of key=value lines") from None
+
+
+def resolved(texts: Texts, what: str) -> dict[str, str]:
+    """Return a file's settings with what their variables stand for, by the config providers that it names itself.
+
+    Raises ClickException, which begins with `what` the file is.
+    """
+    try:
+        providers = Providers(texts.get(PROVIDERS, ""), texts)
+        found = {name: providers.resolved(name, text) for name, text in texts.items() if not _is_of_providers(name)}
+    except ConfigError as error:
+        raise click.ClickException(f"{what}: {error}") from None
+    for warning in providers.warnings:
+        click.echo(f"kbroker: {warning}", err=True)
+    return found
+
+
+def _is_of_providers(name: str) -> bool:
+    return name == PROVIDERS or name.startswith(f"{PROVIDERS}.")
 
 
 def _login(name: str, text: str) -> Texts:

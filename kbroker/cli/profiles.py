@@ -16,7 +16,7 @@ from typing import Final
 
 import click
 
-from kbroker.cli.client_settings import normal, read_file
+from kbroker.cli.client_settings import normal, read_file, resolved
 
 _SUFFIX: Final = ".properties"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -39,9 +39,10 @@ def read_profile(name: str) -> tuple[Path, dict[str, str]]:
         there = f"there are {', '.join(known)}" if known else "there is none"
         raise click.ClickException(f"no profile {name}: {path} does not exist; {there}")
     settings = read_file(path, "profile")
-    if any(map(_is_secret, settings)) and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+    has_secret = any(_is_secret(key) and "${" not in text for key, text in settings.items())
+    if has_secret and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         click.echo(f"kbroker: {path} has a password, and others can read it: chmod 600 {path}", err=True)
-    return path, settings
+    return path, resolved(settings, f"profile {path}")
 
 
 def _is_secret(name: str) -> bool:

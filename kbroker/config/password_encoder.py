@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from kbroker.config.model import ConfigError
@@ -27,6 +28,8 @@ _SALT_BYTES: Final = 256
 _TAG_BITS: Final = 128
 _GCM_IV_BYTES: Final = 12
 _BLOCK_BITS: Final = 128
+_MOST_KNOWN: Final = 1_000
+"""Texts whose passwords are remembered: configs are read again at each change of any."""
 _MOST_ITERATIONS: Final = 10_000_000
 """Of what others have stored: more would hold up this broker for seconds."""
 
@@ -54,32 +57,38 @@ class PasswordEncoder:
             raise ConfigError(f"password.encoder.cipher.algorithm is {cipher}; this version has {CBC} and {GCM}")
         if key_length not in _KEY_LENGTHS:
             raise ConfigError(f"password.encoder.key.length is {key_length}; a key of AES has 128, 192 or 256 bits")
+        # One key for all that this process encrypts: to make it takes milliseconds, and clients may set many passwords.
+        self._salt = os.urandom(_SALT_BYTES)
+        self._key = _key(secret, self._key_factory, self._salt, iterations, key_length)
 
     def encode(self, password: str) -> str:
         """Return the text to be stored."""
-        salt = os.urandom(_SALT_BYTES)
-        key = _key(self._secret, self._key_factory, salt, self._iterations, self._key_length)
         parts = {
             "keyFactoryAlgorithm": self._key_factory,
             "cipherAlgorithm": self._cipher,
             "keyLength": str(self._key_length),
-            "salt": _base64(salt),
+            "salt": _base64(self._salt),
             "iterations": str(self._iterations),
             "passwordLength": str(_java_length(password)),
-            **_encrypted(self._cipher, key, password.encode()),
+            **_encrypted(self._cipher, self._key, password.encode()),
         }
         text = ",".join(f"{name}:{value}" for name, value in parts.items())
-        self._known[text] = password
+        self._remember(text, password)
         return text
 
     def decode(self, text: str) -> str:
         """Return the password of a stored text. Raises Undecodable."""
         if text not in self._known:
             try:
-                self._known[text] = self._decoded(text)
+                self._remember(text, self._decoded(text))
             except (KeyError, ValueError):
                 raise Undecodable("the stored password cannot be read by password.encoder.secret") from None
         return self._known[text]
+
+    def _remember(self, text: str, password: str) -> None:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[text] = password
 
     def _decoded(self, text: str) -> str:
         parts = dict(each.strip().rpartition(":")[::2] for each in text.split(","))
@@ -96,6 +105,7 @@ class PasswordEncoder:
         return password
 
 
+@lru_cache(256)
 def _key(secret: str, factory: str, salt: bytes, iterations: int, length: int) -> bytes:
     digest = "sha" + factory.removeprefix("PBKDF2WithHmacSHA")
     return hashlib.pbkdf2_hmac(digest, secret.encode(), salt, iterations, length // 8)

@@ -13,21 +13,42 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.config.model import ConfigError
 from kbroker.config.sources import parse_properties
 
 PROVIDERS: Final = "config.providers"
 _PACKAGE: Final = "org.apache.kafka.common.config.provider"
-_VARIABLE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 _PATHS: Final = "allowed.paths"
 _PATTERN: Final = "allowlist.pattern"
 _LARGEST: Final = 1 << 20
-Lookup = Callable[[str, str], str | None]
-"""Finds a value by path and key; None: there is none. Raises ConfigError, without any value."""
+_LARGEST_DYNAMIC: Final = 1 << 14
+"""Bytes of a file that is read while others wait for the loop."""
+_MOST_HIDDEN: Final = 1_000
+Lookup = Callable[[str, str, int], str | None]
+"""Finds a value by path and key in files of so many bytes at most; None: there is none. Raises ConfigError."""
+
+
+class _Variable(NamedTuple):
+    begin: int
+    end: int
+    provider: str
+    path: str
+    key: str
+
+
+def _variables(text: str) -> Iterator[_Variable]:
+    """Find ${provider:path:key} and ${provider:key}, as ConfigTransformer does, in time by the text's length."""
+    at = 0
+    while (begin := text.find("${", at)) >= 0 and (end := text.find("}", begin)) >= 0:
+        at = end + 1
+        provider, colon, rest = text[begin + 2 : end].partition(":")
+        if colon:
+            path, second, key = rest.partition(":")
+            yield _Variable(begin, at, provider, path if second else "", key if second else rest)
 
 
 class Providers:
@@ -47,40 +68,51 @@ class Providers:
             if name
         }
 
-    def resolved(self, name: str, text: str) -> str:
+    def resolved(self, name: str, text: str, *, is_dynamic: bool = False) -> str:
         """Return a setting's text with what its variables stand for, which is not looked at again.
 
-        A variable of no provider stays as it is, as in Kafka. Raises ConfigError where a provider does not know one.
+        A variable of no provider stays as it is, as in Kafka. Raises ConfigError where a provider does not know one;
+        of a dynamic config also where to look would take long.
         """
-        if "${" not in text:
+        if not self._by_name:
             return text
-
-        def value(found: re.Match[str]) -> str:
-            look_up = self._by_name.get(found[1])
+        parts, at, largest = [], 0, _LARGEST_DYNAMIC if is_dynamic else _LARGEST
+        for found in _variables(text):
+            look_up = self._by_name.get(found.provider)
             if look_up is None:
-                return found[0]
+                continue
+            variable = text[found.begin : found.end]
             try:
-                known = look_up(found[2] or "", found[3])
+                known = look_up(found.path, found.key, largest)
             except ConfigError as error:
-                raise ConfigError(f"{name}: {found[0]}: {error}") from None
+                raise ConfigError(f"{name}: {variable}: {error}") from None
             if known is None:
-                raise ConfigError(f"{name}: {found[0]} is not there")
-            return known
-
-        result = _VARIABLE.sub(value, text)
-        if result != text:
-            self._hidden[result] = text
+                raise ConfigError(f"{name}: {variable} is not there")
+            parts += [text[at : found.begin], known]
+            at = found.end
+        if not parts:
+            return text
+        result = "".join(parts) + text[at:]
+        if len(self._hidden) >= _MOST_HIDDEN:
+            self._hidden.clear()
+        self._hidden[result] = text
         return result
+
+    def count(self, texts: Iterable[str]) -> int:
+        """Return how many variables of the providers there are in texts."""
+        if not self._by_name:
+            return 0
+        return sum(found.provider in self._by_name for text in texts for found in _variables(text))
 
     def left_over(self, settings: Mapping[str, str]) -> list[str]:
         """Return a line for each setting with a variable that no provider is asked for."""
         if not self._by_name:
             return []
         return [
-            f"{name}: ${{{found[1]}:...}} stays as it is, as {PROVIDERS} has no {found[1]}"
+            f"{name}: ${{{found.provider}:...}} stays as it is, as {PROVIDERS} has no {found.provider}"
             for name, text in sorted(settings.items())
-            for found in _VARIABLE.finditer(text)
-            if found[1] not in self._by_name
+            for found in _variables(text)
+            if found.provider not in self._by_name
         ]
 
     def hide(self, text: str) -> str:
@@ -116,23 +148,23 @@ class Providers:
     def _files(self, name: str, allowed: str) -> Lookup:
         paths = _allowed_paths(name, allowed)
 
-        def look_up(path: str, key: str) -> str | None:
+        def look_up(path: str, key: str, largest: int) -> str | None:
             if not path:
                 return None
-            return parse_properties(self._read(_checked(path, paths))).get(key)
+            return parse_properties(self._read(_checked(path, paths), largest)).get(key)
 
         return look_up
 
     def _directories(self, name: str, allowed: str) -> Lookup:
         paths = _allowed_paths(name, allowed)
 
-        def look_up(path: str, key: str) -> str | None:
+        def look_up(path: str, key: str, largest: int) -> str | None:
             if not path or not key or "/" in key or key in (".", ".."):
                 return None
             directory = Path(_checked(path, paths))
             if not directory.is_dir():
                 raise ConfigError(f"{directory} is no directory")
-            return self._read(str(directory / key)) if (directory / key).is_file() else None
+            return self._read(str(directory / key), largest) if (directory / key).is_file() else None
 
         return look_up
 
@@ -142,25 +174,25 @@ class Providers:
         except re.error as error:
             raise ConfigError(f"{name} is no regular expression: {error}") from None
 
-        def look_up(path: str, key: str) -> str | None:
+        def look_up(path: str, key: str, _largest: int) -> str | None:
             if path:
                 raise ConfigError(f"a variable of the environment has no path, but here is {path}")
             return self._environment.get(key) if allowed.fullmatch(key) else None
 
         return look_up
 
-    def _read(self, path: str) -> str:
+    def _read(self, path: str, largest: int) -> str:
         try:
             # O_NONBLOCK: a pipe that nobody writes to would hold up whoever opens it, for ever.
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 if not stat.S_ISREG(mode):
                     raise ConfigError(f"{path} is no file")
-                data = file.read(_LARGEST + 1)
+                data = file.read(largest + 1)
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-        if len(data) > _LARGEST:
-            raise ConfigError(f"{path} is larger than {_LARGEST} bytes")
+        if len(data) > largest:
+            raise ConfigError(f"{path} is larger than {largest} bytes")
         if mode & stat.S_IROTH:
             said = f"{path}, which settings are read from, can be read by every user of this machine"
             if said not in self.warnings:

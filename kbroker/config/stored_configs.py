@@ -10,7 +10,6 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-from kbroker.config.limits import invalid
 from kbroker.config.model import ConfigError, InvalidConfig
 from kbroker.config.password_encoder import PasswordEncoder, Undecodable
 from kbroker.config.providers import Providers
@@ -18,6 +17,9 @@ from kbroker.config.table import broker_key
 from kbroker.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
+
+MOST_VARIABLES = 20
+"""Among the dynamic configs of one broker, or of all."""
 
 
 class StoredConfigs:
@@ -64,9 +66,14 @@ class StoredConfigs:
     def effective(self, name: str, text: str) -> str:
         """Return what a text with variables comes to. Raises InvalidConfig."""
         try:
-            return self._providers.resolved(name, text)
+            return self._providers.resolved(name, text, is_dynamic=True)
         except ConfigError as error:
-            raise InvalidConfig(invalid(name, text, str(error)).text) from None
+            raise InvalidConfig(str(error)) from None
+
+    def check_count(self, configs: Mapping[str, str]) -> None:
+        """Raise InvalidConfig for more variables than can be looked up while others wait."""
+        if self._providers.count(configs.values()) > MOST_VARIABLES:
+            raise InvalidConfig(f"There may be {MOST_VARIABLES} variables at most")
 
     def _written(self, name: str, text: str, stored: str | None) -> str:
         if not _is_password(name):

@@ -122,6 +122,7 @@ def _check_logins(config: BrokerConfig, configs: Mapping[str, str]) -> None:
 
 def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
     keys = {name: broker_key(name) for name in configs}
+    config.stored.check_count(configs)
     _refuse(
         [name for name in configs if name in BROKER and BROKER[name].mode is Mode.READ_ONLY],
         "Cannot update these configs dynamically",
@@ -138,6 +139,7 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         for configured in known.get(name, ()):
             key = keys[configured]
             assert key is not None
+            parse(key, configs[configured])  # first, as in Kafka: a number cannot be a variable
             parse(key, config.stored.effective(configured, configs[configured]))
     if not per_broker:
         _refuse(

@@ -34,6 +34,11 @@ log = logging.getLogger(__name__)
 RECEIVE_BYTES = 256 * 1024
 _SMALL = 16 * 1024
 """Bytes that a connection may hold without their being counted, and that it receives while it is at work."""
+_OFTEN = 16
+"""Times that a connection is told of the same bytes while it waits for its turn; then the poller has to be silent.
+
+With more than a thousand who wait libuv would tell of nothing else: it comes back only when there is less to tell.
+"""
 _FLUSH_BYTES = 64 * 1024
 """Answers to be sent before the next request is looked at."""
 
@@ -104,8 +109,8 @@ class Connection:
 
     __slots__ = (
         "_came", "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_mute", "_out",
-        "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_turns", "_work", "active",
-        "idle_since", "listener", "peer", "run", "state",
+        "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_tellings", "_turns",
+        "_work", "active", "idle_since", "listener", "peer", "run", "state",
     )  # fmt: skip
 
     def __init__(
@@ -144,6 +149,7 @@ class Connection:
         self._long = False
         self._reading = False
         self._mark = 0
+        self._tellings = 0
         self._mute: asyncio.TimerHandle | None = None
         self.state = _SERVING
         self.active = True
@@ -235,10 +241,14 @@ class Connection:
     def _readable(self) -> None:
         turns, state = self._turns, self.state
         if state is _TOLD:
+            self._tellings += 1
+            if self._tellings == _OFTEN:
+                self._stop_reading()
             return
         if turns.spent >= TURN or (self._long and turns.latest is not self):
             if state is _SERVING:
                 self.state = _TOLD
+                self._tellings = 0
                 (turns.put if self._long else turns.put_short)(self)
                 return
             if turns.spent >= TURN:
@@ -429,6 +439,7 @@ class Connection:
     def _read_in_turn(self, deadline: float) -> None:
         self.state = _SERVING
         started = now()
+        self._read_on()
         self._receive(deadline)
         self._long = now() - started > LONG
 

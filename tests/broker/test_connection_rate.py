@@ -13,6 +13,11 @@ import pytest
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from kbroker.quota.connection_rate import ConnectionRates
 from tests.broker.test_client_quotas import alter, entry
 from tests.broker.test_throttling import StandingClock
@@ -87,6 +92,20 @@ def test_a_name_is_looked_up():
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert set(rates._by_ip) <= {"127.0.0.1", "::1"}
+
+
+def test_the_rate_of_a_broker_changes_while_it_runs():
+    with Broker(clock=StandingClock()) as running, WireClient(running.bootstrap_servers) as admin:
+        change = AlterableConfig(name="max.connection.creation.rate", config_operation=0, value="1")
+        resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
+        answer = admin.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        assert answer.responses[0].error_code == 0
+        before = time.monotonic()
+        socks = [come(running) for _ in range(11)]
+        assert all(map(is_served, socks))
+        assert time.monotonic() - before >= 1
+        for sock in socks:
+            sock.close()
 
 
 @pytest.mark.parametrize(

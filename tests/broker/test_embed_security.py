@@ -7,7 +7,15 @@ import asyncio
 import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from kafka import KafkaProducer
 
 from kbroker import Acl, Broker, Cluster, ConfigError
@@ -80,6 +88,22 @@ def test_users_and_rights_are_there_when_a_directory_is_used_again(tmp_path):
     for _ in range(2):
         with Broker(data_dir=tmp_path, users=USERS, acls=acls) as broker:
             assert write(broker.client_settings("alice")) is None
+
+
+def test_a_reset_leaves_users_and_rights_as_they_were_at_the_start():
+    acls = [Acl(allow_principal="User:alice", producer=True, topic="orders")]
+    with Broker(ADMIN, users=USERS, acls=acls) as broker:
+        admin = AdminClient(broker.client_settings("admin").confluent_kafka)
+        more = AclBinding(
+            ResourceType.TOPIC, "orders", ResourcePatternType.LITERAL, "User:bob", "*",
+            AclOperation.WRITE, AclPermissionType.ALLOW,
+        )  # fmt: skip
+        admin.create_acls([more])[more].result(PATIENCE_S)
+        assert write(broker.client_settings("alice")) is None
+        assert write(broker.client_settings("bob")) is None
+        broker.reset()
+        assert write(broker.client_settings("alice")) is None
+        assert write(broker.client_settings("bob")) == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_rights_by_certificate():

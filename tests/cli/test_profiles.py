@@ -79,6 +79,29 @@ def test_a_password_that_others_can_read_is_told(lost, staging):
     assert "alice-secret" not in done.err
 
 
+def test_a_profile_may_name_its_password_instead_of_having_it(lost, staging, monkeypatch, tmp_path):
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    text = staging.read_text()
+    kept = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("sasl.jaas.config"))
+    provider = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+    login = f'sasl.jaas.config={module} required username="alice" password="${{env:ALICE_PASSWORD}}";'
+    staging.write_text(f"{kept}{login}\nconfig.providers=env\nconfig.providers.env.class={provider}\n")
+    staging.chmod(0o644)
+    monkeypatch.setenv("ALICE_PASSWORD", "alice-secret")
+    assert lost.ok("topic", "list", "--profile", "staging").err == ""
+    other = tmp_path / "other.properties"
+    other.write_text(staging.read_text())
+    assert lost.ok("topic", "list", "--command-config", str(other), "-b", _address(text)).err.count("no effect") == 1
+    monkeypatch.delenv("ALICE_PASSWORD")
+    said = lost.fails("topic", "list", "--profile", "staging")
+    assert said == f"profile {staging}: sasl.jaas.config: ${{env:ALICE_PASSWORD}} is not there"
+
+
+def _address(text):
+    (line,) = (line for line in text.splitlines() if line.startswith("bootstrap.servers="))
+    return line.partition("=")[2]
+
+
 @pytest.mark.parametrize("name", ["sasl.jaas.config", "sasl.password", "ssl.keystore.key", "ssl.key.password"])
 def test_what_is_a_secret(profiles, name, capsys):
     path = profiles / "some.properties"

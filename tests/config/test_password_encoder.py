@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from pathlib import Path
 
@@ -35,6 +36,25 @@ def test_what_was_encrypted_is_read_by_the_same_secret_and_no_other(cipher: str,
         encoder("another").decode(text)
     assert PASSWORD not in str(caught.value)
     assert encoder().encode(PASSWORD) != encoder().encode(PASSWORD)
+
+
+def test_many_passwords_cost_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    usual = hashlib.pbkdf2_hmac
+
+    def counted(*arguments: object) -> bytes:
+        made.append(arguments)
+        return usual(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", counted)
+    first = encoder()
+    texts = [first.encode(f"password-{number}") for number in range(1_500)]
+    assert len(made) == 1
+    assert len(set(texts)) == 1_500
+    assert len(first._known) <= 1_000
+    other = encoder()
+    assert [other.decode(text) for text in texts] == [f"password-{number}" for number in range(1_500)]
+    assert len(made) == 2
 
 
 @given(st.text() | st.lists(st.sampled_from(["salt", "keyLength", "iterations", ":", ",", "1", "AA=="])).map("".join))

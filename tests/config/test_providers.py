@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kbroker.config.describe import describe_broker
 from kbroker.config.model import ConfigError, InvalidConfig
+from kbroker.config.providers import Providers, _variables
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.validation import validate_broker
 
@@ -132,35 +137,63 @@ def test_no_error_shows_what_a_provider_told(secrets: Path) -> None:
         assert "${file:" in str(caught.value)
 
 
+LOCATION = "listener.name.x.ssl.keystore.location"
+
+
 def test_dynamic_configs_are_looked_up_and_shown_as_they_were_set(secrets: Path) -> None:
     config = BrokerConfig(FILE)
-    number, hidden = f"${{file:{secrets}:port}}", f"${{file:{secrets}:password}}"
-    configs = {"message.max.bytes": number, "listener.name.x.ssl.keystore.location": hidden}
-    validate_broker(config, configs, per_broker=True)
-    assert config.set_dynamic({}, configs) == {"message.max.bytes"}
-    assert config["message.max.bytes"] == 19092
-    assert config.dynamic_broker["listener.name.x.ssl.keystore.location"] == "file-secret"
+    hidden = f"${{file:{secrets}:password}}"
+    validate_broker(config, {LOCATION: hidden}, per_broker=True)
+    config.set_dynamic({}, {LOCATION: hidden})
+    assert config.dynamic_broker == {LOCATION: "file-secret"}
     entries = {each.name: each for each in describe_broker(config)}
-    assert entries["message.max.bytes"].value == number
-    assert entries["message.max.bytes"].synonyms[0][1] == number
-    assert entries["listener.name.x.ssl.keystore.location"].value == hidden
+    assert (entries[LOCATION].value, entries[LOCATION].synonyms[0][1]) == (hidden, hidden)
     assert "file-secret" not in described(config)
-    secrets.write_text("port=20000\npassword=new")
-    assert config.look_up_again() == {"message.max.bytes"}
-    assert config["message.max.bytes"] == 20000
+    secrets.write_text("password=new")
+    config.look_up_again()
+    assert config.dynamic_broker == {LOCATION: "new"}
 
 
 def test_a_dynamic_config_that_cannot_be_looked_up_is_refused(secrets: Path) -> None:
     config = BrokerConfig(FILE)
     with pytest.raises(InvalidConfig, match="is not there"):
-        validate_broker(config, {"message.max.bytes": f"${{file:{secrets}:none}}"}, per_broker=False)
-    with pytest.raises(InvalidConfig) as caught:
+        validate_broker(config, {LOCATION: f"${{file:{secrets}:none}}"}, per_broker=True)
+    # As in Kafka, a number cannot be a variable there.
+    with pytest.raises(InvalidConfig, match="Not a number") as caught:
         validate_broker(config, {"message.max.bytes": f"${{file:{secrets}:password}}"}, per_broker=False)
     assert "file-secret" not in caught.value.text
-    assert "${file:" in caught.value.text
     # It may be gone by the next start, which is none the worse for it.
-    config.set_dynamic({"message.max.bytes": "${file:/nowhere:x}"}, {})
-    assert config["message.max.bytes"] == 1048588
+    config.set_dynamic({}, {LOCATION: "${file:/nowhere:x}"})
+    assert config.dynamic_broker == {}
+    assert any("cannot read /nowhere" in each for each in config.warnings)
+
+
+def test_what_takes_long_to_look_up_is_refused_while_a_broker_serves(secrets: Path) -> None:
+    config = BrokerConfig(FILE)
+    variable = f"${{file:{secrets}:password}}"
+    validate_broker(config, {LOCATION: variable * 20}, per_broker=True)
+    with pytest.raises(InvalidConfig, match="20 variables at most"):
+        validate_broker(config, {LOCATION: variable * 21}, per_broker=True)
+    large = secrets.with_name("large.properties")
+    large.write_text("password=x\n" + "#" * (1 << 14))
+    large.chmod(0o600)
+    assert BrokerConfig({**FILE, PASSWORD: f"${{file:{large}:password}}"})[PASSWORD] == "x"
+    with pytest.raises(InvalidConfig, match="larger than 16384"):
+        validate_broker(config, {LOCATION: f"${{file:{large}:password}}"}, per_broker=True)
+
+
+@pytest.mark.parametrize("text", ["${" * 200_000, "${file" + ":a" * 200_000, "${a" * 200_000 + "}", "$" * 400_000])
+def test_texts_that_look_like_variables_are_gone_through_once(text: str) -> None:
+    begun = time.process_time()
+    Providers("file", FILE).resolved("x", text)
+    assert time.process_time() - begun < 0.5
+
+
+@given(st.lists(st.sampled_from(["${", "}", ":", "a", "b:c", "$", "{"]), max_size=12).map("".join))
+def test_variables_are_those_of_kafkas_pattern(text: str) -> None:
+    pattern = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")  # ConfigTransformer's
+    expected = [(each.start(), each.end(), each[1], each[2] or "", each[3]) for each in pattern.finditer(text)]
+    assert list(_variables(text)) == expected
 
 
 def test_who_may_alter_configs_reads_no_files_without_a_provider(secrets: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from types import SimpleNamespace
 
 import pytest
 
@@ -595,5 +596,25 @@ def test_a_second_request_may_mute_again(play):
         await client.feed(framed(b"mute 20", b"mute 20", b"b"))
         await client.until(lambda: client.received == b"mutedmutedb")
         await until_state(connection, State.SERVING)
+
+    play(story)
+
+
+def test_who_waits_for_a_turn_is_not_told_of_the_same_bytes_for_ever(play):
+    async def story(server, connection, client):
+        waiting = []
+        connection._turns = SimpleNamespace(spent=TURN, latest=None, put_short=waiting.append, note=lambda: None)
+        await client.feed(framed(b"a"))
+        assert (connection.state, waiting) == (State.TOLD, [connection])
+        deadline = now() + DEADLINE
+        while connection._reading:
+            assert now() < deadline
+            await asyncio.sleep(0)
+        assert connection._tellings < 100
+        connection._turns = server.turns
+        connection.go_on(now() + 1)
+        assert (connection.state, connection._reading) == (State.SERVING, True)
+        await client.feed(framed(b"b"))
+        await client.until(lambda: client.received == b"ab")
 
     play(story)

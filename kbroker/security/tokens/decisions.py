@@ -20,6 +20,7 @@ MOST_OF_ONE: Final = 10_000
 """Tokens that somebody may have asked for, as long as they last."""
 MOST_CHARACTERS: Final = 4096
 """Of all names in a token."""
+MOST_RENEWERS: Final = 256
 _LATEST: Final = (1 << 63) - 1
 
 
@@ -33,10 +34,9 @@ def new_token(
     now_ms: int,
 ) -> Token:
     """Return a new token; it lasts as long as may be where `max_lifetime_ms` is not positive. Raises ApiError."""
-    if (
-        len(renewers) > MOST_CHARACTERS
-        or sum(len(each.kind) + len(each.name) for each in (owner, requester, *renewers)) > MOST_CHARACTERS
-    ):
+    if len(renewers) > MOST_RENEWERS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION)
+    if sum(len(each.kind) + len(each.name) for each in (owner, requester, *renewers)) > MOST_CHARACTERS:
         raise ApiError(ErrorCode.POLICY_VIOLATION)
     if any(each.kind != USER for each in renewers):
         raise ApiError(ErrorCode.INVALID_PRINCIPAL_TYPE)

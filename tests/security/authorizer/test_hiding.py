@@ -10,6 +10,7 @@ import pytest
 from compat_tests.wire.exchanges.produce import batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -339,10 +340,14 @@ async def test_the_audit_tells_who_changed_what(alone, caplog):
             await topics(served, "orders")
             await served.ask(CreateTopicsRequest([CreatableTopic("more\nlines", 1, 1)]), 7)
             await served.ask(ApiVersionsRequest("a", "1"), 3)
+            who = [EntityData("user", "bob"), EntityData("client-id", None)]
+            quota = EntryData(who, [OpData("producer_byte_rate", 1e9)])
+            await served.ask(AlterClientQuotasRequest(entries=[quota], validate_only=True), 1, ADMIN)
         lines = [record.getMessage() for record in caplog.records if record.name == "kbroker.audit"]
         assert lines == [
             "User:admin from 192.0.2.1: CreateTopics orders: done",
             "User:alice from 192.0.2.1: CreateTopics more\\nlines: refused 1 of 1",
+            "User:admin from 192.0.2.1: AlterClientQuotas user bob and client-id <default>: producer_byte_rate: done",
         ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from kbroker.config.server_config import BrokerConfig
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.security.principal import Principal
-from kbroker.security.tokens.decisions import MOST_CHARACTERS, MOST_OF_ONE, ended, new_token, renewed
+from kbroker.security.tokens.decisions import MOST_CHARACTERS, MOST_OF_ONE, MOST_RENEWERS, ended, new_token, renewed
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
 from kbroker.security.tokens.token import TokenInformation, TokenSettings, token_settings
 
@@ -57,7 +57,8 @@ def test_the_hmac_is_of_the_id_by_the_secret():
 def test_renewers_are_users_and_names_are_not_endless():
     assert code_of(new, -1, SETTINGS, NOW, [Principal("Group", "x")]) == ErrorCode.INVALID_PRINCIPAL_TYPE
     assert code_of(new, -1, SETTINGS, NOW, [Principal("User", "x" * MOST_CHARACTERS)]) == ErrorCode.POLICY_VIOLATION
-    assert code_of(new, -1, SETTINGS, NOW, [RENEWER] * MOST_CHARACTERS) == ErrorCode.POLICY_VIOLATION
+    assert new(renewers=[RENEWER] * MOST_RENEWERS)
+    assert code_of(new, -1, SETTINGS, NOW, [RENEWER] * (MOST_RENEWERS + 1)) == ErrorCode.POLICY_VIOLATION
 
 
 def test_one_requester_has_no_more_than_so_many():
