@@ -19,6 +19,7 @@ from kbroker.protocol.compiler import Spill, decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.testing.faults import End, Faults, Kind, Plan, Seen
 from kbroker.testing.refusals import refusal
 from kbroker.testing.requests import Requests
@@ -28,6 +29,7 @@ from kbroker.testing.when import When
 _SIZE = struct.Struct(">i")
 _API_VERSIONS = 18
 _FETCH: int = FetchRequest.KEY  # type: ignore[attr-defined]
+_METADATA: int = MetadataRequest.KEY  # type: ignore[attr-defined]
 _OF_SESSIONS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 _BREAK = "a fault breaks the connection"
 
@@ -101,7 +103,10 @@ class Interceptor:
             else:
                 answer = yield from self._by_plan(context, work, correlation_id, frame, seen, plan)
         except CloseConnection as end:
-            answer = (bytearray(end.farewell), []) if plan is not None and end.farewell else None
+            whole = plan is not None and plan.end is not None and plan.end.value is When.AFTER
+            answer = (
+                (bytearray(end.farewell), []) if whole and end.farewell else None
+            )  # of a part nobody can make anything
             raise
         finally:
             if request is not None:
@@ -151,6 +156,8 @@ class Interceptor:
         entry, fault, (code, message) = work.entry, end.fault, end.value
         if entry.api.key == _FETCH and code not in _OF_SESSIONS:
             return (yield from self._failed_fetch(context, work, correlation_id, seen, end))
+        if entry.api.key == _METADATA:
+            return (yield from self._failed_metadata(context, work, correlation_id, seen, end))
         failed, rest = seen.request, None
         if fault.of_a_part:
             failed, _ = part_of(seen.request, fault.keeps, self._name)
@@ -162,6 +169,24 @@ class Interceptor:
             if framed is not None:
                 answer = joined(_message(entry, framed), answer, self._name)
         return _framed(entry, correlation_id, answer)
+
+    def _failed_metadata(self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End) -> Steps:
+        """Tell of errors where topics would be, of a leader that is missing where partitions are: as Kafka does."""
+        entry, fault = work.entry, end.fault
+        framed = yield from self._answered(context, work, _frame(entry, correlation_id, context, seen.request))
+        assert framed is not None
+        told: MetadataResponse = _message(entry, framed)
+        code = end.value[0]
+        for topic in told.topics:
+            if topic.error_code or ("topic" in fault.filter and topic.name != fault.filter["topic"]):
+                continue
+            if code != ErrorCode.LEADER_NOT_AVAILABLE:
+                topic.error_code, topic.partitions = code, []
+                continue
+            for each in topic.partitions:
+                if fault.keeps(topic.name, each.partition_index):
+                    each.error_code, each.leader_id = code, -1
+        return _framed(entry, correlation_id, told)
 
     def _failed_fetch(self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End) -> Steps:
         """Fetch without waiting, for the session to go on, and tell of errors where records would be."""

@@ -24,7 +24,8 @@ ERRORS: Final[dict[str, tuple[E, ...]]] = {
     "Heartbeat": (*_LOADS, E.REBALANCE_IN_PROGRESS),
     "ConsumerGroupHeartbeat": _LOADS,
     "OffsetCommit": _LOADS,
-    "OffsetFetch": (*_LOADS, E.UNSTABLE_OFFSET_COMMIT),
+    # Not those of a coordinator, which Kafka answers as well: librdkafka tells its application, and asks no more.
+    "OffsetFetch": (E.UNSTABLE_OFFSET_COMMIT,),
     "InitProducerId": _TRANSACTION,
     "AddPartitionsToTxn": _TRANSACTION,
     "AddOffsetsToTxn": _TRANSACTION,
