@@ -16,22 +16,9 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from kbroker.protocol.errors import ErrorCode
+from kbroker.testing.storm import squall
 from kbroker.testing.subjects import Subjects
-
-
-class When(Enum):
-    """Where in a request's life its connection breaks.
-
-    REQUEST  it was read, and nothing is done
-    BEFORE   what it asks is done, and not a byte of the answer has left
-    MIDDLE   half of the answer has left
-    AFTER    all of the answer has left
-    """
-
-    REQUEST = "request"
-    BEFORE = "before"
-    MIDDLE = "middle"
-    AFTER = "after"
+from kbroker.testing.when import When
 
 
 class Kind(Enum):
@@ -43,6 +30,7 @@ class Kind(Enum):
     DISCONNECT = "disconnect"
     THROTTLE = "throttle"
     REFUSE = "refuse"
+    STORM = "storm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +87,7 @@ class Filter(TypedDict, total=False):
     """It is gone after this time."""
 
 
+_OF_A_STORM = 0.05
 _FILTERS = frozenset(Filter.__annotations__)
 
 
@@ -179,6 +168,14 @@ class Fault:
             self.remove()
         return True
 
+    def happens(self, seen: Seen) -> tuple[Kind, Any]:
+        """Return what becomes of a request that meets it."""
+        if self.kind is not Kind.STORM:
+            return self.kind, self.value
+        name, value = squall(seen.api, seen.version, self._random)
+        kind = Kind(name)
+        return kind, (value, None) if kind is Kind.FAIL else value
+
     def _is_for(self, seen: Seen, wanted: Filter) -> bool:
         if self.apis and seen.api not in self.apis:
             return False
@@ -198,14 +195,23 @@ class Fault:
         return "where" not in wanted or bool(wanted["where"](seen))
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a request fails, is dropped or broken by; `value` is as in Fault."""
+
+    kind: Kind
+    value: Any
+    fault: Fault
+
+
 @dataclass(slots=True)
 class Plan:
     """What becomes of one request."""
 
     delay_ms: float = 0.0
     throttle_ms: int = 0
-    end: Fault | None = None
-    """What it fails, is dropped or broken by."""
+    end: End | None = None
+    """By what it fails, is dropped or broken."""
 
 
 class Faults:
@@ -256,6 +262,15 @@ class Faults:
         """Let all that is written to a log take so much longer."""
         return self._set(Kind.DELAY, WRITING, ms, filters)
 
+    def storm(self, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
+        """Let a share of all requests, 5 % without `rate`, meet trouble as Kafka may have it: see storm.py.
+
+        The same requests in the same order meet the same for the same `seed`.
+        """
+        if "seed" not in filters:
+            raise TypeError("a storm has a seed, by which it can come again")
+        return self._set(Kind.STORM, api, None, {"rate": _OF_A_STORM, **filters})
+
     def refuse_connections(self) -> Fault:
         """Close each new connection at once; those that are there stay."""
         return self._set(Kind.REFUSE, "*", None, {})
@@ -288,12 +303,13 @@ class Faults:
             if (ends and plan is not None and plan.end is not None) or not fault.meets(seen, now_ms):
                 continue
             plan = plan or Plan()
-            if ends:
-                plan.end = fault
-            elif fault.kind is Kind.DELAY:
-                plan.delay_ms += fault.value
+            kind, value = fault.happens(seen)
+            if kind is Kind.DELAY:
+                plan.delay_ms += value
+            elif kind is Kind.THROTTLE:
+                plan.throttle_ms = max(plan.throttle_ms, value)
             else:
-                plan.throttle_ms = max(plan.throttle_ms, fault.value)
+                plan.end = End(kind, value, fault)
         return plan
 
     def _set(self, kind: Kind, api: str | Iterable[str], value: Any, filters: Filter) -> Fault:

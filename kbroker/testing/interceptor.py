@@ -19,14 +19,17 @@ from kbroker.protocol.compiler import Spill, decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from kbroker.protocol.messages.headers import RequestHeader
-from kbroker.testing.faults import Fault, Faults, Kind, Plan, Seen, When
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.testing.faults import End, Faults, Kind, Plan, Seen
 from kbroker.testing.refusals import refusal
 from kbroker.testing.requests import Requests
 from kbroker.testing.subjects import Subjects, joined, part_of, subjects_of
+from kbroker.testing.when import When
 
 _SIZE = struct.Struct(">i")
 _API_VERSIONS = 18
 _FETCH: int = FetchRequest.KEY  # type: ignore[attr-defined]
+_METADATA: int = MetadataRequest.KEY  # type: ignore[attr-defined]
 _OF_SESSIONS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 _BREAK = "a fault breaks the connection"
 
@@ -100,7 +103,10 @@ class Interceptor:
             else:
                 answer = yield from self._by_plan(context, work, correlation_id, frame, seen, plan)
         except CloseConnection as end:
-            answer = (bytearray(end.farewell), []) if plan is not None and end.farewell else None
+            whole = plan is not None and plan.end is not None and plan.end.value is When.AFTER
+            answer = (
+                (bytearray(end.farewell), []) if whole and end.farewell else None
+            )  # of a part nobody can make anything
             raise
         finally:
             if request is not None:
@@ -145,11 +151,13 @@ class Interceptor:
         work: Work,
         correlation_id: int,
         seen: Seen,
-        fault: Fault,
+        end: End,
     ) -> Steps:
-        entry, (code, message) = work.entry, fault.value
+        entry, fault, (code, message) = work.entry, end.fault, end.value
         if entry.api.key == _FETCH and code not in _OF_SESSIONS:
-            return (yield from self._failed_fetch(context, work, correlation_id, seen, fault))
+            return (yield from self._failed_fetch(context, work, correlation_id, seen, end))
+        if entry.api.key == _METADATA:
+            return (yield from self._failed_metadata(context, work, correlation_id, seen, end))
         failed, rest = seen.request, None
         if fault.of_a_part:
             failed, _ = part_of(seen.request, fault.keeps, self._name)
@@ -162,11 +170,28 @@ class Interceptor:
                 answer = joined(_message(entry, framed), answer, self._name)
         return _framed(entry, correlation_id, answer)
 
-    def _failed_fetch(
-        self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, fault: Fault
-    ) -> Steps:
+    def _failed_metadata(self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End) -> Steps:
+        """Tell of errors where topics would be, of a leader that is missing where partitions are: as Kafka does."""
+        entry, fault = work.entry, end.fault
+        framed = yield from self._answered(context, work, _frame(entry, correlation_id, context, seen.request))
+        assert framed is not None
+        told: MetadataResponse = _message(entry, framed)
+        code = end.value[0]
+        for topic in told.topics:
+            if topic.error_code or ("topic" in fault.filter and topic.name != fault.filter["topic"]):
+                continue
+            if code != ErrorCode.LEADER_NOT_AVAILABLE:
+                topic.error_code, topic.partitions = code, []
+                continue
+            for each in topic.partitions:
+                if fault.keeps(topic.name, each.partition_index):
+                    each.error_code, each.leader_id = code, -1
+        return _framed(entry, correlation_id, told)
+
+    def _failed_fetch(self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End) -> Steps:
         """Fetch without waiting, for the session to go on, and tell of errors where records would be."""
-        entry, now = work.entry, _replaced(seen.request, max_wait_ms=0, min_bytes=0)
+        entry, fault = work.entry, end.fault
+        now = _replaced(seen.request, max_wait_ms=0, min_bytes=0)
         framed = yield from self._answered(context, work, _frame(entry, correlation_id, context, now))
         assert framed is not None
         told: FetchResponse = _message(entry, framed)
@@ -177,7 +202,7 @@ class Interceptor:
         for name, partitions in seen.topics.items():
             known = self._services.controller.state.topics.get(name)
             errors = [
-                PartitionData(partition_index=each, error_code=fault.value[0], high_watermark=-1, records=b"")
+                PartitionData(partition_index=each, error_code=end.value[0], high_watermark=-1, records=b"")
                 for each in sorted(partitions)
                 if fault.keeps(name, each)
             ]

@@ -12,6 +12,7 @@ from typing import Any
 
 from kbroker.divided import whole
 from kbroker.handlers.registry import Api
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -38,10 +39,13 @@ from kbroker.protocol.messages.offset_commit import (
 )
 from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
 )
 from kbroker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -86,22 +90,40 @@ def _txn_offset_commit(request: TxnOffsetCommitRequest, code: int, _: str | None
 
 
 def _offset_fetch(request: OffsetFetchRequest, code: int, _: str | None) -> OffsetFetchResponse:
-    """Versions 0 and 1 have no place for it but the partitions."""
+    """Versions 0 and 1 have no place for it but the partitions; Kafka does so in any version for unstable ones."""
+    unstable = code == ErrorCode.UNSTABLE_OFFSET_COMMIT
     return OffsetFetchResponse(
         topics=[
             OffsetFetchResponseTopic(
                 name=topic.name,
                 partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=index, committed_offset=-1, metadata="", error_code=code
-                    )
-                    for index in topic.partition_indexes
+                    OffsetFetchResponsePartition(each, -1, metadata="", error_code=code)
+                    for each in topic.partition_indexes
                 ],
             )
             for topic in request.topics or []
         ],
-        error_code=code,
-        groups=[OffsetFetchResponseGroup(group_id=each.group_id, error_code=code) for each in request.groups],
+        error_code=0 if unstable and request.topics else code,
+        groups=[_of_group(each, code, unstable=unstable) for each in request.groups],
+    )
+
+
+def _of_group(group: OffsetFetchRequestGroup, code: int, *, unstable: bool) -> OffsetFetchResponseGroup:
+    if not unstable or not group.topics:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=code)
+    return OffsetFetchResponseGroup(
+        group_id=group.group_id,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetFetchResponsePartitions(each, -1, metadata="", error_code=code)
+                    for each in topic.partition_indexes
+                ],
+            )
+            for topic in group.topics
+        ],
     )
 
 

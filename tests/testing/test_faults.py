@@ -15,7 +15,7 @@ from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.testing.faults import When
+from kbroker.testing.when import When
 
 PATIENCE_S = 20.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+pytest_plugins = ["pytester"]
 SUITE = """
 import pytest
 from confluent_kafka import Producer

@@ -50,6 +50,17 @@ def codes(struct: Any) -> set[int]:
     return found
 
 
+def test_unstable_offsets_are_told_by_partition() -> None:
+    api = next(each for each in SERVED if each.name == "OffsetFetch")
+    for version in range(api.versions.low, api.versions.high + 1):
+        request = decode(api.request, version, memoryview(encode(example(api.request), version)))
+        told = refusal(api, request, ErrorCode.UNSTABLE_OFFSET_COMMIT, None)
+        answer = decode(api.response, version, memoryview(encode(told, version)))
+        topics = answer.topics if version < 8 else answer.groups[0].topics
+        assert topics[0].partitions[0].error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+        assert {answer.error_code, *(each.error_code for each in answer.groups)} == {0}
+
+
 @pytest.mark.parametrize("api", SERVED, ids=lambda api: api.name)
 def test_the_error_is_told_in_every_version(api: Api) -> None:
     first = _FIRST_WITH_PLACE.get(api.name, api.versions.low)

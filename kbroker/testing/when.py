@@ -1,0 +1,20 @@
+"""Where in a request's life its connection breaks: for faults of all kinds."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class When(Enum):
+    """Where in a request's life its connection breaks.
+
+    REQUEST  it was read, and nothing is done
+    BEFORE   what it asks is done, and not a byte of the answer has left
+    MIDDLE   half of the answer has left
+    AFTER    all of the answer has left
+    """
+
+    REQUEST = "request"
+    BEFORE = "before"
+    MIDDLE = "middle"
+    AFTER = "after"
