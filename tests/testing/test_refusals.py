@@ -15,8 +15,9 @@ from kbroker.testing.refusals import refusal
 
 handlers.load_all()
 SERVED = sorted(APIS.values(), key=lambda api: api.key)
-_FIRST_WITH_PLACE = {"Fetch": 7}
-"""Before fetch sessions there were no errors but those of partitions, which a fault puts there by itself."""
+_FIRST_WITH_PLACE = {"Fetch": 7, "ElectLeaders": 1}
+"""Before fetch sessions there were no errors but those of partitions, which a fault puts there by itself; ElectLeaders,
+which only a cluster serves, had none of its own."""
 CODE = ErrorCode.KAFKA_STORAGE_ERROR
 
 
