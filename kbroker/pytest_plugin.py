@@ -2,7 +2,7 @@
 
     kafka_broker    a broker for the session; `.bootstrap_servers` is what clients connect to
     kafka           a clean broker for one test: the session's, reset before it; or one of its own, by the marker
-    kafka_topic     the name of a fresh topic with one partition
+    kafka_topic     the name of a fresh topic with one partition, of `kafka` where a test has both, or of kafka_broker
     kafka_clock     the clean broker's clock;  kafka_faults  its faults
     kafka_cluster   three brokers of the test's own
 
@@ -128,8 +128,11 @@ def kafka_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def kafka_topic(kafka_broker: Broker | ExternalBroker) -> Iterator[str]:
-    """The name of a fresh topic with one partition, deleted afterwards."""
+def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a fresh topic with one partition, of the broker that the test has; deleted afterwards."""
+    # First the clean broker, where the test has it: its reset would remove the topic.
+    has = "kafka" if "kafka" in request.fixturenames else "kafka_broker"
+    kafka_broker: Broker | ExternalBroker = request.getfixturevalue(has)
     name = f"test-{uuid.uuid4().hex[:12]}"
     if not isinstance(kafka_broker, ExternalBroker):
         topic = kafka_broker.topics.create(name)

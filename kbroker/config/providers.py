@@ -28,6 +28,10 @@ _LARGEST: Final = 1 << 20
 _LARGEST_DYNAMIC: Final = 1 << 14
 """Bytes of a file that is read while others wait for the loop."""
 _MOST_HIDDEN: Final = 1_000
+_SEPARATORS: Final = re.compile(r"[,;\s]+")
+_MOST_ELEMENTS: Final = 20
+_SHORTEST_ELEMENT: Final = 4
+"""Characters: of less any message would be full."""
 Lookup = Callable[[str, str, int], str | None]
 """Finds a value by path and key in files of so many bytes at most; None: there is none. Raises ConfigError."""
 
@@ -90,13 +94,21 @@ class Providers:
                 raise ConfigError(f"{name}: {variable} is not there")
             parts += [text[at : found.begin], known]
             at = found.end
+            # A message may be about one element of a list alone.
+            self._hide(known, variable)
+            for each in _SEPARATORS.split(known, _MOST_ELEMENTS):
+                if len(each) >= _SHORTEST_ELEMENT:
+                    self._hide(each, variable)
         if not parts:
             return text
         result = "".join(parts) + text[at:]
+        self._hide(result, text)
+        return result
+
+    def _hide(self, value: str, variable: str) -> None:
         if len(self._hidden) >= _MOST_HIDDEN:
             self._hidden.clear()
-        self._hidden[result] = text
-        return result
+        self._hidden[value] = variable
 
     def count(self, texts: Iterable[str]) -> int:
         """Return how many variables of the providers there are in texts."""
@@ -118,7 +130,7 @@ class Providers:
     def hide(self, text: str) -> str:
         """Return a message with variables in the place of what they stand for."""
         for value, variable in sorted(self._hidden.items(), key=lambda each: len(each[0]), reverse=True):
-            if value.strip():
+            if value.strip() and value.strip() in text:
                 pattern = rf"(?<!\w){re.escape(value.strip())}(?!\w)"
                 text = re.sub(pattern, variable.replace("\\", r"\\"), text)
         return text

@@ -538,6 +538,13 @@ class Connection:
         if self.state is _SERVING:
             self.state = _MUTED
 
+    def shorten_pause(self, ms: float) -> None:
+        """Let the pause that the client has to make, if it has to, end so much earlier."""
+        if self._mute is not None:
+            self._mute.cancel()
+            left = self._mute.when() - self._loop.time() - ms / 1000
+            self._mute = self._loop.call_later(max(left, 0.0), self._unmute)
+
     def _unmute(self) -> None:
         self._mute = None
         if self.state is not _MUTED:

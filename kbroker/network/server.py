@@ -289,9 +289,15 @@ class Server:
             connection.abort()
 
     def forgive(self, ms: float) -> None:
-        """Take nobody for idle because the clock was moved by so much."""
+        """Take nobody for idle because the clock was moved by so much; whoever has to pause has done so for as long."""
         for connection in self._connections:
             connection.idle_since += ms
+        self.shorten_pauses(ms)
+
+    def shorten_pauses(self, ms: float) -> None:
+        """Let clients that have to pause for their quotas go on so much earlier."""
+        for connection in self._connections:
+            connection.shorten_pause(ms)
 
     def divert(self, run: Run | None) -> None:
         """Hand the frames of all connections to something before the dispatcher; None: to the dispatcher again."""

@@ -16,7 +16,7 @@ from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.handlers.services import Services
 from kbroker.network.dispatch import Dispatcher, Entry, Run, Steps, Work, encode_answer
 from kbroker.protocol.compiler import Spill, decode, encode
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -57,7 +57,10 @@ class Interceptor:
             return self._run(context, frame, out, spill)
         if self._requests.on:
             frame = memoryview(bytes(frame))  # what it lies in is received into again
-        request = decode(entry.api.request, entry.version, frame[position:])
+        try:
+            request = decode(entry.api.request, entry.version, frame[position:])
+        except Malformed as err:
+            raise CloseConnection(f"{entry.api.name} v{entry.version}: {err}") from None
         seen = Seen(
             entry.api.name,
             entry.version,

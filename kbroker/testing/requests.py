@@ -24,7 +24,7 @@ KEPT_BYTES = 64 * 1024 * 1024
 class Request:
     """One request, as it came, and its answer, once it has one."""
 
-    __slots__ = ("_answer", "_read", "_size", "duration_ms", "seen", "time_ms")
+    __slots__ = ("_answer", "_read", "_size", "duration_ms", "is_kept", "number", "seen", "time_ms")
 
     def __init__(self, seen: Seen, size: int, time_ms: int) -> None:
         self.seen = seen
@@ -35,6 +35,9 @@ class Request:
         """When it came, in ms since the epoch by the broker's clock."""
         self.duration_ms: float | None = None
         """How long it took, None while it is worked on."""
+        self.number = 0
+        """Its place among those that are answered, from 1 on."""
+        self.is_kept = True
 
     @property
     def api(self) -> str:
@@ -129,8 +132,8 @@ class Requests(Sequence[Request]):
     def clear(self) -> None:
         """Forget all."""
         with self._changed:
-            self._kept.clear()
-            self._bytes = 0
+            while self._kept:
+                self._forget()
 
     def wait_for(self, api: str, count: int = 1, *, timeout: float = 10.0, **about: str) -> list[Request]:
         """Wait until there are `count` answered ones of an API; return them. `about` is as in `of`.
@@ -157,17 +160,16 @@ class Requests(Sequence[Request]):
 
     def live(self, timeout: float = 10.0) -> Iterator[Request]:
         """Yield requests as they are answered, from now on; ends when none comes for `timeout` seconds."""
-        given: set[int] = {id(each) for each in self if each.duration_ms is not None}
+        return self._live(self._count, timeout)
+
+    def _live(self, given: int, timeout: float) -> Iterator[Request]:
         while True:
             with self._changed:
-                seen = self._count
-            for each in self:
-                if each.duration_ms is not None and id(each) not in given:
-                    given.add(id(each))
-                    yield each
-            with self._changed:
-                if not self._changed.wait_for(partial(self._is_past, seen), timeout):
+                if not self._changed.wait_for(partial(self._is_past, given), timeout):
                     return
+                new = [each for each in self._kept if each.number > given]
+                given = self._count
+            yield from sorted(new, key=lambda each: each.number)
 
     def _is_past(self, count: int) -> bool:
         return self._count != count
@@ -187,13 +189,18 @@ class Requests(Sequence[Request]):
         """Keep what was answered."""
         with self._changed:
             request.end(answer, read, duration_ms)
-            self._bytes += len(answer or b"")
-            self._trim()
             self._count += 1
+            request.number = self._count
+            if request.is_kept:
+                self._bytes += len(answer or b"")
+                self._trim()
             self._changed.notify_all()
 
     def _trim(self) -> None:
         while self._kept and (len(self._kept) > KEPT or self._bytes > KEPT_BYTES):
-            self._bytes -= self._kept.popleft().size
-        if not self._kept:
-            self._bytes = 0
+            self._forget()
+
+    def _forget(self) -> None:
+        oldest = self._kept.popleft()
+        oldest.is_kept = False
+        self._bytes -= oldest.size

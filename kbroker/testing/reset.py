@@ -6,6 +6,8 @@ the coordinators' topics go groups, offsets and transactions.
 
 from __future__ import annotations
 
+import math
+
 from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import CONFIG_KINDS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState
 from kbroker.divided import whole
@@ -29,3 +31,4 @@ async def reset(node: BrokerNode, first: ClusterState) -> None:
     settled = controller.published()
     if settled is not None:
         await settled
+    node.server.shorten_pauses(math.inf)

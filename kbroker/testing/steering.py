@@ -60,7 +60,13 @@ class Steering:
         return done.result(_PATIENCE_S)
 
     def wait_for(self, work: Coroutine[Any, Any, Result], patience_s: float = _PATIENCE_S) -> Result:
-        """Have the broker's loop do something, and return what comes of it."""
+        """Have the broker's loop do something, and return what comes of it.
+
+        Raises RuntimeError in the broker's own thread, as in a fault's `where`: it would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("this cannot be asked in the broker's own thread, which would have to answer")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(patience_s)
 
     def moved(self, ms: float) -> None:

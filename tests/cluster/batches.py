@@ -4,8 +4,8 @@ A producer's records are numbered by its id, its epoch, and a sequence. Within a
 once and in order; it cannot do more. A client that begins a new epoch numbers anew what was not acknowledged, also what
 was appended without its knowing: librdkafka does so for all partitions when one of them has told it
 OUT_OF_ORDER_SEQUENCE_NUMBER (rd_kafka_idemp_drain_epoch_bump), as happens with several requests in flight of which the
-first was refused, for too few replicas for example. Such records are there twice, in two epochs, on Apache Kafka as well
-(compat_tests/clients/test_librdkafka_epochs.py).
+first was refused, for too few replicas for example. Such records are there twice, in two epochs; on Apache Kafka as
+well (compat_tests/clients/test_librdkafka_epochs.py).
 
 Owns the reading of batches through Fetch, and the judgement. Never asks what a client was told.
 """

@@ -137,6 +137,17 @@ def test_no_error_shows_what_a_provider_told(secrets: Path) -> None:
         assert "${file:" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["password", "several"])
+def test_no_error_shows_an_element_of_a_list_that_a_provider_told(secrets: Path, name: str) -> None:
+    with secrets.open("a") as file:
+        file.write("several=file-secret,User:bob; file-secret\n")
+    authorizer = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig({**FILE, **authorizer, "super.users": f"${{file:{secrets}:{name}}};User:alice"})
+    assert "file-secret" not in str(caught.value)
+    assert "${file:" in str(caught.value)
+
+
 LOCATION = "listener.name.x.ssl.keystore.location"
 
 

@@ -231,6 +231,24 @@ def test_what_never_met_a_request_can_be_asserted(broker: Broker) -> None:
             fault.wait(timeout=0.01)
 
 
+def test_a_filter_that_asks_the_broker_itself_is_told_so(broker: Broker, topic: str) -> None:
+    told: list[str] = []
+
+    def asks(_seen: Any) -> bool:
+        try:
+            return bool(broker.topics[topic].records())
+        except RuntimeError as error:
+            told.append(str(error))
+        return False
+
+    before = time.monotonic()
+    with broker.faults.drop("Metadata", where=asks), WireClient(broker.bootstrap_servers) as client:
+        assert client.ask(MetadataRequest(), 12).brokers
+    assert time.monotonic() - before < 5.0
+    assert len(told) == 1
+    assert "own thread" in told[0]
+
+
 def test_what_is_not_there_is_refused(broker: Broker) -> None:
     with pytest.raises(ValueError, match="no API 'Prodce'"):
         broker.faults.fail("Prodce", ErrorCode.INVALID_RECORD)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker import Broker, handlers
+
 pytest_plugins = ["pytester"]
+
+handlers.load_all(in_cluster=True)  # for good: each of the runs here forgets what it has loaded itself
 SUITE = """
 import pytest
 from confluent_kafka import Producer
@@ -39,6 +43,13 @@ def test_users(kafka):
 
 def test_topic(kafka_topic, kafka_broker):
     assert kafka_broker.topics[kafka_topic].partitions == 1
+
+def test_topic_of_the_clean_broker(kafka_topic, kafka_faults, kafka):
+    assert list(kafka.topics) == [kafka_topic]
+
+@pytest.mark.kafka(config={"num.partitions": 3})
+def test_topic_of_a_broker_of_its_own(kafka_topic, kafka):
+    assert list(kafka.topics) == [kafka_topic]
 """
 
 
@@ -49,7 +60,7 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_test_has_a_clean_broker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=6)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=8)
 
 
 def test_a_cluster(pytester: pytest.Pytester) -> None:
@@ -96,13 +107,11 @@ def test_a_test_that_fails_shows_what_went_on(pytester: pytest.Pytester) -> None
 
 
 def test_a_broker_of_somebody_else(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kbroker import Broker
-
     with Broker() as somebodys:
         monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", somebodys.bootstrap_servers)
         pytester.makepyfile(SUITE)
         result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rs")
-    result.assert_outcomes(skipped=6)
+    result.assert_outcomes(skipped=8)
     result.stdout.fnmatch_lines(["*faults cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names*"])
 
 

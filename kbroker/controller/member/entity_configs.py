@@ -118,6 +118,15 @@ class EntityConfigs:
         self._rereading.close()
 
     async def _hear(self) -> None:
+        """Go through the notifications that are new; through the same ones again where ZooKeeper is lost meanwhile."""
+        last = self._last
+        try:
+            await self._hear_new()
+        except Unreachable:
+            self._last = last
+            raise
+
+    async def _hear_new(self) -> None:
         """Go through the notifications that are new, and set a watch for the next."""
         for name in list(self._unread):
             await self._read("topics", name)

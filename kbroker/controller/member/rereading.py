@@ -7,6 +7,7 @@ it is. Never knows what is read; whoever reads sets the watch that calls `look`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -56,11 +57,10 @@ class Rereading:
         try:
             while True:
                 self._again = False
-                await self._read()
+                with contextlib.suppress(Unreachable):  # it is looked again when ZooKeeper is back, if it is not by now
+                    await self._read()
                 if not self._again:
                     break
-        except Unreachable:
-            pass  # it is looked again when ZooKeeper is back
         except Exception:
             log.exception("%s is not followed until it changes again", self._what)
         finally:

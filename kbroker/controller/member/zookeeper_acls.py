@@ -29,7 +29,7 @@ from kbroker.controller.acl_nodes import (
     encode_entries,
 )
 from kbroker.controller.member.rereading import Rereading
-from kbroker.controller.tree.znode import Change, Create, Delete, MetadataTree, Reason, Refused, SetData
+from kbroker.controller.tree.znode import Change, Create, Delete, MetadataTree, Reason, Refused, SetData, Unreachable
 from kbroker.controller.znodes import Unreadable
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.security.authorizer.acls import Acls, Entry, Pattern, PatternType
@@ -143,6 +143,15 @@ class ZooKeeperAcls:
                 raise
 
     async def _hear(self) -> None:
+        """Go through the notifications that are new; through the same ones again where ZooKeeper is lost meanwhile."""
+        last = dict(self._last)
+        try:
+            await self._hear_new()
+        except Unreachable:
+            self._last = last
+            raise
+
+    async def _hear_new(self) -> None:
         """Go through the notifications that are new, and set watches for the next."""
         for pattern_type, changes in CHANGES.items():
             names = await self._tree.children(changes, self._rereading.look)

@@ -20,7 +20,7 @@ from kbroker.controller import znodes
 from kbroker.controller.cluster_metadata import ReviseToken
 from kbroker.controller.member.rereading import Rereading
 from kbroker.controller.token_nodes import CHANGE, CHANGES, TOKENS, decode_token, encode_token, token_path
-from kbroker.controller.tree.znode import Change, Create, Delete, MetadataTree, Reason, Refused, SetData
+from kbroker.controller.tree.znode import Change, Create, Delete, MetadataTree, Reason, Refused, SetData, Unreachable
 from kbroker.controller.znodes import Unreadable
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
@@ -105,6 +105,15 @@ class ZooKeeperTokens:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "others change this delegation token all the time")
 
     async def _hear(self) -> None:
+        """Go through the notifications that are new; through the same ones again where ZooKeeper is lost meanwhile."""
+        last = self._last
+        try:
+            await self._hear_new()
+        except Unreachable:
+            self._last = last
+            raise
+
+    async def _hear_new(self) -> None:
         """Go through the notifications that are new, and set a watch for the next."""
         names = await self._tree.children(CHANGES, self._rereading.look)
         changed: dict[str, None] = {}

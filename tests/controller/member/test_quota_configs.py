@@ -12,7 +12,7 @@ from kbroker.controller.znodes import CONFIG_CHANGE
 from kbroker.quota.entities import Entity
 from kbroker.quota.values import revised
 from tests.controller.member.test_metadata import done
-from tests.controller.member.world import members, until
+from tests.controller.member.world import cut_once, members, until
 
 
 async def set_quota(member, entity, **limits):
@@ -79,5 +79,18 @@ def test_two_who_set_a_users_first_quota_at_once_both_do():
             }
             await knows(first, both)
             await knows(second, both)
+
+    asyncio.run(world())
+
+
+def test_a_quota_that_could_not_be_read_is_read_once_zookeeper_is_back():
+    async def world():
+        async with members(2) as (first, second):
+            alice = Entity("alice")
+            cut = cut_once(second.tree, "/config/users/alice")
+            await set_quota(first, alice, producer_byte_rate=1024.0)
+            await cut.wait()
+            second.tree.heal()
+            await knows(second, {alice: {"producer_byte_rate": 1024.0}})
 
     asyncio.run(world())

@@ -14,7 +14,7 @@ from kbroker.controller.znodes import Unreadable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.security.authorizer.acls import Entry, Operation, Pattern, PatternType, Permission, ResourceType
 
-from .world import PATIENCE_S, FixedClock, until
+from .world import PATIENCE_S, FixedClock, cut_once, until
 
 T, G = ResourceType.TOPIC, ResourceType.GROUP
 ORDERS = Pattern(T, "orders")
@@ -86,6 +86,21 @@ def test_every_broker_hears_of_a_change_and_finds_it_at_its_start():
         assert three.acls.known == expected
         await three.acls.remove(ORDERS, frozenset([entry()]))
         await until(lambda: ORDERS not in one.acls.known and ORDERS not in two.acls.known)
+
+    run(scenario)
+
+
+def test_what_could_not_be_read_is_read_once_zookeeper_is_back():
+    async def scenario(ensemble):
+        one, two = await Broker(ensemble).begin(), await Broker(ensemble).begin()
+        await two.acls.add(ORDERS, frozenset([entry()]))
+        await until(lambda: ORDERS in one.acls.known)
+        cut = cut_once(one.tree, "/kafka-acl/Topic/orders")
+        await two.acls.remove(ORDERS, frozenset([entry()]))
+        await cut.wait()
+        assert ORDERS in one.acls.known
+        one.tree.heal()
+        await until(lambda: ORDERS not in one.acls.known)
 
     run(scenario)
 

@@ -15,7 +15,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.security.principal import Principal
 from kbroker.security.tokens.token import TokenInformation, TokenSettings
 
-from .world import PATIENCE_S, FixedClock, until
+from .world import PATIENCE_S, FixedClock, cut_once, until
 
 SETTINGS = TokenSettings(b"secret", 1000, 100, 10)
 ALICE = Principal("User", "alice")
@@ -145,5 +145,25 @@ def test_whoever_was_away_finds_what_came_meanwhile():
         assert one.known == set()
         one.tree.heal()
         await until(lambda: one.known == {token()})
+
+    run(scenario)
+
+
+def test_what_could_not_be_read_is_read_once_zookeeper_is_back():
+    async def scenario(ensemble):
+        one, two = await Broker(ensemble).begin(), await Broker(ensemble).begin()
+        await two.tokens.change("one", lambda _old: token())
+        await until(lambda: one.known == {token()})
+        for path in ("/delegation_token/tokens/one", "/delegation_token/token_changes/token_change_0000000006"):
+            cut = cut_once(one.tree, path)
+            await two.tokens.change("two", lambda _old: token("two"))
+            await two.tokens.change("one", lambda _old: None)
+            await cut.wait()
+            assert token() in one.known
+            one.tree.heal()
+            await until(lambda: one.known == {token("two")})
+            await two.tokens.change("two", lambda _old: None)
+            await two.tokens.change("one", lambda _old: token())
+            await until(lambda: one.known == {token()})
 
     run(scenario)

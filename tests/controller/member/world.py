@@ -95,6 +95,23 @@ async def until(holds):
             await asyncio.sleep(0)
 
 
+def cut_once(tree, path):
+    """Lose the connection just when something is read; return when that has been done."""
+    done, get = asyncio.Event(), tree.get
+
+    async def cut(asked, changed=None):
+        if asked != path or done.is_set():
+            return await get(asked, changed)
+        tree.cut()
+        try:
+            return await get(asked, changed)
+        finally:
+            done.set()
+
+    tree.get = cut
+    return done
+
+
 async def written(member, path, version=0):
     """Wait until a znode stands and has been written so often."""
     while True:

@@ -1,0 +1,75 @@
+"""The list of requests: its bounds, and who follows it while it changes."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+
+import pytest
+
+from kbroker import Broker
+from kbroker.testing import requests
+from kbroker.testing.faults import Seen
+from kbroker.testing.requests import Request, Requests
+from kbroker.testing.subjects import Subjects
+
+
+def begun(there: Requests, size: int = 1) -> Request:
+    return there.begin(Seen("Fetch", 1, "client", "User:alice", "PLAINTEXT", None, Subjects()), size, 0)
+
+
+def answered(there: Requests, request: Request, answer: bytes = b"") -> None:
+    there.ended(request, answer, bytes, 1.0)
+
+
+def test_the_answer_to_what_is_forgotten_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "KEPT_BYTES", 1000)
+    there = Requests()
+    under_way = [begun(there) for _ in range(3)]
+    there.clear()
+    kept = begun(there)
+    for each in under_way:
+        answered(there, each, b"x" * 400)
+    assert list(there) == [kept]
+
+
+def test_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "KEPT_BYTES", 1000)
+    there = Requests()
+    first, second = begun(there), begun(there)
+    answered(there, second, b"x" * 500)
+    answered(there, first, b"x" * 499)
+    assert list(there) == [second]
+    answered(there, begun(there), b"x" * 498)
+    assert len(there) == 2
+
+
+def test_who_follows_gets_each_as_it_is_answered() -> None:
+    there = Requests()
+    answered(there, begun(there))
+    live = there.live(timeout=0.01)
+    first, second = begun(there), begun(there)
+    answered(there, second)
+    answered(there, first)
+    assert [next(live), next(live)] == [second, first]
+    for _ in range(100):  # what is forgotten leaves its place in memory to the next
+        del first
+        there.clear()
+        first = begun(there)
+        answered(there, first)
+        assert next(live) is first
+    assert not list(live)
+
+
+def test_what_cannot_be_read_closes_the_connection_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    body = struct.pack(">hhih", 3, 1, 7, 1) + b"c" + struct.pack(">i", 1000)
+    with Broker() as broker, caplog.at_level(logging.INFO, "kbroker"):
+        assert not broker.requests
+        host, _, port = broker.bootstrap_servers.partition(":")
+        with socket.create_connection((host, int(port)), 10.0) as client:
+            client.sendall(struct.pack(">i", len(body)) + body)
+            assert client.recv(1) == b""
+    (line,) = [each for each in caplog.records if each.name == "kbroker.network.connection"]
+    assert line.levelno == logging.INFO
+    assert "Metadata v1" in line.getMessage()
