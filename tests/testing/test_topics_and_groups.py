@@ -95,9 +95,9 @@ def test_groups(broker: Broker, protocol: str) -> None:
         f"billing-{protocol}",
         **{"group.protocol": protocol, "client.id": "worker", "enable.auto.commit": False},
     )
-    client.subscribe([name])
     group = broker.groups[f"billing-{protocol}"]
     assert (group.state, group.members, group.offsets, group.lag()) == ("Dead", [], {}, 0)
+    client.subscribe([name])
     while not client.assignment():
         client.poll(0.1)
     (member,) = group.members
@@ -160,3 +160,5 @@ def test_the_embedders_own_requests_meet_no_faults(broker: Broker) -> None:
         topic.produce("one")
         assert topic.values() == [b"one"]
     assert fault.hits == 0
+    assert (repr(fault), repr(broker.faults)) == ("<Fault fail any hits=0>", "<Faults []>")
+    assert repr(broker) == f"<Broker {broker.bootstrap_servers}>"
