@@ -22,7 +22,9 @@ __all__ = [
     "ConfigError",
     "ErrorCode",
     "ExternalBroker",
+    "Faults",
     "LogDirError",
+    "SteeredClock",
     "__version__",
 ]
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from kbroker.log.directories.dir_lock import LogDirError
     from kbroker.protocol.errors import ErrorCode
     from kbroker.pytest_plugin import ExternalBroker
+    from kbroker.testing.faults import Faults
+    from kbroker.testing.steered_clock import SteeredClock
     from kbroker.unittest_case import BrokerTestCase
 
 _WHERE = {
@@ -48,12 +52,16 @@ _WHERE = {
     "ConfigError": "config.model",
     "ErrorCode": "protocol.errors",
     "ExternalBroker": "pytest_plugin",
+    "Faults": "testing.faults",
     "LogDirError": "log.directories.dir_lock",
+    "SteeredClock": "testing.steered_clock",
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Load what embedders use when it is first asked for, so that `import kbroker` costs nothing."""
-    if name in _WHERE:
-        return getattr(importlib.import_module(f"kbroker.{_WHERE[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take it for any name, also for one that does not exist
+
+    def __getattr__(name: str) -> Any:
+        """Load what embedders use when it is first asked for, so that `import kbroker` costs nothing."""
+        if name in _WHERE:
+            return getattr(importlib.import_module(f"kbroker.{_WHERE[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -98,6 +98,10 @@ class Broker:
         self._steered: Steering | None = None
         self._first: ClusterState | None = None
 
+    def __repr__(self) -> str:
+        runs = self._thread is not None and self._thread.is_alive() and self._node is not None
+        return f"<{type(self).__name__} {self.bootstrap_servers if runs else 'that does not run'}>"
+
     @property
     def clock(self) -> SteeredClock:
         """The broker's time, for a test to move: `broker.clock.advance(hours=25)`.

@@ -40,6 +40,11 @@ class Asking:
         """Return the name of the topic with an id."""
         return self._services.controller.state.topic_names.get(topic_id)
 
+    def partitions_of(self, topic: str) -> int:
+        """Return how many partitions a topic has; 0 where there is none of this name."""
+        found = self._services.controller.state.topics.get(topic)
+        return 0 if found is None else len(found.partitions)
+
     async def _handled(self, request: Any) -> Any:
         api = APIS[type(request).KEY]
         context = RequestContext(self._services, "/127.0.0.1", self._listener, ("", 0))

@@ -115,8 +115,8 @@ class Fault:
         self._met = threading.Condition()
 
     def __repr__(self) -> str:
-        where = ", ".join(f"{key}={value!r}" for key, value in self.filter.items())
-        return f"<Fault {self.kind.value} {','.join(sorted(self.apis)) or 'any'} {where} hits={self.hits}>"
+        where = "".join(f" {key}={value!r}" for key, value in self.filter.items())
+        return f"<Fault {self.kind.value} {','.join(sorted(self.apis)) or 'any'}{where} hits={self.hits}>"
 
     def __enter__(self) -> Self:
         return self
@@ -228,6 +228,9 @@ class Faults:
         self._lock = threading.Lock()
         self.active: tuple[Fault, ...] = ()
         """In the order in which they were set."""
+
+    def __repr__(self) -> str:
+        return f"<Faults {list(self.active)!r}>"
 
     def fail(
         self, api: str | Iterable[str], error: ErrorCode, message: str | None = None, **filters: Unpack[Filter]

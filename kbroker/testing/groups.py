@@ -5,9 +5,10 @@ Owns what a test sees of a group. Everything is asked of the broker when it is l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.protocol.compiler import decode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import (
@@ -27,7 +28,7 @@ from kbroker.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 from kbroker.testing.asking import Asking
 
 TopicPartition = tuple[str, int]
-_LATEST = -1
+_LATEST, _EARLIEST = -1, -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,8 @@ class Group:
     @property
     def offsets(self) -> dict[TopicPartition, int]:
         """What it has committed."""
+        if not self._asking.partitions_of(OFFSETS_TOPIC):  # there has been no group yet, and no coordinator
+            return {}
         asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.id, topics=None)])
         (group,) = self._asking.ask(asked, OffsetFetchResponse).groups
         if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
@@ -118,18 +121,29 @@ class Group:
         }
 
     def lag(self, topic: str | None = None) -> int:
-        """Return how many offsets lie between what it has committed and the ends of partitions, of all or one topic."""
-        offsets = {key: offset for key, offset in self.offsets.items() if topic in (None, key[0])}
-        by_topic: dict[str, list[int]] = {}
-        for name, index in offsets:
-            by_topic.setdefault(name, []).append(index)
-        asked = [
-            ListOffsetsTopic(name, [ListOffsetsPartition(partition_index=each, timestamp=_LATEST) for each in indexes])
-            for name, indexes in by_topic.items()
+        """Return how many offsets lie between what it has committed and the ends of partitions.
+
+        Without `topic` of all topics of which it has committed something, or a member has been given something. A
+        partition of which nothing is committed counts from its beginning.
+        """
+        offsets = self.offsets
+        topics = {name for name, _ in offsets} | {name for each in self.members for name, _ in each.assigned}
+        partitions = [
+            (name, index)
+            for name in (topics if topic is None else {topic})
+            for index in range(self._asking.partitions_of(name))
         ]
+        ends = self._listed_offsets(partitions, _LATEST)
+        begun = self._listed_offsets([each for each in partitions if each not in offsets], _EARLIEST)
+        return sum(max(0, ends.get(each, 0) - offsets.get(each, begun.get(each, 0))) for each in partitions)
+
+    def _listed_offsets(self, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        by_topic: dict[str, list[ListOffsetsPartition]] = {}
+        for name, index in partitions:
+            by_topic.setdefault(name, []).append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
+        asked = [ListOffsetsTopic(name, indexes) for name, indexes in by_topic.items()]
         found = self._asking.ask(ListOffsetsRequest(replica_id=-1, topics=asked), ListOffsetsResponse).topics
-        ends = {(each.name, one.partition_index): one.offset for each in found for one in each.partitions}
-        return sum(max(0, ends.get(key, 0) - offset) for key, offset in offsets.items())
+        return {(each.name, one.partition_index): one.offset for each in found for one in each.partitions}
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:

@@ -95,20 +95,29 @@ def test_groups(broker: Broker, protocol: str) -> None:
         f"billing-{protocol}",
         **{"group.protocol": protocol, "client.id": "worker", "enable.auto.commit": False},
     )
-    client.subscribe([name])
     group = broker.groups[f"billing-{protocol}"]
     assert (group.state, group.members, group.offsets, group.lag()) == ("Dead", [], {}, 0)
+    client.subscribe([name])
     while not client.assignment():
         client.poll(0.1)
     (member,) = group.members
     assert (member.client_id, member.assigned) == ("worker", ((name, 0), (name, 1)))
-    assert group.state == "Stable"
+    assert (group.state, group.lag()) == ("Stable", 10), "what nothing is committed of is not read"
+    client.commit(offsets=[TopicPartition(name, 0, 2)], asynchronous=False)
+    assert group.lag() == 8
     client.commit(offsets=[TopicPartition(name, 0, 2), TopicPartition(name, 1, 5)], asynchronous=False)
     assert group.offsets == {(name, 0): 2, (name, 1): 5}
     assert (group.lag(), group.lag(name), group.lag("other")) == (3, 3, 0)
     client.close()
     broker.wait_for(lambda b: not b.groups[group.id].members)
     assert group.id in broker.groups
+
+
+def test_a_group_that_nobody_has_heard_of_yet() -> None:
+    with Broker() as broker:
+        group = broker.groups["billing"]
+        broker.topics.create("orders", 2).produce("one")
+        assert (group.offsets, group.lag(), group.lag("orders"), group.lag("nothing")) == ({}, 0, 1, 0)
 
 
 def test_what_is_not_there(broker: Broker) -> None:
@@ -151,3 +160,5 @@ def test_the_embedders_own_requests_meet_no_faults(broker: Broker) -> None:
         topic.produce("one")
         assert topic.values() == [b"one"]
     assert fault.hits == 0
+    assert (repr(fault), repr(broker.faults)) == ("<Fault fail any hits=0>", "<Faults []>")
+    assert repr(broker) == f"<Broker {broker.bootstrap_servers}>"
