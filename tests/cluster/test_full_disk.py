@@ -9,7 +9,8 @@ from confluent_kafka import Producer
 
 from kbroker import Cluster
 from kbroker.log.segment.segment import Segment
-from tests.cluster.test_cluster_in_process import FAST, PATIENCE_S, consumed, create, leader_of
+from tests.cluster.reading import consumed
+from tests.cluster.test_cluster_in_process import FAST, PATIENCE_S, create, leader_of
 from tests.txn.raw import until
 
 
@@ -40,4 +41,4 @@ def test_a_broker_with_a_full_disk_gives_up_and_comes_back(monkeypatch, role):
         monkeypatch.undo()
         full.start()
         until("all in sync", lambda: len(full.node.member.state.partition("orders", 0).isr) == 3)
-        assert consumed(cluster, "orders", 1000) == list(range(1000))
+        assert consumed({"bootstrap.servers": cluster.bootstrap_servers}, "orders", 1000) == list(range(1000))

@@ -24,6 +24,10 @@ def throttled(address):
     return ask(address, ApiVersionsRequest(), 3).throttle_time_ms
 
 
+def described(address):
+    return len(ask(address, DescribeClientQuotasRequest(), 1, "other").entries)
+
+
 def test_quotas_are_every_brokers():
     with Cluster(brokers=3) as cluster:
         first, second, third = (each.bootstrap_servers for each in cluster.brokers.values())
@@ -33,7 +37,7 @@ def test_quotas_are_every_brokers():
         assert [each.error_code for each in answer.entries] == [0, 0]
         for address in (first, second, third):
             until(lambda address=address: throttled(address) == 1000)
-            until(lambda address=address: len(ask(address, DescribeClientQuotasRequest(), 1, "other").entries) == 2)
+            until(lambda address=address: described(address) == 2)
 
         # Followers come as ANONYMOUS, too; what they fetch is not counted.
         topic = CreatableTopic(name="copied", num_partitions=1, replication_factor=3)
