@@ -60,7 +60,10 @@ class Steering:
         return done.result(_PATIENCE_S)
 
     def wait_for(self, work: Coroutine[Any, Any, Result], patience_s: float = _PATIENCE_S) -> Result:
-        """Have the broker's loop do something, and return what comes of it."""
+        """Have the broker's loop do something, and return what comes of it. Raises RuntimeError once it has stopped."""
+        if not self._thread.is_alive():
+            work.close()  # or Python tells that nobody awaited it
+            raise RuntimeError("the broker does not run any more")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(patience_s)
 
     def moved(self, ms: float) -> None:
