@@ -100,6 +100,8 @@ class Fault:
         unknown = wanted.keys() - _FILTERS
         if unknown:
             raise TypeError(f"a fault has no filter {', '.join(sorted(unknown))}")
+        if min(wanted.get("times", 1), wanted.get("skip", 0) + 1) < 1:
+            raise ValueError("times is at least 1, and skip at least 0")
         self._faults = faults
         self.kind = kind
         self.apis = apis
@@ -212,6 +214,18 @@ class Plan:
     throttle_ms: int = 0
     end: End | None = None
     """By what it fails, is dropped or broken."""
+
+    def told(self) -> str:
+        """Return it in words."""
+        parts = []
+        if self.delay_ms:
+            parts.append(f"delay {self.delay_ms:.0f} ms")
+        if self.throttle_ms:
+            parts.append(f"throttle {self.throttle_ms} ms")
+        if self.end is not None:
+            value = self.end.value[0] if self.end.kind is Kind.FAIL else self.end.value
+            parts.append(" ".join(filter(None, (self.end.kind.value, getattr(value, "name", "")))))
+        return ", ".join(parts)
 
 
 class Faults:

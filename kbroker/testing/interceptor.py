@@ -99,6 +99,8 @@ class Interceptor:
     ) -> Steps:
         clock, answer, entry = self._services.clock, None, work.entry
         request = self._requests.begin(seen, len(frame), clock.now_ms()) if self._requests.on else None
+        if request is not None and plan is not None:
+            request.fault = plan.told()
         began = clock.monotonic_ms()
         try:
             if plan is None:

@@ -24,7 +24,7 @@ KEPT_BYTES = 64 * 1024 * 1024
 class Request:
     """One request, as it came, and its answer, once it has one."""
 
-    __slots__ = ("_answer", "_read", "_size", "duration_ms", "is_kept", "number", "seen", "time_ms")
+    __slots__ = ("_answer", "_read", "_size", "duration_ms", "fault", "is_kept", "number", "seen", "time_ms")
 
     def __init__(self, seen: Seen, size: int, time_ms: int) -> None:
         self.seen = seen
@@ -35,6 +35,8 @@ class Request:
         """When it came, in ms since the epoch by the broker's clock."""
         self.duration_ms: float | None = None
         """How long it took, None while it is worked on."""
+        self.fault: str | None = None
+        """What it met of faults, as "fail NOT_LEADER_OR_FOLLOWER"."""
         self.number = 0
         """Its place among those that are answered, from 1 on."""
         self.is_kept = True
@@ -76,9 +78,8 @@ class Request:
     def __repr__(self) -> str:
         took = "not answered yet" if self.duration_ms is None else f"{self.duration_ms:.1f} ms"
         about = [*self.seen.topics, *sorted(self.seen.groups), *sorted(self.seen.transactional_ids)]
-        return (
-            f"<{self.api} v{self.version} from {self.client_id}{' about ' + ', '.join(about) if about else ''}, {took}>"
-        )
+        what = f"{self.api} v{self.version} from {self.client_id}{' about ' + ', '.join(about) if about else ''}"
+        return f"<{what}, {took}{f', fault: {self.fault}' if self.fault else ''}>"
 
 
 class Requests(Sequence[Request]):

@@ -62,11 +62,16 @@ class Steering:
     def wait_for(self, work: Coroutine[Any, Any, Result], patience_s: float = _PATIENCE_S) -> Result:
         """Have the broker's loop do something, and return what comes of it.
 
-        Raises RuntimeError in the broker's own thread, as in a fault's `where`: it would wait for itself.
+        Raises RuntimeError once the broker has stopped, and in its own thread, as in a fault's `where`.
         """
+        why = ""
         if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("this cannot be asked in the broker's own thread, which would have to answer")
+            why = "this cannot be asked in the broker's own thread, which would have to answer"
+        elif not self._thread.is_alive():
+            why = "the broker does not run any more"
+        if why:
+            work.close()  # or Python tells that nobody awaited it
+            raise RuntimeError(why)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(patience_s)
 
     def moved(self, ms: float) -> None:

@@ -254,7 +254,19 @@ def test_what_is_not_there_is_refused(broker: Broker) -> None:
         broker.faults.fail("Prodce", ErrorCode.INVALID_RECORD)
     with pytest.raises(TypeError, match="no filter topics"):
         broker.faults.fail("Produce", ErrorCode.INVALID_RECORD, topics="x")  # type: ignore[call-arg]
+    for wrong in ({"times": 0}, {"skip": -1}):
+        with pytest.raises(ValueError, match="at least"):
+            broker.faults.drop("Produce", **wrong)
     assert broker.faults.active == ()
+
+
+def test_a_recorded_request_tells_which_fault_it_met(broker: Broker, topic: str) -> None:
+    broker.requests.clear()
+    with broker.faults.fail("Produce", ErrorCode.INVALID_RECORD), broker.faults.delay("Produce", 0.01):
+        produce(producer(broker), topic, "refused")
+    (request,) = broker.requests.wait_for("Produce", topic=topic)
+    assert request.fault == "delay 10 ms, fail INVALID_RECORD"
+    assert repr(request).endswith(" ms, fault: delay 10 ms, fail INVALID_RECORD>")
 
 
 def test_requests_are_recorded(broker: Broker, topic: str) -> None:

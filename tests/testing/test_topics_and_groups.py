@@ -135,6 +135,15 @@ def test_what_is_not_there(broker: Broker) -> None:
     assert not [name for name in broker.topics if name.startswith("__")]
 
 
+def test_a_broker_that_has_stopped_is_asked_for_nothing() -> None:
+    with Broker() as broker:
+        topic = broker.topics.create("orders")
+    assert repr(broker) == "<Broker that does not run>"
+    for ask in (topic.records, lambda: broker.topics.create("other"), lambda: list(broker.groups), broker.reset):
+        with pytest.raises(RuntimeError, match="does not run any more"):
+            ask()
+
+
 def test_a_refusal_is_told(broker: Broker) -> None:
     topic = broker.topics.create("small", configs={"max.message.bytes": 100})
     with pytest.raises(ApiError) as refused:
