@@ -3,7 +3,8 @@
 #   make run      a broker on 127.0.0.1:9092 with its data in ./data; PORT=9192 takes another port
 #   make cluster  three brokers on 127.0.0.1:9092 to 9094 and a ZooKeeper (Java, and Maven the first time), their data in
 #                 ./kbroker-cluster; PORT=9192 takes other ports
-#   make unit     the tests that need no Java and end soon, random ones with a fifth of their tries: under three minutes
+#   make unit     the tests that need no Java and end soon, two files at a time, random ones with a fifth of their tries:
+#                 under three minutes
 #   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven
 #   make check    linters, types, import rules, freshness of generated pages
 #   make bench    the measured claims
@@ -30,7 +31,8 @@ cluster: .venv-run/.stamp
 	.venv-run/bin/kbroker cluster up --listen 127.0.0.1:$(PORT)
 
 unit: .venv/.stamp
-	KBROKER_TESTS=short $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long" $(PYTEST_ARGS)
+	KBROKER_TESTS=short $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long" \
+	    --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 test: .venv/.stamp
 	$(BIN)/pytest $(PYTEST_ARGS)
