@@ -114,7 +114,8 @@ class BrokerNode(Node):
         Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
         """
         if config.in_cluster:
-            raise ConfigError("zookeeper.connect is set, and this broker is alone: `kbroker start` makes a member of a cluster")
+            text = "zookeeper.connect is set, and this broker is alone: `kbroker start` makes a member of a cluster"
+            raise ConfigError(text)
         clock = clock or SystemClock()
         handlers.load_all()
         async with AsyncExitStack() as parts:
