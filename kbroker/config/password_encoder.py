@@ -30,8 +30,9 @@ _GCM_IV_BYTES: Final = 12
 _BLOCK_BITS: Final = 128
 _MOST_KNOWN: Final = 1_000
 """Texts whose passwords are remembered: configs are read again at each change of any."""
-_MOST_ITERATIONS: Final = 100_000
-"""Of what others have stored: a password takes some 60 ms with so many, once, and Kafka's default is 4,096."""
+_MOST_ITERATIONS: Final = 10_000_000
+"""Of what is stored, by this broker as well, with its `password.encoder.iterations` (Kafka's default is 4,096): so many
+take seconds, once for a password; what has more cannot be read."""
 
 
 class Undecodable(Exception):  # noqa: N818 - what it says of the text
