@@ -11,7 +11,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Let this process open no more files."""
+    """Let this process open no more files, whatever it closes meanwhile: other tests' clients may, in their threads."""
+    with _limit(0):
+        yield
+
+
+@contextmanager
+def no_descriptors_but_those_given_up() -> Iterator[None]:
+    """Let this process open no more files than it closes from now on."""
     gc.collect()  # or what other tests left would be closed meanwhile
     highest = max(map(int, os.listdir("/dev/fd")))
     # Gaps are filled, so that whatever is given up inside has a number that may be used again.
@@ -20,11 +27,19 @@ def no_descriptors() -> Iterator[None]:
         held.append(os.open(os.devnull, os.O_RDONLY))
     free = held.pop()
     os.close(free)
+    try:
+        with _limit(free):
+            yield
+    finally:
+        for each in held:
+            os.close(each)
+
+
+@contextmanager
+def _limit(number: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for each in held:
-            os.close(each)

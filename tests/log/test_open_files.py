@@ -16,7 +16,7 @@ from kbroker.log.log_slice import LogSlice
 from kbroker.log.open_files import OpenFiles, most_segments, retried
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.records import read_records
-from tests.descriptors import no_descriptors
+from tests.descriptors import no_descriptors_but_those_given_up
 from tests.log.builders import NOW, batch, committed, open_log
 
 SEGMENTS = 100
@@ -139,7 +139,7 @@ def test_segments_give_files_up_when_others_have_taken_all_descriptors(tmp_path:
     files = OpenFiles(50)
     log = many_segments(tmp_path / "topic-0", files)
     before = files.count
-    with no_descriptors():
+    with no_descriptors_but_those_given_up():
         log.roll(NOW)  # creates four files and keeps one open
         assert log.append_as_leader(batch(3, timestamp=NOW), 0, NOW).base_offset == 3 * SEGMENTS
         assert offsets_of(read_at_offset(log, 0).view()) == [0, 1, 2]
