@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, overload
 
 from kbroker.testing.faults import Seen
+from kbroker.testing.known import check_apis, check_filters
 
 KEPT = 10_000
 """Requests that are kept; the oldest go first."""
@@ -85,7 +86,9 @@ class Request:
 class Requests(Sequence[Request]):
     """The requests since recording began, or the last `clear`, the oldest first; at most KEPT of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, known_apis: Iterable[str] = ()) -> None:
+        """`known_apis` are those that can be asked for."""
+        self._known = frozenset(known_apis)
         self.on = False
         """Whether requests are recorded."""
         self._kept: deque[Request] = deque()
@@ -119,7 +122,10 @@ class Requests(Sequence[Request]):
         transactional_id: str | None = None,
         client_id: str | None = None,
     ) -> list[Request]:
-        """Return those of an API, and about what is given."""
+        """Return those of an API, and about what is given. Raises ValueError for what no request could be."""
+        if api is not None and self._known:
+            about = {"topic": topic, "group": group, "transactional_id": transactional_id}
+            check_filters(check_apis([api], self._known), about)
         return [
             each
             for each in self

@@ -142,3 +142,47 @@ def test_unittest(pytester: pytest.Pytester) -> None:
         """
     )
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_coroutines(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import asyncio
+        import pytest
+        from aiokafka import AIOKafkaProducer
+
+        @pytest.fixture
+        async def producer(kafka):
+            async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+                yield producer
+
+        @pytest.mark.asyncio
+        async def test_it(kafka, kafka_topic, kafka_faults, kafka_clock, producer):
+            kafka_clock.advance(hours=1)
+            with kafka_faults.delay("Produce", 0.05, times=1) as fault:
+                await producer.send_and_wait(kafka_topic, b"one")
+            assert fault.hits == 1
+            assert kafka.topics[kafka_topic].values() == [b"one"]
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "-W", "error")
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.long
+def test_each_worker_of_xdist_has_a_broker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pathlib
+        import pytest
+
+        @pytest.mark.parametrize("number", range(8))
+        def test_it(kafka, kafka_topic, worker_id, number):
+            kafka.topics[kafka_topic].produce("one")
+            assert list(kafka.topics) == [kafka_topic], "nobody else is at work here"
+            pathlib.Path(f"{worker_id}.address").write_text(kafka.bootstrap_servers)
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "--dist", "each").assert_outcomes(passed=16)
+    addresses = {path.read_text() for path in pytester.path.glob("*.address")}
+    assert len(addresses) == 2
