@@ -33,7 +33,7 @@ def test_a_commit_that_is_refused(kafka: Broker, kafka_faults: Faults) -> None:
     message = first.poll(20)
     assert message is not None
     with (
-        kafka_faults.fail("OffsetCommit", ErrorCode.UNKNOWN_MEMBER_ID, times=1, group="billing"),
+        kafka_faults.fail("OffsetCommit", ErrorCode.ILLEGAL_GENERATION, times=1, group="billing"),
         pytest.raises(KafkaException),
     ):
         first.commit(message=message, asynchronous=False)
@@ -77,7 +77,7 @@ def test_aiokafka(kafka: Broker, kafka_faults: Faults) -> None:
             return int(message.offset)
 
     with (
-        kafka_faults.fail("OffsetCommit", ErrorCode.ILLEGAL_GENERATION, times=1),
+        kafka_faults.fail("OffsetCommit", ErrorCode.REBALANCE_IN_PROGRESS, times=1),
         pytest.raises(CommitFailedError),
     ):
         asyncio.run(read_and_commit())

@@ -15,6 +15,7 @@ def consumer(kafka: Broker, name: str) -> Consumer:
             "group.id": "billing",
             "auto.offset.reset": "earliest",
             "heartbeat.interval.ms": 100,
+            "reconnect.backoff.max.ms": 100,
             "log_level": 0,
         }
     )

@@ -33,7 +33,8 @@ def test_what_is_open_for_too_long_is_undone(kafka: Broker, kafka_clock: Steered
     assert consumed(kafka) == b"of somebody else"
     with pytest.raises(KafkaException):
         client.commit_transaction(20)
-    client.close()
+    with pytest.raises(KafkaException):  # it is fenced, and of no use any more
+        client.close()
 
 
 def consumed(kafka: Broker) -> bytes | None:

@@ -112,7 +112,7 @@ def test_records_that_come_in_time(broker: Broker) -> None:
     later.start()
     assert_records(topic, ["late"], partition=1, timeout=10)
     later.join()
-    with pytest.raises(AssertionError, match=r"^not within 0.05 s: topic orders-0: 1 of 1 expected"):
+    with pytest.raises(AssertionError, match=r"^not within 0.05 s: orders-0: 1 of 1 expected"):
         assert_records(topic, ["late"], partition=0, timeout=0.05)
 
 

@@ -54,8 +54,10 @@ def test_topic_of_a_broker_of_its_own(kafka_topic, kafka):
 
 
 @pytest.fixture(autouse=True)
-def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+def embedded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)
+    # pytest-asyncio would warn each run that says nothing of it.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-o asyncio_default_fixture_loop_scope=function")
 
 
 def test_each_test_has_a_clean_broker(pytester: pytest.Pytester) -> None:
@@ -165,7 +167,8 @@ def test_coroutines(pytester: pytest.Pytester) -> None:
             assert kafka.topics[kafka_topic].values() == [b"one"]
         """
     )
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "-W", "error")
+    pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "error")
     result.assert_outcomes(passed=1)
 
 

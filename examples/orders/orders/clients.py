@@ -48,7 +48,8 @@ class Kafka:
                 "client.id": "orders",
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "log_level": 3,
+                "message.timeout.ms": 30_000,  # what is not written by then has failed, and whoever sent it is told
+                "log_level": 2,
                 **self.settings,
                 **more,
             }
@@ -64,7 +65,7 @@ class Kafka:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
-                "log_level": 3,
+                "log_level": 2,
                 **self.settings,
                 **more,
             }

@@ -81,17 +81,18 @@ class Relay:
         self._topic = topic
         self._batch = batch
 
-    def step(self, timeout: float) -> int:
+    def step(self) -> int:
         """Send what waits, up to a batch; return how much of it has arrived.
 
-        From the first event on that did not arrive all wait for the next step, so that their order is kept. One that
-        is too large will never arrive: it is put aside.
+        Returns when there is an outcome for all, after the producer's `message.timeout.ms` at the latest. From the
+        first event on that did not arrive all wait for the next step, so that their order is kept. One that is too
+        large will never arrive: it is put aside.
         """
         events = self._outbox.waiting(self._batch)
-        outcomes = self._send(events, timeout)
+        outcomes = self._send(events)
         arrived = 0
         for event in events:
-            error = outcomes.get(event.position, KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - librdkafka's name
+            error = outcomes[event.position]
             if error is None:
                 self._outbox.note(event, "sent")
                 arrived += 1
@@ -101,8 +102,8 @@ class Relay:
                 break
         return arrived
 
-    def _send(self, events: list[Event], timeout: float) -> dict[int, KafkaError | None]:
-        """Return what came of each event that was answered, by its position."""
+    def _send(self, events: list[Event]) -> dict[int, KafkaError | None]:
+        """Return what came of each event, by its position; None: it has arrived."""
         outcomes: dict[int, KafkaError | None] = {}
         for event in events:
 
@@ -112,7 +113,5 @@ class Relay:
             self._producer.produce(
                 self._topic, event.value, event.key, headers=[(EVENT_ID, event.event_id.encode())], on_delivery=told
             )
-        if self._producer.flush(timeout):
-            self._producer.purge()  # or it would arrive later, behind what is sent again
-            self._producer.flush(timeout)
+        self._producer.flush()
         return outcomes

@@ -69,7 +69,7 @@ class Service:
         with contextlib.closing(_connect(self._database)) as database:
             relay = Relay(Outbox(database), self._kafka.producer(), self._topics.orders)
             while not self._stop.wait(_IDLE_S):
-                while relay.step(10):
+                while relay.step():
                     pass
 
     def _bill(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import Any
 
 import pytest
 from confluent_kafka import Message
@@ -26,7 +27,7 @@ def invoices(shop: Shop, *numbers: int, cents: int = 100, partition: int = -1) -
     shop.send(shop.topics.invoices, *(each.to_bytes() for each in found), partition=partition)
 
 
-def booking(shop: Shop, ledger: Ledger, **settings: object) -> Worker:
+def booking(shop: Shop, ledger: Ledger, **settings: Any) -> Worker:
     return shop.worker(ledger.handle, [shop.topics.invoices], **settings)
 
 
@@ -124,7 +125,7 @@ def test_a_commit_that_is_lost(shop: Shop, ledger: Ledger, kafka: Broker, kafka_
     group = kafka.groups[f"{shop.prefix}.work"]
     first = booking(shop, ledger)
     invoices(shop, 1)
-    with kafka_faults.fail("OffsetCommit", ErrorCode.UNKNOWN_MEMBER_ID) as fault:
+    with kafka_faults.fail("OffsetCommit", ErrorCode.ILLEGAL_GENERATION) as fault:
         until(lambda: first.step(0.1), lambda: fault.hits)
         first.close()
     assert ledger.count() == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from confluent_kafka import KafkaException, Message
 
@@ -20,6 +22,9 @@ class Handling:
         self.fails = fails
         self.tried: list[str] = []
         self.done: list[str] = []
+
+    def was_tried(self, times: int) -> Callable[[], bool]:
+        return lambda: len(self.tried) == times
 
     def __call__(self, message: Message) -> None:
         value = (message.value() or b"").decode()
@@ -99,7 +104,7 @@ def test_what_fails_too_often_is_laid_aside(shop: Shop, timepiece: Timepiece) ->
     worker = shop.worker(handling, topics, clock=timepiece, policy=Policy(attempts=3, first_wait_s=10))
     shop.send(shop.topics.orders, b"one", headers=[("trace", b"7")])
     for attempt in range(1, 4):
-        until(lambda: worker.step(0.1), lambda attempt=attempt: len(handling.tried) == attempt)  # type: ignore[misc]
+        until(lambda: worker.step(0.1), handling.was_tried(attempt))
         timepiece.now += 100
     (dead,) = shop.read(shop.topics.dead)
     assert (dead.key(), dead.value()) == (b"0", b"one")
@@ -120,7 +125,7 @@ def test_each_wait_is_twice_as_long(shop: Shop, timepiece: Timepiece) -> None:
     shop.send(shop.topics.orders, b"one")
     for attempt, wait in enumerate((0, 10, 20, 40), 1):
         timepiece.now += wait
-        until(lambda: worker.step(0.1), lambda attempt=attempt: len(handling.tried) == attempt)  # type: ignore[misc]
+        until(lambda: worker.step(0.1), handling.was_tried(attempt))
     due = [header(each, DUE_MS) for each in shop.read(shop.topics.retries)]
     assert due == [str(round((begun + wait) * 1000)) for wait in (10, 30, 70)]
 
