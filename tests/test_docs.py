@@ -11,6 +11,8 @@ from packaging.requirements import Requirement
 
 from kbroker import handlers
 from kbroker.cli.main import VERBS
+from kbroker.control.application import OPERATIONS
+from kbroker.control.known_faults import KINDS
 from kbroker.handlers.registry import APIS
 from kbroker.pipeline.spark.session import TRIED
 
@@ -29,6 +31,21 @@ def test_the_pages_list_every_recipe():
     files = sorted(path.name for path in (ROOT / "examples/recipes").glob("test_*.py"))
     for page in ("docs/testing.md", "examples/recipes/README.md"):
         assert sorted(re.findall(r"^\| \[(test_\w+\.py)\]", (ROOT / page).read_text(), re.MULTILINE)) == files
+
+
+@pytest.mark.parametrize("name", ["Orders.java", "orders_test.go", "orders.test.mjs"])
+def test_an_example_in_another_language_is_the_tested_one(name):
+    example = (ROOT / f"tests/examples/languages/{name}").read_text()
+    assert f"\n{example}```\n" in (ROOT / "docs/testing-other-languages.md").read_text()
+
+
+def test_the_page_for_other_languages_names_every_path_of_the_control_api():
+    page = (ROOT / "docs/testing-other-languages.md").read_text()
+    for each in OPERATIONS:
+        shown = re.sub(r"{(\w+)(:\w+)?}", lambda found: "NAME" if found[1] == "topic" else "ID", each.path)
+        assert f"{each.method} {shown}" in page, each.path
+    for kind in KINDS:
+        assert f"`{kind}`" in page
 
 
 def test_the_readme_names_every_verb():
