@@ -72,6 +72,7 @@ def test_nothing_is_lost_in_a_hundred_storms(kafka: Broker, kafka_faults: Faults
 
 
 @QUICK
+@pytest.mark.long
 def test_nothing_is_lost_in_a_storm(kafka: Broker, kafka_faults: Faults) -> None:
     weather(kafka, kafka_faults, seed=7)
 
