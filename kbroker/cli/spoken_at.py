@@ -19,7 +19,10 @@ def speaks_tls(address: str, patience_s: float = _PATIENCE_S) -> bool | None:
 
 
 def tls_fault(address: str, settings: Mapping[str, Any], patience_s: float = _PATIENCE_S) -> str | None:
-    """Return what is wrong with TLS between a client of these settings (kafka-python's names) and HOST:PORT, if known."""
+    """Return what is wrong with TLS between a client and HOST:PORT, if that is known.
+
+    `settings` are the client's, by kafka-python's names.
+    """
     protocol = str(settings.get("security_protocol") or "PLAINTEXT")
     spoken = speaks_tls(address, patience_s)
     if spoken is None:
