@@ -69,7 +69,9 @@ def application(control: Control, *, public: bool) -> Guard:
 
 
 async def _by_method(ways: dict[str, _Endpoint], request: Request) -> Response:
-    return await ways[request.method if request.method in ways else "GET"](request)
+    if request.method not in ways:  # HEAD, which Starlette adds: its answer would be made, and thrown away
+        raise HTTPException(405, headers={"Allow": ", ".join(ways)})
+    return await ways[request.method](request)
 
 
 async def _answered(control: Control, operation: Operation, turns: asyncio.Semaphore, request: Request) -> Response:
@@ -175,7 +177,7 @@ def _error(status: int, text: str, code: str | None = None) -> Response:
 async def _no_such_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        allowed = ", ".join(sorted({*(error.headers or {}).get("Allow", "").split(", ")} - {"HEAD"}))
         answer = _error(405, f"{request.url.path} has no {request.method}; it has {allowed}")
         answer.headers["allow"] = allowed
         return answer
