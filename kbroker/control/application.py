@@ -168,7 +168,9 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def _error(status: int, text: str, code: str | None = None) -> Response:
-    told = {"error": text} if code is None else {"error": text, "code": code}
+    # What a caller sent may be in it, and his terminal is to show it as one line.
+    line = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    told = {"error": line} if code is None else {"error": line, "code": code}
     # What else comes of a body that was not read whole is nothing to wait for.
     headers = {"connection": "close"} if status in (408, 413) else None
     return Response(json_bytes(told), status, headers, media_type="application/json")
