@@ -1,7 +1,7 @@
 """A snapshot, put back: what an embedded broker holds is again what it held then.
 
-Owns the order: files first, under other names and beside the loop; then, while requests wait at the gate, all that is
-there goes, as with a reset, and the logs of the snapshot come in its place. Never changes a snapshot.
+Owns the order, while requests wait at the gate: files under other names, beside the loop; then all goes that has
+changed, as with a reset, and the logs of the snapshot come in its place. Never changes a snapshot.
 
 What clients hold on to never goes back: leader epochs rise with each restore, as after the election of a leader that
 has less than the one before, so that consumers notice; producer ids are not given out again, and who has a
@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from kbroker.broker.node import BrokerNode
-from kbroker.cluster_state import ClusterState, TopicState
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState, TopicState
 from kbroker.divided import whole
 from kbroker.log import checkpoints
 from kbroker.log.directories.log_directory import LogDirectory
-from kbroker.log.directories.partition_dirs import DELETE_SUFFIX, MadeAhead, NewPartition, new_name
+from kbroker.log.directories.partition_dirs import DELETE_SUFFIX, Key, MadeAhead, NewPartition, new_name
 from kbroker.log.files import SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, offset_name
 from kbroker.log.producers.producer_snapshots import write_snapshot
 from kbroker.testing.reset import reset
-from kbroker.testing.snapshot import KeptFile, KeptLog, Snapshot, link_or_copy
+from kbroker.testing.snapshot import KeptFile, KeptLog, Snapshot, link_or_copy, segments_of
 from kbroker.testing.waiting import until
 
 _UNSCANNED: Final = 1 << 20
@@ -36,17 +37,17 @@ _PIECE: Final = 1 << 20
 # --- files, by any thread
 
 
-def make_files(node: BrokerNode, snapshot: Snapshot) -> list[MadeAhead]:
-    """Lay the logs of a snapshot beside those that are there; raises OSError, and then nothing is left."""
-    made: list[MadeAhead] = []
+def make_files(node: BrokerNode, logs: Iterable[KeptLog], state: ClusterState) -> dict[Key, MadeAhead]:
+    """Lay kept logs beside those that are there; raises OSError, and then nothing is left."""
+    made: dict[Key, MadeAhead] = {}
     online = [manager.directory for manager in node.logs.online]
     try:
-        for kept in snapshot.logs:
+        for kept in logs:
             topic, index = kept.key
             directory = kept.directory if kept.directory in online else online[0]
-            topic_id = UUID(bytes=snapshot.state.topics[topic].topic_id)
+            topic_id = UUID(bytes=state.topics[topic].topic_id)
             path = f"{directory}/{new_name(topic, index, DELETE_SUFFIX)}"
-            made.append(MadeAhead(NewPartition(kept.key, topic_id), directory, path))
+            made[kept.key] = MadeAhead(NewPartition(kept.key, topic_id), directory, path)
             os.mkdir(path)
             _fill(path, kept, topic_id)
     except BaseException:
@@ -55,9 +56,9 @@ def make_files(node: BrokerNode, snapshot: Snapshot) -> list[MadeAhead]:
     return made
 
 
-def remove_files(made: list[MadeAhead]) -> None:
+def remove_files(made: Mapping[Key, MadeAhead]) -> None:
     """Remove what was made and is not wanted."""
-    for each in made:
+    for each in made.values():
         shutil.rmtree(each.path, ignore_errors=True)
 
 
@@ -96,17 +97,45 @@ def _copy(file: KeptFile, target: str) -> None:
 # --- in the broker's loop, while requests wait
 
 
-async def put_back(node: BrokerNode, snapshot: Snapshot, made: list[MadeAhead], epoch: int) -> None:
-    """Let the broker hold what the snapshot holds, every partition in this leader epoch."""
-    await reset(node, snapshot.state)
-    left = list(node.controller.decided.topics)
-    if left:  # of a request that was under way
-        await reset(node, snapshot.state)
+def changed_logs(node: BrokerNode, snapshot: Snapshot) -> list[KeptLog]:
+    """Return the logs of topics that are not as they were."""
+    same = {name for name, topic in snapshot.state.topics.items() if _is_same(node.controller.decided, name, topic)}
+    same -= {kept.key[0] for kept in snapshot.logs if not _is_as_it_was(node, kept)}
+    return [kept for kept in snapshot.logs if kept.key[0] not in same]
+
+
+def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
+    """Whether a topic is there, of a coordinator never: what it holds in memory is to be read again."""
+    now = state.topics.get(name)
+    if now is None or name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        return False
+    as_then = now.topic_id == topic.topic_id and now.configs == topic.configs
+    return as_then and len(now.partitions) == len(topic.partitions)
+
+
+def _is_as_it_was(node: BrokerNode, kept: KeptLog) -> bool:
+    partition = node.replicas.get(kept.key)
+    if partition is None or not partition.leading:
+        return False
+    log = partition.log
+    offsets = log.log_start_offset == kept.start_offset and log.log_end_offset == kept.end_offset
+    return offsets and not kept.open_producers and segments_of(log) == kept.segments
+
+
+async def put_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, MadeAhead], epoch: int) -> None:
+    """Let the broker hold what the snapshot holds, what has changed in this leader epoch. `made` is used up."""
+    logs = changed_logs(node, snapshot)
+    made |= make_files(node, (each for each in logs if each.key not in made), snapshot.state)
+    names = {each.key[0] for each in logs}
+    kept = snapshot.state.topics.keys() - names
+    await reset(node, snapshot.state, kept)
+    if node.controller.decided.topics.keys() - kept:  # a request that was under way has created something
+        await reset(node, snapshot.state, kept)
     _put_tokens_back(node, snapshot.state)
-    topics = [_in_epoch(each, epoch) for each in snapshot.state.topics.values()]
+    topics = [_in_epoch(each, epoch) for each in snapshot.state.topics.values() if each.name in names]
     by_name = {each.name: each for each in topics}
-    for kept, files in zip(snapshot.logs, made, strict=True):
-        _put_log_back(node, kept, files, by_name[kept.key[0]], epoch)
+    for each in logs:
+        _put_log_back(node, each, made.pop(each.key), by_name[each.key[0]], epoch)
     node.controller.put_topics(topics)
     settled = node.controller.published()
     if settled is not None:

@@ -50,6 +50,8 @@ class KeptLog:
     files: tuple[KeptFile, ...]
     start_offset: int
     end_offset: int
+    segments: tuple[tuple[int, int], ...]
+    """Base offsets and sizes in bytes."""
     epochs: tuple[tuple[int, int], ...]
     open_producers: tuple[ProducerEntry, ...]
     """Those with an open transaction. The others are forgotten: who goes on may do so with any sequence number."""
@@ -106,12 +108,18 @@ def _kept(node: BrokerNode, partition: Partition, prefix: str) -> KeptLog:
         tuple(_files(log, prefix)),
         log.log_start_offset,
         log.log_end_offset,
+        segments_of(log),
         tuple(log.leader_epochs.entries),
         tuple(replace(each.copy()) for each in log.active_producers() if each.current_txn_first_offset >= 0),
         bool(log.producers.entries),
         log.may_have_holes,
         home.cleaner.cleaned_to(*key),
     )
+
+
+def segments_of(log: PartitionLog) -> tuple[tuple[int, int], ...]:
+    """Return what tells a log from what it was: base offsets and sizes of its segments."""
+    return tuple((segment.base_offset, segment.size) for segment in log.segments)
 
 
 def _files(log: PartitionLog, prefix: str) -> Iterator[KeptFile]:

@@ -21,8 +21,7 @@ from kbroker.testing.requests import Requests
 from kbroker.testing.reset import reset
 
 if TYPE_CHECKING:  # loaded where a test takes a snapshot
-    from kbroker.log.directories.partition_dirs import MadeAhead
-    from kbroker.testing.asking import Asking
+    from kbroker.log.directories.partition_dirs import Key, MadeAhead
     from kbroker.testing.snapshot import Snapshot
 
 Result = TypeVar("Result")
@@ -112,41 +111,37 @@ class Steering:
         self._snapshots.add(taken)
         return taken
 
-    def restore(self, snapshot: Snapshot, asking: Asking) -> None:
+    def restore(self, snapshot: Snapshot, empty_groups: Callable[[], None]) -> None:
         """Have everything as it was when a snapshot was taken: see restoring.py. As `reset` otherwise."""
-        from kbroker.testing.restoring import make_files, remove_files
-
         if snapshot.node() is not self._node:
             raise ValueError("the snapshot is of another broker")
         with self._restoring:
             if not snapshot.is_kept:
                 raise RuntimeError("the snapshot was removed")
             self.faults.clear()
-            made = make_files(self._node, snapshot)
-            try:
-                self._put_back(snapshot, made, asking)
-            except BaseException:
-                remove_files(made)
-                raise
+            self._put_back(snapshot, empty_groups)
             self.requests.clear()
 
-    def _put_back(self, snapshot: Snapshot, made: list[MadeAhead], asking: Asking) -> None:
+    def _put_back(self, snapshot: Snapshot, empty_groups: Callable[[], None]) -> None:
         from kbroker.testing.gate import Gate
-        from kbroker.testing.restored_groups import empty_groups
         from kbroker.testing.restored_transactions import known_now, settle
-        from kbroker.testing.restoring import highest_epoch, put_back
+        from kbroker.testing.restoring import changed_logs, highest_epoch, make_files, put_back, remove_files
 
         node = self._node
         gate = self.call(lambda: Gate(node.server.dispatcher))
         self.call(lambda: node.server.divert(gate.run))
+        made: dict[Key, MadeAhead] = {}
         try:
+            logs = self.call(lambda: changed_logs(node, snapshot))
+            made |= make_files(node, logs, snapshot.state)
             epoch = max(self._newest_epoch, highest_epoch(node.controller.decided, snapshot.state)) + 1
             self._newest_epoch = epoch
             before = self.call(lambda: known_now(node.transactions))
             self.wait_for(put_back(node, snapshot, made, epoch), _COPYING_S)
-            empty_groups(asking)
+            empty_groups()
             self.wait_for(settle(node.transactions, before, node.clock), _COPYING_S)
         finally:
+            remove_files(made)  # what is left where something has failed
             self.call(self._divert)
             self.call(gate.open)
 
