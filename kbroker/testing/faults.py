@@ -265,7 +265,7 @@ class Faults:
         return self._set(Kind.DELAY, api, seconds * 1000, filters)
 
     def drop(self, api: str | Iterable[str], **filters: Unpack[Filter]) -> Fault:
-        """Do what is asked, and never answer."""
+        """Do what is asked, and never answer; nor what its connection asks behind it, which would be out of order."""
         return self._set(Kind.DROP, api, None, filters)
 
     def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:

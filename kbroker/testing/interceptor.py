@@ -123,6 +123,9 @@ class Interceptor:
                 data = None if answer is None else joined_bytes(answer)
                 read = partial(message_of, entry)
                 self._requests.ended(request, data, read, clock.monotonic_ms() - began)
+        if plan is not None and plan.end is not None and plan.end.kind is Kind.DROP:
+            # Answers come in the order of requests: with one that is missing, those behind it would make no sense.
+            yield asyncio.Event().wait()
         return answer
 
     def _by_plan(
