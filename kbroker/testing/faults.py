@@ -46,6 +46,8 @@ class Seen:
     request: Any
     """The decoded request; its fields are Kafka's, in snake_case."""
     subjects: Subjects = field(repr=False)
+    broker: int = -1
+    """The id of the broker that was asked."""
 
     @property
     def topics(self) -> dict[str, set[int]]:
@@ -75,6 +77,8 @@ class Filter(TypedDict, total=False):
     transactional_id: str
     principal: str
     """As "User:alice"."""
+    broker: int
+    """Those to the broker with this id, of a cluster."""
     where: Callable[[Seen], bool]
     """Called in the broker's thread."""
     times: int
@@ -182,7 +186,8 @@ class Fault:
     def _is_for(self, seen: Seen, wanted: Filter) -> bool:
         if self.apis and seen.api not in self.apis:
             return False
-        for name, value in (("client_id", seen.client_id), ("principal", seen.principal)):
+        of_the_asker = (("client_id", seen.client_id), ("principal", seen.principal), ("broker", seen.broker))
+        for name, value in of_the_asker:
             if name in wanted and wanted[name] != value:  # type: ignore[literal-required]
                 return False
         if "group" in wanted and wanted["group"] not in seen.groups:
@@ -263,7 +268,7 @@ class Faults:
         return self._set(Kind.DELAY, api, seconds * 1000, filters)
 
     def drop(self, api: str | Iterable[str], **filters: Unpack[Filter]) -> Fault:
-        """Do what is asked, and never answer."""
+        """Do what is asked, and never answer; nor what its connection asks behind it, which would be out of order."""
         return self._set(Kind.DROP, api, None, filters)
 
     def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:

@@ -249,6 +249,18 @@ def test_a_filter_that_asks_the_broker_itself_is_told_so(broker: Broker, topic: 
     assert "own thread" in told[0]
 
 
+def test_behind_a_dropped_answer_there_is_none(broker: Broker) -> None:
+    with broker.faults.drop("Metadata", times=1) as fault, WireClient(broker.bootstrap_servers) as client:
+        client.start(MetadataRequest(), 12)
+        fault.wait()
+        client.start(MetadataRequest(), 12)
+        client._sock.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            client._sock.recv(1)
+    with WireClient(broker.bootstrap_servers) as client:
+        assert client.ask(MetadataRequest(), 12).brokers
+
+
 def test_what_is_not_there_is_refused(broker: Broker) -> None:
     with pytest.raises(ValueError, match="no API 'Prodce'"):
         broker.faults.fail("Prodce", ErrorCode.INVALID_RECORD)
