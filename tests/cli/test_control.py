@@ -13,6 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from kbroker import Broker
+from kbroker.control.known_faults import KINDS
 from kbroker.control.server import CONNECTIONS
 from tests.cli.conftest import CommandLine
 from tests.control.conftest import Http, controlled
@@ -55,6 +56,12 @@ def test_faults_are_set_listed_and_removed(control: CommandLine, broker: Broker)
     control.ok("produce", "orders", stdin=b"one\n")
     assert control.fails("fault", "remove", number) == f"there is no fault {number}"
     assert broker.faults.active == ()
+
+
+def test_the_help_names_every_kind(control: CommandLine) -> None:
+    told = control.ok("fault", "add", "--help").text
+    for kind in KINDS:
+        assert kind in told
 
 
 def test_faults_as_json(control: CommandLine) -> None:
