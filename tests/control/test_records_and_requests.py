@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -266,10 +267,22 @@ def test_who_does_not_read_holds_nobody_up_and_is_told_what_he_missed(
 
 
 def test_who_does_not_read_for_long_is_cut_off(broker: Broker, api: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+    write = application.Lines._write
+
+    async def watched(lines: application.Lines, send: Any) -> None:
+        try:
+            await write(lines, send)
+        except TimeoutError:
+            given_up.set()
+            raise
+
+    monkeypatch.setattr(application.Lines, "_write", watched)
     monkeypatch.setattr(application, "READER_S", 0.05)
     broker.topics.create("orders")
     with silent(api) as raw:
         much_is_produced(broker)
+        assert given_up.wait(PATIENCE_S)
         deadline = time.monotonic() + PATIENCE_S
         try:
             while raw.recv(1 << 20):
