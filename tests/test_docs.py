@@ -42,6 +42,12 @@ def test_the_page_for_other_languages_names_every_path_of_the_control_api():
         assert f"`{kind}`" in page
 
 
+def test_the_pages_list_every_recipe():
+    files = sorted(path.name for path in (ROOT / "examples/recipes").glob("test_*.py"))
+    for page in ("docs/testing.md", "examples/recipes/README.md"):
+        assert sorted(re.findall(r"^\| \[(test_\w+\.py)\]", (ROOT / page).read_text(), re.MULTILINE)) == files
+
+
 def test_the_readme_names_every_verb():
     readme = (ROOT / "README.md").read_text()
     for verb in VERBS:

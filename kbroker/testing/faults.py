@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from kbroker.protocol.errors import ErrorCode
+from kbroker.testing.known import check_apis, check_filters
 from kbroker.testing.storm import squall
 from kbroker.testing.subjects import Subjects
 from kbroker.testing.when import When
@@ -239,7 +240,7 @@ class Faults:
     """
 
     def __init__(self, known_apis: Iterable[str], now_ms: Callable[[], float], changed: Callable[[], None]) -> None:
-        """`changed` is called whenever there are other faults than before."""
+        """`known_apis` are those that are served. `changed` is called whenever there are other faults than before."""
         self._known = frozenset(known_apis)
         self._now_ms = now_ms
         self._changed = changed
@@ -257,6 +258,8 @@ class Faults:
 
         With `topic` or `partition`, what a request asks of others is done, and answered as it would be.
         """
+        if error == ErrorCode.NONE:
+            raise ValueError("NONE is no error: a request that is to be answered as ever needs no fault")
         return self._set(Kind.FAIL, api, (ErrorCode(error), message), filters)
 
     def delay(self, api: str | Iterable[str], seconds: float, /, **filters: Unpack[Filter]) -> Fault:
@@ -344,10 +347,9 @@ class Faults:
         return plan
 
     def _set(self, kind: Kind, api: str | Iterable[str], value: Any, filters: Filter) -> Fault:
-        names = frozenset([api] if isinstance(api, str) else api) - {"*"}
-        unknown = sorted(names - self._known)
-        if unknown:
-            raise ValueError(f"there is no API {unknown[0]!r}; Kafka's names are, for instance, Produce and Fetch")
+        names = frozenset([api] if isinstance(api, str) else api)
+        names = check_apis(frozenset() if "*" in names else names, self._known)
+        check_filters(names, filters)
         ends_ms = self._now_ms() + filters["seconds"] * 1000 if "seconds" in filters else None
         fault = Fault(self, kind, names, value, filters, ends_ms)
         with self._lock:

@@ -34,7 +34,7 @@ class Steering:
         self._thread = thread
         dispatcher = node.server.dispatcher
         self.faults = Faults(dispatcher.apis, node.clock.monotonic_ms, self._changed)
-        self.requests = Requests()
+        self.requests = Requests(dispatcher.apis)
         self._interceptor = Interceptor(dispatcher, self.faults, self.requests, node.services)
 
     def record(self) -> Requests:
