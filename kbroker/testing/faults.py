@@ -150,6 +150,10 @@ class Fault:
             return False
         return "partition" not in wanted or partition == wanted["partition"]
 
+    def is_over(self, now_ms: float) -> bool:
+        """Whether its time has run out."""
+        return self._ends_ms is not None and now_ms >= self._ends_ms
+
     @property
     def of_a_part(self) -> bool:
         """Whether the fault may be for some of a request's partitions, and not for others."""
@@ -158,7 +162,7 @@ class Fault:
     def meets(self, seen: Seen, now_ms: float) -> bool:
         """Count a request, and tell whether it meets this fault. Only the broker's thread asks."""
         wanted = self.filter
-        if self._ends_ms is not None and now_ms >= self._ends_ms:
+        if self.is_over(now_ms):
             self.remove()
             return False
         if not self._is_for(seen, wanted):
@@ -309,6 +313,11 @@ class Faults:
     def refuses_connections(self) -> bool:
         """Whether new connections are refused."""
         return any(each.kind is Kind.REFUSE for each in self.active)
+
+    def standing(self) -> list[Fault]:
+        """Return those of `active` that a request could still meet."""
+        now_ms = self._now_ms()
+        return [each for each in self.active if not each.is_over(now_ms)]
 
     def remove(self, fault: Fault) -> None:
         """Let no request meet a fault any more."""
