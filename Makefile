@@ -41,7 +41,7 @@ check: .venv/.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy compat_tests conftest.py
+	$(BIN)/mypy compat_tests benchmarks conftest.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m kbroker.config.docs | diff -u docs/configuration.md - || (echo "docs/configuration.md is stale: run make docs"; exit 1)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.raw import PRODUCE_VERSION, Answers, connect, frame, percentile, produce_frame, pump
-from benchmarks.subjects import SUBJECTS
+from benchmarks.subjects import SETTINGS, SUBJECTS
 from compat_tests.harness.brokers import BrokerProcess
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -142,8 +142,7 @@ def cleaned_to(broker: BrokerProcess) -> int:
 def measure(name: str, megabytes: int, per_batch: int) -> dict[str, float]:
     """Run one broker through all of it."""
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        broker = SUBJECTS[name](Path(directory))
-        broker.settings["log.cleaner.backoff.ms"] = "100"
+        broker = SUBJECTS[name](Path(directory), SETTINGS | {"log.cleaner.backoff.ms": "100"})
         with broker:
             prepare(broker.bootstrap)
             fill(broker, megabytes, per_batch)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -73,7 +73,7 @@ def transactions(broker: BrokerProcess, count: int) -> Figures:
     taken: list[float] = []
     began = 0.0
     for number in range(count):
-        messages = []
+        messages: list[Message] = []
         while len(messages) < PER_TRANSACTION:
             messages += consumer.consume(PER_TRANSACTION - len(messages), WAIT_S)
         started = time.perf_counter()
@@ -120,7 +120,7 @@ def groups(broker: BrokerProcess) -> dict[str, Figures]:
     return found
 
 
-async def _grow(address: str, kind: str, member: Callable[..., object], topic_id: uuid.UUID) -> tuple[Figures, Figures]:
+async def _grow(address: str, kind: str, member: Callable[..., object], topic_id: bytes) -> tuple[Figures, Figures]:
     group = Group(address, f"{kind}-{uuid.uuid4().hex[:6]}", "shared", topic_id, PARTITIONS)
     figures = []
     for numbers in (range(MEMBERS - 1), range(MEMBERS - 1, MEMBERS)):

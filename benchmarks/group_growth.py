@@ -49,16 +49,14 @@ class Peer:
 
     async def ask(self, request: Any, version: int) -> Any:
         """Send a request and return the decoded answer."""
-        cls = type(request)
+        cls: Any = type(request)
         tagged = version in cls.FLEXIBLE
         header = RequestHeader(request_api_key=cls.KEY, request_api_version=version, correlation_id=1, client_id="m")
         body = encode(header, 2 if tagged else 1) + encode(request, version)
         self._writer.write(_SIZE.pack(len(body)) + body)
         size = _SIZE.unpack(await self._reader.readexactly(4))[0]
         view = memoryview(await self._reader.readexactly(size))
-        return decode(
-            response_class(request), version, view[5 if tagged and cls.KEY != ApiVersionsRequest.KEY else 4 :]
-        )
+        return decode(response_class(request), version, view[5 if tagged and cls is not ApiVersionsRequest else 4 :])
 
     def close(self) -> None:
         self._writer.close()
@@ -67,7 +65,7 @@ class Peer:
 class Group:
     """A growing group on one topic, and who owns what in it."""
 
-    def __init__(self, address: str, name: str, topic: str, topic_id: uuid.UUID, partitions: int) -> None:
+    def __init__(self, address: str, name: str, topic: str, topic_id: bytes, partitions: int) -> None:
         self.address, self.name, self.topic, self.topic_id, self.partitions = address, name, topic, topic_id, partitions
         self.owned: Owned = {}
         self._tasks: list[asyncio.Task[None]] = []

@@ -144,7 +144,7 @@ def measure(broker: BrokerProcess, seconds: float) -> Figures:
     for process in (watched, *busy):
         out, _ = process.communicate(timeout=seconds + 200)
         if process.returncode:
-            raise SystemExit(f"{process.args} failed")
+            raise SystemExit(f"{process.args!r} failed")
         figures |= json.loads(out)
     figures["broker_cpu_s"] = subjects.cpu_seconds(broker.pid) - cpu
     figures["memory_mb"] = subjects.memory_mb(broker.pid)

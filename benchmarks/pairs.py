@@ -5,8 +5,12 @@ PLAINTEXT that has the few it needs.
 
 One round of `python -m benchmarks` and the next differ by 10 % and more, since each begins with fresh processes and the
 machine's own pace drifts: a difference of 3 % cannot be seen like that. Here both brokers run all the time, the one
-whose turn it is not does nothing, and every slice of work is compared with its neighbour of some seconds later. Told
-are the median of the slices' ratios and a range in which the true one lies (95 %, by resampling the slices).
+whose turn it is not does nothing, and every slice of work is compared with its neighbour of some seconds later.
+
+What a pair of processes happens to get of the machine stays with it: a checkout beside itself was up to 10 % faster or
+slower in fetches of 1 MB, from start to start, while the CPU time of a request did not differ. So the pair is started
+several times, the other one first each second time. Told are the median of all slices' ratios and a range in which the
+true one lies (95 %, by resampling the starts, and the slices of each).
 
 Asserts nothing about time. DIR has its environment in DIR/.venv.
 """
@@ -14,6 +18,7 @@ Asserts nothing about time. DIR has its environment in DIR/.venv.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import platform
@@ -22,7 +27,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,22 +89,31 @@ PIECES = [
 ]
 
 
-def spread(ratios: Sequence[float], seed: int = 1) -> tuple[float, float, float]:
-    """Return the median of ratios, and the range of the middle 95 % of the medians of as many, drawn from them."""
+def spread(starts: Sequence[Sequence[float]], seed: int = 1) -> tuple[float, float, float]:
+    """Return the median of all starts' ratios, and the range of the middle 95 % of the medians of as many, drawn."""
     chance = random.Random(seed)
-    logs = [math.log(ratio) for ratio in ratios]
-    drawn = sorted(statistics.median(chance.choices(logs, k=len(logs))) for _ in range(_RESAMPLED))
+    logs = [[math.log(ratio) for ratio in ratios] for ratios in starts]
+
+    def draw() -> float:
+        chosen = (chance.choices(start, k=len(start)) for start in chance.choices(logs, k=len(logs)))
+        return statistics.median(itertools.chain.from_iterable(chosen))
+
+    drawn = sorted(draw() for _ in range(_RESAMPLED))
     low, high = drawn[int(_RESAMPLED * 0.025)], drawn[int(_RESAMPLED * 0.975)]
-    return math.exp(statistics.median(logs)), math.exp(low), math.exp(high)
+    return math.exp(statistics.median(itertools.chain.from_iterable(logs))), math.exp(low), math.exp(high)
 
 
 @contextmanager
-def both(beside: Path | None, acls: int) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    """Yield what is measured, and what it is compared with."""
-    with (
-        running("kbroker", settings=AUTHORIZER if acls else None) as (ours, _),
-        running("kbroker", beside) as (theirs, _),
-    ):
+def both(beside: Path | None, acls: int, swapped: bool) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
+    """Yield what is measured, and what it is compared with; `swapped` tells that the latter is started first."""
+    settings = AUTHORIZER if acls else None
+    with ExitStack() as up:
+        if swapped:
+            theirs = up.enter_context(running("kbroker", beside))[0]
+            ours = up.enter_context(running("kbroker", settings=settings))[0]
+        else:
+            ours = up.enter_context(running("kbroker", settings=settings))[0]
+            theirs = up.enter_context(running("kbroker", beside))[0]
         if acls:
             add_acls(ours.bootstrap, rights(acls))
         yield ours, theirs
@@ -127,33 +141,43 @@ def rights(count: int) -> list[AclCreation]:
     return own + others(count - len(own))
 
 
-def measure(beside: Path | None, acls: int, slices: int, only: str) -> list[list[str]]:
-    """Run every piece in slices on both; return the table's lines."""
-    lines = []
-    with both(beside, acls) as sides:
-        for side in sides:
-            work.create(side.bootstrap, *TOPICS)
-            work.raw(side, "produce", "e", records=100, size=1000, requests=1000)
-        for piece in PIECES:
-            if not any(word in piece.name for word in only.split(",")):
-                continue
-            found: tuple[list[work.Figures], list[work.Figures]] = ([], [])
-            for number in range(slices + 1):
-                order = (0, 1) if number % 2 == 0 else (1, 0)
-                for which in order:
-                    figures = piece.run(sides[which])
-                    if number:  # the first of each is for warming up
-                        found[which].append(figures)
-            for figure, more in piece.figures.items():
-                lines.append(_line(piece.name, figure, more, found))
-                print("  ".join(lines[-1]), flush=True)
-    return lines
+Pairs = list[tuple[work.Figures, work.Figures]]
 
 
-def _line(name: str, figure: str, more: bool, found: tuple[list[work.Figures], list[work.Figures]]) -> list[str]:
-    ours, theirs = ([each[figure] for each in side] for side in found)
-    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a > 0 and b > 0]
-    middle, low, high = spread([a / b for a, b in pairs])
+def measure(beside: Path | None, acls: int, starts: int, slices: int, only: str) -> list[list[str]]:
+    """Run every piece in slices on both, in each start of the two; return the table's lines."""
+    pieces = [piece for piece in PIECES if any(word in piece.name for word in only.split(","))]
+    found: dict[str, list[Pairs]] = {piece.name: [] for piece in pieces}
+    for start in range(starts):
+        with both(beside, acls, swapped=start % 2 == 1) as sides:
+            for side in sides:
+                work.create(side.bootstrap, *TOPICS)
+                work.raw(side, "produce", "e", records=100, size=1000, requests=1000)
+            for piece in pieces:
+                found[piece.name].append(_slices(piece, sides, slices))
+                for figure, more in piece.figures.items():
+                    print("  ".join(_line(piece.name, figure, more, found[piece.name][-1:])), flush=True)
+    return [
+        _line(piece.name, figure, more, found[piece.name]) for piece in pieces for figure, more in piece.figures.items()
+    ]
+
+
+def _slices(piece: Piece, sides: tuple[BrokerProcess, BrokerProcess], slices: int) -> Pairs:
+    pairs = []
+    for number in range(slices + 1):
+        if number % 2:
+            theirs, ours = piece.run(sides[1]), piece.run(sides[0])
+        else:
+            ours, theirs = piece.run(sides[0]), piece.run(sides[1])
+        if number:  # the first of each is for warming up
+            pairs.append((ours, theirs))
+    return pairs
+
+
+def _line(name: str, figure: str, more: bool, starts: Sequence[Pairs]) -> list[str]:
+    pairs = [[(a[figure], b[figure]) for a, b in start if a[figure] > 0 and b[figure] > 0] for start in starts]
+    ours, theirs = zip(*itertools.chain.from_iterable(pairs), strict=True)
+    middle, low, high = spread([[a / b for a, b in start] for start in pairs])
     return [
         name,
         figure,
@@ -192,13 +216,15 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--beside", type=Path, metavar="DIR", help="another checkout")
     which.add_argument("--acls", type=int, default=0, metavar="N", help="without an authorizer and N ACLs")
-    parser.add_argument("--slices", type=int, default=21)
+    parser.add_argument("--starts", type=int, default=4, help="how often the two are started")
+    parser.add_argument("--slices", type=int, default=5, help="of each piece of work, in each start")
     parser.add_argument("--only", default="", help="pieces whose names contain one of these, divided by commas")
     args = parser.parse_args()
-    lines = measure(args.beside, args.acls, args.slices, args.only)
+    lines = measure(args.beside, args.acls, args.starts, args.slices, args.only)
     # Not where the other checkout lies on this machine.
     which_told = f"--acls {args.acls}" if args.acls else "--beside CHECKOUT"
-    print(f"saved {save(lines, f'{which_told} --slices {args.slices} --only {args.only!r}')}", file=sys.stderr)
+    told = f"{which_told} --starts {args.starts} --slices {args.slices} --only {args.only!r}"
+    print(f"saved {save(lines, told)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

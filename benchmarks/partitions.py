@@ -85,13 +85,16 @@ def _is_led(partition: Any, live: Collection[int], *, in_sync: bool) -> bool:
 def _write_one_each(cluster: Cluster, names: Collection[str]) -> float:
     """Return the seconds until a record of each partition was acknowledged."""
     failed: list[object] = []
+
+    def answered(error: object, _message: object) -> None:
+        if error:
+            failed.append(error)
+
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0})
     began = time.perf_counter()
     for name in names:
         for index in range(PARTITIONS):
-            producer.produce(
-                name, b"x", partition=index, on_delivery=lambda error, _message: error and failed.append(error)
-            )
+            producer.produce(name, b"x", partition=index, on_delivery=answered)
         producer.poll(0)
     assert producer.flush(PATIENCE_S) == 0
     assert not failed, failed[0]

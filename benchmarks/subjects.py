@@ -86,7 +86,7 @@ def sink() -> Iterator[tuple[str, int]]:
 def cpu_seconds(pid: int) -> float:
     """Return user and system CPU time of a process so far."""
     times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
+    return float(times.user + times.system)
 
 
 def memory_mb(pid: int) -> float:

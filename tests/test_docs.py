@@ -11,6 +11,8 @@ from packaging.requirements import Requirement
 
 from kbroker import handlers
 from kbroker.cli.main import VERBS
+from kbroker.control.application import OPERATIONS
+from kbroker.control.known_faults import KINDS
 from kbroker.handlers.registry import APIS
 from kbroker.pipeline.spark.session import TRIED
 
@@ -23,6 +25,21 @@ def test_an_example_on_a_page_is_the_tested_one(page, name):
     example = (ROOT / f"tests/examples/{name}.py").read_text()
     indented = "".join("    " + line if line.strip() else line for line in example.splitlines(keepends=True))
     assert indented in (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("name", ["Orders.java", "orders_test.go", "orders.test.mjs"])
+def test_an_example_in_another_language_is_the_tested_one(name):
+    example = (ROOT / f"tests/examples/languages/{name}").read_text()
+    assert f"\n{example}```\n" in (ROOT / "docs/testing-other-languages.md").read_text()
+
+
+def test_the_page_for_other_languages_names_every_path_of_the_control_api():
+    page = (ROOT / "docs/testing-other-languages.md").read_text()
+    for each in OPERATIONS:
+        shown = re.sub(r"{(\w+)(:\w+)?}", lambda found: "NAME" if found[1] == "topic" else "ID", each.path)
+        assert f"{each.method} {shown}" in page, each.path
+    for kind in KINDS:
+        assert f"`{kind}`" in page
 
 
 def test_the_readme_names_every_verb():

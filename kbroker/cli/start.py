@@ -26,6 +26,8 @@ import click
 from kbroker.broker.base_node import Node
 from kbroker.broker.garbage import GarbageCollection
 from kbroker.broker.node import BrokerNode
+from kbroker.cli.control_server import ControlPlace, control_options, control_place
+from kbroker.clock import Clock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
@@ -69,6 +71,7 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 )
 @click.option("--ready-file", metavar="FILE", help="Write JSON with the address there while the broker serves.")
 @click.option("--dev", is_flag=True, help=f"For development: {', '.join(f'{k}={v}' for k, v in DEV_SETTINGS.items())}.")
+@control_options()
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="INFO", show_default=True)
 def command(
@@ -81,6 +84,8 @@ def command(
     scram_users: tuple[str, ...],
     ready_file: str | None,
     dev: bool,
+    control: str | None,
+    control_public: bool,
     strict: bool,
     log_level: str,
 ) -> None:
@@ -104,14 +109,19 @@ def command(
             strict=strict,
         )
         users = [parse_user(text) for text in scram_users]
-        run(config, cluster_id, ready_file, functools.partial(announce, kept=not memory), users)
+        with control_place(control, config, public=control_public) as place:
+            started = functools.partial(announce, kept=not memory, control=None if place is None else place.url)
+            run(config, cluster_id, ready_file, started, users, place)
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
 
 
-def announce(node: Node, *, kept: bool) -> None:
-    """Print where the broker and its data are, and what to do next; data that is not `kept` goes with the broker."""
+def announce(node: Node, *, kept: bool, control: str | None = None) -> None:
+    """Print where the broker and its data are, and what to do next; data that is not `kept` goes with the broker.
+
+    `control` is where its control API is, if anywhere.
+    """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
     # In a virtual environment that is not activated the command is not on the path.
@@ -132,6 +142,11 @@ def announce(node: Node, *, kept: bool) -> None:
             f"  echo 'hello, world' | {command} produce hello --bootstrap {plain}\n"
             f"  {command} consume hello --from-beginning --count 1 --bootstrap {plain}\n"
         )
+    if control is not None:
+        click.echo(
+            f"its control API, with a page about it, is at {control}\n\n"
+            f"  {command} requests --follow --control {control.removeprefix('http://')}\n"
+        )
     sys.stdout.flush()
 
 
@@ -141,6 +156,7 @@ def run(
     ready_file: str | None,
     started: Callable[[Node], None],
     users: Sequence[ScramUser] = (),
+    control: ControlPlace | None = None,
 ) -> None:
     """Serve until a signal comes; `started` is called when clients can connect. `users` are there then."""
     _raise_file_limit()
@@ -148,18 +164,21 @@ def run(
         logging.getLogger("kbroker").warning("%s", warning)
     loop = new_event_loop()
     try:
-        loop.run_until_complete(_serve(_starting(config, cluster_id, users), ready_file, started))
+        starting = _starting(config, cluster_id, users, None if control is None else control.clock)
+        loop.run_until_complete(_serve(starting, ready_file, started, control))
     finally:
         loop.close()
 
 
-def _starting(config: BrokerConfig, cluster_id: str | None, users: Sequence[ScramUser]) -> Coroutine[Any, Any, Node]:
+def _starting(
+    config: BrokerConfig, cluster_id: str | None, users: Sequence[ScramUser], clock: Clock | None
+) -> Coroutine[Any, Any, Node]:
     if config.in_cluster:
         # Only here: a node that is alone does without ZooKeeper's client, and starts the faster.
         from kbroker.broker.cluster_node import ClusterNode
 
         return ClusterNode.start(config, cluster_id=cluster_id, users=users)
-    return BrokerNode.start(config, cluster_id=cluster_id, users=users)
+    return BrokerNode.start(config, clock, cluster_id=cluster_id, users=users)
 
 
 def set_up_log(stream: TextIO, level: str = "INFO") -> None:
@@ -185,7 +204,12 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(starting: Coroutine[Any, Any, Node], ready_file: str | None, started: Callable[[Node], None]) -> None:
+async def _serve(
+    starting: Coroutine[Any, Any, Node],
+    ready_file: str | None,
+    started: Callable[[Node], None],
+    place: ControlPlace | None,
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     node: Node | None = None
@@ -201,15 +225,19 @@ async def _serve(starting: Coroutine[Any, Any, Node], ready_file: str | None, st
     if node is None:
         return
     garbage = GarbageCollection(loop)
+    control = None
     try:
+        control = None if place is None else place.serve(node)
         started(node)
         if ready_file is not None:
-            _write_ready_file(node, ready_file)
+            _write_ready_file(node, ready_file, None if control is None else control.url)
         garbage.begin()
         if not await _stopped_or_failed(node, stop):
             raise click.ClickException(node.failed.result())
     finally:
         garbage.close()
+        if control is not None:  # not here, for what it is asked may wait for this loop
+            await asyncio.to_thread(control.stop)
         if ready_file is not None:
             with contextlib.suppress(OSError):
                 os.unlink(ready_file)
@@ -239,7 +267,7 @@ async def _stopped_or_failed(node: Node, stop: asyncio.Event) -> bool:
     return not node.failed.done()
 
 
-def _write_ready_file(node: Node, path: str) -> None:
+def _write_ready_file(node: Node, path: str, control: str | None) -> None:
     """Write the file whole or not at all: whoever waits for it may read it at once."""
     content = {
         "bootstrap_servers": node.bootstrap_servers,
@@ -248,6 +276,8 @@ def _write_ready_file(node: Node, path: str) -> None:
         "pid": os.getpid(),
         "data_dir": node.logs.directory,
     }
+    if control is not None:
+        content["control"] = control
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

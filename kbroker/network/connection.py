@@ -23,7 +23,7 @@ from kbroker.network.dispatch import Dispatcher, Run, Work
 from kbroker.network.frames import FIRST_GROWTH, BadFrame, FrameBuffer
 from kbroker.network.loop_watch import HELD_LONG, LoopWatch
 from kbroker.network.memory_budget import Memory
-from kbroker.network.outbox import BY_FILE_BYTES, GATHERED_BYTES, TINY_BYTES, Outbox, is_range
+from kbroker.network.outbox import Outbox, pieces_of
 from kbroker.network.tls_channel import TlsPort
 from kbroker.network.turns import LONG, NOTED, SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
@@ -610,7 +610,7 @@ class Connection:
             self._outbox.send(out)
         else:
             self._spill = []
-            pieces = _pieces(out, spill)
+            pieces = pieces_of(out, spill)
             if len(pieces) == 1 and pieces[0].__class__ is bytearray:
                 self._outbox.send(pieces[0])
             else:
@@ -644,38 +644,3 @@ class Connection:
     def _gone(self, err: OSError) -> None:
         log.info("closing the connection from %s: %s", self.peer, err)
         self.abort()
-
-
-def _pieces(out: bytearray, spill: Spill) -> list[Any]:
-    """Return an answer in order: its bytes, joined with what is small (and little), and ranges of files."""
-    if len(spill) == 1 and len(spill[0][1]) < TINY_BYTES:
-        at, piece = spill[0]
-        out[at:at] = _bytes_of(piece)
-        return [out]
-    pieces: list[Any] = []
-    position = 0
-    room = GATHERED_BYTES
-    gathered = bytearray()
-    for at, piece in spill:
-        gathered += memoryview(out)[position:at]
-        position = at
-        size = len(piece)
-        if (size >= BY_FILE_BYTES or (size > room and size >= TINY_BYTES)) and is_range(piece):
-            if gathered:
-                pieces.append(gathered)
-                gathered = bytearray()
-            pieces.append(piece)
-        else:
-            gathered += _bytes_of(piece)
-            room -= size
-    gathered += memoryview(out)[position:]
-    if gathered:
-        pieces.append(gathered)
-    return pieces
-
-
-def _bytes_of(piece: Any) -> Any:
-    data = piece.view() if hasattr(piece, "view") else piece
-    if len(data) != len(piece):
-        raise OSError("a segment is shorter than the range of it")
-    return data

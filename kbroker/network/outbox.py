@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.network.turns import TURN, Turns, now
+from kbroker.protocol.compiler import Spill
 
 Piece = Any
 """bytes-like, or a range of a file with `fd`, `position`, `size`, and `view()` to read it."""
@@ -39,6 +40,41 @@ _RANGE_BYTES = 200
 def is_range(piece: Piece) -> bool:
     """Tell a range of a file from bytes, without asking for its descriptor: that opens the file, which is then kept."""
     return hasattr(piece.__class__, "fd")
+
+
+def pieces_of(out: bytearray, spill: Spill) -> list[Piece]:
+    """Return an answer in order: its bytes, joined with what is small (and little), and ranges of files."""
+    if len(spill) == 1 and len(spill[0][1]) < TINY_BYTES:
+        at, piece = spill[0]
+        out[at:at] = _bytes_of(piece)
+        return [out]
+    pieces: list[Piece] = []
+    position = 0
+    room = GATHERED_BYTES
+    gathered = bytearray()
+    for at, piece in spill:
+        gathered += memoryview(out)[position:at]
+        position = at
+        size = len(piece)
+        if (size >= BY_FILE_BYTES or (size > room and size >= TINY_BYTES)) and is_range(piece):
+            if gathered:
+                pieces.append(gathered)
+                gathered = bytearray()
+            pieces.append(piece)
+        else:
+            gathered += _bytes_of(piece)
+            room -= size
+    gathered += memoryview(out)[position:]
+    if gathered:
+        pieces.append(gathered)
+    return pieces
+
+
+def _bytes_of(piece: Piece) -> Any:
+    data = piece.view() if hasattr(piece, "view") else piece
+    if len(data) != len(piece):
+        raise OSError("a segment is shorter than the range of it")
+    return data
 
 
 def _nobody(_error: OSError | None) -> None:

@@ -298,6 +298,11 @@ class Faults:
         return self._set(Kind.REFUSE, "*", None, {})
 
     @property
+    def apis(self) -> frozenset[str]:
+        """The APIs that there are, by name."""
+        return self._known
+
+    @property
     def refuses_connections(self) -> bool:
         """Whether new connections are refused."""
         return any(each.kind is Kind.REFUSE for each in self.active)

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from kbroker.testing.faults import Seen
 
@@ -19,6 +19,15 @@ KEPT = 10_000
 """Requests that are kept; the oldest go first."""
 KEPT_BYTES = 64 * 1024 * 1024
 """Bytes of requests and answers that are kept."""
+
+
+class About(TypedDict, total=False):
+    """What a request is about: it names the topic, the group or the transactional id, or comes from the client."""
+
+    topic: str
+    group: str
+    transactional_id: str
+    client_id: str
 
 
 class Request:
@@ -71,6 +80,17 @@ class Request:
         """Bytes of request and answer."""
         return self._size + len(self._answer or b"")
 
+    def is_about(self, api: str | None = None, **about: Unpack[About]) -> bool:
+        """Whether it is of an API, and about what is given."""
+        seen = self.seen
+        return (
+            api in (None, seen.api)
+            and ("topic" not in about or about["topic"] in seen.topics)
+            and ("group" not in about or about["group"] in seen.groups)
+            and ("transactional_id" not in about or about["transactional_id"] in seen.transactional_ids)
+            and ("client_id" not in about or about["client_id"] == seen.client_id)
+        )
+
     def end(self, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float) -> None:
         """Take over what was answered, None for nothing."""
         self._answer, self._read, self.duration_ms = answer, read, duration_ms
@@ -110,25 +130,22 @@ class Requests(Sequence[Request]):
         with self._changed:
             return iter(list(self._kept))
 
-    def of(
-        self,
-        api: str | None = None,
-        *,
-        topic: str | None = None,
-        group: str | None = None,
-        transactional_id: str | None = None,
-        client_id: str | None = None,
-    ) -> list[Request]:
-        """Return those of an API, and about what is given."""
-        return [
-            each
-            for each in self
-            if api in (None, each.api)
-            and (topic is None or topic in each.seen.topics)
-            and (group is None or group in each.seen.groups)
-            and (transactional_id is None or transactional_id in each.seen.transactional_ids)
-            and client_id in (None, each.client_id)
-        ]
+    def of(self, api: str | None = None, **about: Unpack[About]) -> list[Request]:
+        """Return those of an API, and about what is given: `topic`, `group`, `transactional_id`, `client_id`."""
+        return [each for each in self if each.is_about(api, **about)]
+
+    @property
+    def answered(self) -> int:
+        """How many have been answered since recording began."""
+        return self._count
+
+    def after(self, number: int) -> list[Request]:
+        """Return those that were answered after the one with a number, as they were; some may be forgotten."""
+        with self._changed:
+            return self._after(number)
+
+    def _after(self, number: int) -> list[Request]:
+        return sorted((each for each in self._kept if each.number > number), key=lambda each: each.number)
 
     def clear(self) -> None:
         """Forget all."""
@@ -136,7 +153,7 @@ class Requests(Sequence[Request]):
             while self._kept:
                 self._forget()
 
-    def wait_for(self, api: str, count: int = 1, *, timeout: float = 10.0, **about: str) -> list[Request]:
+    def wait_for(self, api: str, count: int = 1, *, timeout: float = 10.0, **about: Unpack[About]) -> list[Request]:
         """Wait until there are `count` answered ones of an API; return them. `about` is as in `of`.
 
         Raises AssertionError after `timeout` seconds, with what there is.
@@ -168,9 +185,8 @@ class Requests(Sequence[Request]):
             with self._changed:
                 if not self._changed.wait_for(partial(self._is_past, given), timeout):
                     return
-                new = [each for each in self._kept if each.number > given]
-                given = self._count
-            yield from sorted(new, key=lambda each: each.number)
+                new, given = self._after(given), self._count
+            yield from new
 
     def _is_past(self, count: int) -> bool:
         return self._count != count

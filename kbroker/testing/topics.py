@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from kbroker.cluster_state import ClusterState, TopicState
 from kbroker.protocol.control_records import read_marker
@@ -31,6 +32,7 @@ from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, rea
 from kbroker.testing.asking import Asking
 
 _BYTES = 64 * 1024 * 1024
+_PIECE = 1024 * 1024
 _TIMEOUT_MS = 10_000
 _EARLIEST = -2
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
@@ -84,15 +86,23 @@ class Topic:
         """What is set of it."""
         return dict(self._now.configs)
 
-    def records(self, partition: int | None = None, *, isolation: str = "read_uncommitted") -> list[StoredRecord]:
+    def records(
+        self,
+        partition: int | None = None,
+        *,
+        isolation: str = "read_uncommitted",
+        start: int = 0,
+        count: int | None = None,
+    ) -> list[StoredRecord]:
         """Return what lies in one partition, or in all of them one after the other, in order of offset.
 
-        Under "read_committed" as a consumer would get it: nothing of transactions that are open or were aborted.
+        Under "read_committed" as a consumer would get it: nothing of transactions that are open or were aborted. Of
+        each partition from the offset `start` on, and no more than `count` records, before others are left out.
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"isolation is read_uncommitted or read_committed, not {isolation!r}")
         wanted = range(self.partitions) if partition is None else [partition]
-        found = [each for index in wanted for each in self._records(index)]
+        found = [each for index in wanted for each in self._records(index, start, count)]
         return (
             found
             if isolation == "read_uncommitted"
@@ -140,9 +150,13 @@ class Topic:
         if done.error_code:
             raise ApiError(ErrorCode(done.error_code), done.error_message)
 
-    def _records(self, index: int, start: int = 0) -> Iterator[StoredRecord]:
-        """Read a partition to its high watermark, with the outcome of each transaction."""
-        batches = list(self._batches(index, start))
+    def _records(self, index: int, start: int = 0, count: int | None = None) -> Iterator[StoredRecord]:
+        """Read a partition to its high watermark, or so many records of it, with the outcome of each transaction."""
+        given = self._with_outcomes(index, start, count)
+        return given if count is None else islice(given, count)
+
+    def _with_outcomes(self, index: int, start: int, count: int | None) -> Iterator[StoredRecord]:
+        batches = list(self._batches(index, start) if count is None else self._some_batches(index, start, count))
         outcomes = _outcomes(batches)
         for number, (header, data) in enumerate(batches):
             if header.is_control:
@@ -170,14 +184,34 @@ class Topic:
             raise ApiError(ErrorCode(found.error_code))
         return found.offset
 
-    def _batches(self, index: int, start: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        offset = max(start, self._earliest(index))
+    def _some_batches(self, index: int, start: int, count: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Read batches with so many records, and behind them only how the transactions end that they are in."""
+        there, ended, under_way = 0, False, set[int]()
+        for header, data in self._batches(index, start, _PIECE):
+            if ended and not header.is_control:
+                continue
+            yield header, memoryview(bytes(data))  # of a piece that need not stay for it
+            if header.is_control:
+                under_way.discard(header.producer_id)
+            elif header.is_transactional:
+                under_way.add(header.producer_id)
+            there += header.record_count if header.base_offset >= start and not header.is_control else 0
+            ended = ended or there >= count
+            if ended and not under_way:
+                return
+
+    def _batches(self, index: int, start: int, piece: int = _BYTES) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Read batches, so many bytes at a time."""
+        earliest = self._earliest(index)
+        offset = max(start, earliest)
         while True:
-            wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=_BYTES)
+            wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=piece)
             request = FetchRequest(
-                max_bytes=_BYTES, topics=[FetchTopic(topic_id=self._now.topic_id, partitions=[wanted])]
+                max_bytes=piece, topics=[FetchTopic(topic_id=self._now.topic_id, partitions=[wanted])]
             )
             (found,) = self._asking.ask(request, FetchResponse).responses[0].partitions
+            if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and start > earliest:
+                return  # behind its end
             if found.error_code:
                 raise ApiError(ErrorCode(found.error_code))
             data = memoryview(found.records.view() if hasattr(found.records, "view") else found.records or b"")

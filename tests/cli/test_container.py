@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -306,6 +307,57 @@ def image(tmp_path):
     return tmp_path / "etc", ready
 
 
+@pytest.mark.parametrize("module", ["java", "go", "node"])
+def test_the_start_scripts_of_testcontainers_for_other_languages(image, tmp_path, module):
+    """What they do once the port on the host is known; all of them run the broker with the modules' variables."""
+    directory, ready = image
+    port, inside = free_port(), free_port()
+    confluent = directory / "confluent/docker"
+    advertised = f"export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://127.0.0.1:{port},BROKER://127.0.0.1:{inside}"
+    lines = {
+        "java": [advertised, f"exec {directory}/kafka/docker/run"],
+        "node": [advertised, f"exec {confluent}/run"],
+        "go": [
+            f"source {confluent}/bash-config",
+            advertised,
+            f"sed -i '/KAFKA_ZOOKEEPER_CONNECT/d' {confluent}/configure",
+            f"echo 'kafka-storage format -t x -c /etc/kafka/kafka.properties' >> {confluent}/configure",
+            f"echo '' > {confluent}/ensure",
+            f"{confluent}/configure",
+            f"exec {confluent}/launch",
+        ],
+    }[module]
+    script = tmp_path / "start.sh"
+    script.write_text("\n".join(["#!/bin/bash", *lines, ""]))
+    variables = {
+        "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw",
+        "KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:{port},BROKER://127.0.0.1:{inside},CONTROLLER://127.0.0.1:0",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "KAFKA_INTER_BROKER_LISTENER_NAME": "BROKER",
+        "KAFKA_NODE_ID": "1",
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9094",
+        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+        "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
+        "KAFKA_LOG_FLUSH_INTERVAL_MESSAGES": str(2**63 - 1),
+        "KBROKER_CONTROL_LISTEN": "127.0.0.1:0",
+        "KBROKER_CONTROL_PUBLIC": "true",
+    }
+    with running(["bash", str(script)], ready, **variables):
+        told = json.loads(ready.read_text())
+        assert f"127.0.0.1:{port}" in told["bootstrap_servers"].split(",")
+        CommandLine(f"127.0.0.1:{port}").ok("produce", "t", stdin=b"x\n")
+        request = urllib.request.Request(f"{told['control']}/topics/t/records", headers={"Host": "kbroker:9690"})
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            assert json.loads(answer.read())["records"][0]["value"] == {"text": "x"}
+
+
+def test_the_control_api_of_a_container_is_public_by_a_variable_alone(refused, tmp_path):
+    said = refused("container", "--config", str(tmp_path / "server.properties"), KBROKER_CONTROL_LISTEN="0.0.0.0:0")
+    assert "KBROKER_CONTROL_PUBLIC" in said
+
+
 def test_the_images_command(image):
     directory, ready = image
     with running([str(directory / "kafka/docker/run")], ready, KAFKA_LISTENERS="PLAINTEXT://127.0.0.1:0") as process:
@@ -378,9 +430,8 @@ def test_the_health_check_asks_the_broker(embedded):
 
 def test_the_image_locks_every_dependency():
     locked = dict(re.findall(r"^([\w.-]+)==(\S+)", (DOCKER / "requirements.txt").read_text(), re.M))
-    for each in map(
-        Requirement, tomllib.loads((DOCKER.parent / "pyproject.toml").read_text())["project"]["dependencies"]
-    ):
+    project = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text())["project"]
+    for each in map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["control"]]):
         assert each.specifier.contains(locked[each.name]), each
 
 

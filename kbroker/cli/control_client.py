@@ -1,0 +1,127 @@
+"""What `kbroker fault|clock|requests|reset` share: the way to a broker's control API.
+
+Owns the option --control and one HTTP request at a time, with nothing but the standard library. Never knows what is
+asked; an answer that is no success is the line that it brings.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import click
+
+from kbroker.control.address import DEFAULT, ControlError, joined, parse
+
+_PATIENCE_S: Final = 30.0
+_OTHER: Final = "what answers at {} is no control API"
+
+
+class Control:
+    """One broker's control API."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._where = joined(host, port)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+        *,
+        patience_s: float = 0,
+    ) -> Any:
+        """Return what is answered; `patience_s` is what the broker may wait itself. Raises ClickException."""
+        connection, answer = self._asked(method, path, body, query or {}, _PATIENCE_S + patience_s)
+        try:
+            return _json(answer.read(), self._where)
+        except (http.client.HTTPException, OSError):
+            raise click.ClickException(_OTHER.format(self._where)) from None
+        finally:
+            connection.close()
+
+    def lines(self, path: str, query: Mapping[str, Any]) -> Iterator[Any]:
+        """Yield values as they come, until the broker ends. Raises ClickException."""
+        connection, answer = self._asked("GET", path, None, query, _PATIENCE_S)
+        try:
+            if connection.sock is not None:
+                connection.sock.settimeout(None)
+            for line in answer:
+                yield _json(line, self._where)
+        except (http.client.HTTPException, OSError):
+            return  # the broker has ended
+        finally:
+            connection.close()
+
+    def _asked(
+        self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any], patience_s: float
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=patience_s)
+        given = {name: value for name, value in query.items() if value is not None}
+        try:
+            connection.request(
+                method,
+                f"{path}?{urlencode(given)}" if given else path,
+                None if body is None else json.dumps(body),
+                {} if body is None else {"content-type": "application/json"},
+            )
+            answer = connection.getresponse()
+            if answer.status >= 400:
+                raise click.ClickException(_error(answer.read(), self._where))
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, http.client.HTTPException | ConnectionResetError):
+                raise click.ClickException(_OTHER.format(self._where)) from None
+            if isinstance(error, OSError | UnicodeError):
+                raise click.ClickException(self._nobody(error)) from None
+            raise
+        return connection, answer
+
+    def _nobody(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            why = "no answer in time"
+        elif isinstance(error, socket.gaierror | UnicodeError):
+            why = "unknown host"
+        else:
+            why = (getattr(error, "strerror", None) or str(error)).lower()
+        return f"no control API answers at {self._where}: {why}; `kbroker start --control {self._where}` serves it"
+
+
+def _json(data: bytes, where: str) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        raise click.ClickException(_OTHER.format(where)) from None
+
+
+def _error(data: bytes, where: str) -> str:
+    told = _json(data, where)
+    if not isinstance(told, dict) or not isinstance(told.get("error"), str):
+        raise click.ClickException(_OTHER.format(where))
+    return str(told["error"])
+
+
+def control_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --control; the function gets a Control as `control`."""
+
+    def read(_context: click.Context, _parameter: click.Parameter, text: str) -> Control:
+        try:
+            return Control(*parse(text.removeprefix("http://").rstrip("/")))
+        except ControlError as error:
+            raise click.UsageError(str(error)) from None
+
+    return click.option(
+        "--control",
+        metavar="HOST:PORT",
+        default=DEFAULT,
+        show_default=True,
+        envvar="KBROKER_CONTROL",
+        callback=read,
+        help="Where `kbroker start --control` serves; also KBROKER_CONTROL.",
+    )(function)

@@ -1,0 +1,116 @@
+"""`kbroker fault`: set, list and remove faults of a broker that runs with --control.
+
+Owns the options, which are made from the API's own declarations, and what is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+
+from kbroker.cli.control_client import Control, control_option
+from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.control.known_faults import FIELDS, FILTERS, KINDS
+
+_TYPES: Final = {"string": str, "integer": int, "number": float}
+_ARGUMENTS: Final = ("kind", "api")
+
+
+@click.group("fault")
+def command() -> None:
+    """Let a broker misbehave that runs with `kbroker start --control`."""
+
+
+def _field_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for field in reversed([each for each in FIELDS if each.name not in _ARGUMENTS]):
+        function = click.option(
+            f"--{field.name.replace('_', '-')}",
+            field.name,
+            type=click.Choice(field.choices) if field.choices else _TYPES[field.kind],
+            metavar=None if field.choices else field.name.rpartition("_")[2].upper(),
+            help=field.meaning.replace("`", ""),
+        )(function)
+    return function
+
+
+@command.command("add")
+@click.argument("kind", type=click.Choice(list(KINDS)))
+@click.argument("apis", nargs=-1, metavar="[API...]")
+@_field_options
+@json_option
+@control_option
+def add(control: Control, kind: str, apis: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Set a fault of a KIND for requests of APIs, as Produce or OffsetCommit; '*' is all of them.
+
+    For instance: kbroker fault add fail Produce --error NOT_LEADER_OR_FOLLOWER --times 2 --topic orders
+    """
+    given = {"kind": kind, **{name: value for name, value in options.items() if value is not None}}
+    if apis:
+        given["api"] = list(apis)
+    made = control.ask("POST", "/faults", given)
+    if as_json:
+        print_json(made)
+        return
+    click.echo(f"fault {made['id']}: {_what(made)}{_filters(made)}")
+
+
+@command.command("list")
+@json_option
+@control_option
+def list_faults(control: Control, as_json: bool) -> None:
+    """List the faults that were set, with how many requests have met each."""
+    faults = control.ask("GET", "/faults")["faults"]
+    if as_json:
+        print_json(faults)
+        return
+    rows = [
+        [each["id"], _what(each), _filters(each).strip() or None, each["hits"], "yes" if each["active"] else "no"]
+        for each in faults
+    ]
+    print_table(["id", "fault", "of requests with", "hits", "active"], rows)
+
+
+@command.command("wait")
+@click.argument("number", metavar="ID", type=int)
+@click.option("--hits", type=int, default=1, show_default=True, help="How many requests are to meet it.")
+@click.option("--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="How long to wait.")
+@control_option
+def wait(control: Control, number: int, hits: int, timeout: float) -> None:
+    """Wait until requests have met the fault ID; exit 1 when they have not in time."""
+    path = f"/faults/{number}/wait"
+    query = {"hits": hits, "timeout_ms": round(timeout * 1000)}
+    met = control.ask("GET", path, query=query, patience_s=timeout)
+    click.echo(f"fault {number} was met {met['hits']} times")
+
+
+@command.command("remove")
+@click.argument("numbers", metavar="ID...", nargs=-1, required=True, type=int)
+@control_option
+def remove(control: Control, numbers: tuple[int, ...]) -> None:
+    """Remove faults, and tell how many requests have met each."""
+    for number in numbers:
+        _tell_removed(control.ask("DELETE", f"/faults/{number}"))
+
+
+@command.command("clear")
+@control_option
+def clear(control: Control) -> None:
+    """Remove all faults, and tell how many requests have met each."""
+    for each in control.ask("DELETE", "/faults")["faults"]:
+        _tell_removed(each)
+
+
+def _tell_removed(fault: Mapping[str, Any]) -> None:
+    click.echo(f"fault {fault['id']} is removed; it was met {fault['hits']} times")
+
+
+def _what(fault: Mapping[str, Any]) -> str:
+    ms = None if "ms" not in fault else f"{fault['ms']:g} ms"
+    parts = [fault["kind"], *fault.get("api", ()), fault.get("error"), ms, fault.get("when"), fault.get("message")]
+    return " ".join(each for each in parts if each)
+
+
+def _filters(fault: Mapping[str, Any]) -> str:
+    return "".join(f" {each.name}={fault[each.name]}" for each in FILTERS if each.name in fault)

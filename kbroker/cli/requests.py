@@ -1,0 +1,78 @@
+"""`kbroker requests`: what a broker that runs with --control was asked, and what it answered.
+
+Owns how a request is told in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from kbroker.cli.control_client import Control, control_option
+from kbroker.cli.output import NOTHING, json_option, print_json, print_table
+
+
+@click.command("requests")
+@click.option("--follow", "-f", is_flag=True, help="Show requests as they are answered, until Ctrl-C.")
+@click.option("--api", metavar="NAME", help="Those of this API, as Produce.")
+@click.option("--topic", metavar="NAME", help="Those that name this topic.")
+@click.option("--group", metavar="ID", help="Those that name this group.")
+@click.option("--transactional-id", metavar="ID", help="Those that name this transactional id.")
+@click.option("--client-id", metavar="ID", help="Those of this client.")
+@click.option("--limit", type=click.IntRange(0, 1000), default=100, show_default=True, help="No more than the newest.")
+@click.option("--clear", is_flag=True, help="Forget all requests.")
+@json_option
+@control_option
+def command(control: Control, follow: bool, limit: int, clear: bool, as_json: bool, **about: str | None) -> None:
+    """Show what a broker that runs with `kbroker start --control` was asked.
+
+    Requests are recorded from the first time on that somebody looks. --json tells requests and answers whole; with
+    --follow one a line.
+    """
+    if clear:
+        if follow:
+            raise click.UsageError("--clear and --follow exclude each other")
+        control.ask("DELETE", "/requests")
+        return
+    if follow:
+        for told in control.lines("/requests/live", about):
+            _tell(told, as_json=as_json)
+        return
+    found = control.ask("GET", "/requests", query={"limit": limit, **about})
+    if as_json:
+        print_json(found["requests"])
+        return
+    print_table(["time", "api", "version", "client", "about", "ms", "fault"], map(_row, found["requests"]))
+    if found["left_out"]:
+        click.echo(f"{found['left_out']} more are left out", err=True)
+
+
+def _tell(told: Mapping[str, Any], *, as_json: bool) -> None:
+    if "missed" in told:
+        click.echo(f"{told['missed']} requests came faster than they could be shown", err=True)
+    elif "api" in told:
+        line = json.dumps(told) if as_json else "  ".join(map(_cell, _row(told)))
+        click.echo(line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))
+
+
+def _cell(value: object) -> str:
+    return NOTHING if value is None else str(value)
+
+
+def _row(told: Mapping[str, Any]) -> list[object]:
+    seconds, ms = divmod(told["time_ms"], 1000)
+    about = ", ".join([*told["topics"], *told["groups"], *told["transactional_ids"]])
+    took = None if told["duration_ms"] is None else f"{told['duration_ms']:.1f}"
+    return [
+        f"{time.strftime('%H:%M:%S', time.localtime(seconds))}.{ms:03}",
+        told["api"],
+        told["version"],
+        told["client_id"],
+        about or None,
+        took,
+        told["fault"],
+    ]

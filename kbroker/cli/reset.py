@@ -1,0 +1,18 @@
+"""`kbroker reset`: make a broker that runs with --control as at its start."""
+
+from __future__ import annotations
+
+import click
+
+from kbroker.cli.control_client import Control, control_option
+
+
+@click.command("reset")
+@control_option
+def command(control: Control) -> None:
+    """Make a broker that runs with `kbroker start --control` as at its start, for the next test.
+
+    All topics go, whoever made them, with groups, transactions, faults and changed settings. Clients stay connected.
+    """
+    control.ask("POST", "/reset")
+    click.echo("as at its start: no topics, groups, transactions or faults")

@@ -1,0 +1,196 @@
+"""The control API as an ASGI application: operations behind paths, JSON in and out, errors in one line.
+
+Owns bodies (how large, how long they may take), which of Python's exceptions are which status, and the pace at which
+long answers are written. Never knows what an operation does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from kbroker.control import clock, faults, groups, requests, topics
+from kbroker.control.document import document, page
+from kbroker.control.guard import MAX_BODY, Guard
+from kbroker.control.operations import Control, Operation
+from kbroker.control.telling import json_bytes
+from kbroker.control.values import Refused, Values, checked, parsed, queried
+from kbroker.protocol.errors import ApiError
+
+OPERATIONS: Final = (
+    *groups.OPERATIONS, *faults.OPERATIONS, *clock.OPERATIONS, *requests.OPERATIONS, *topics.OPERATIONS,
+)  # fmt: skip
+BODY_S: Final = 10.0
+"""How long a body may take to arrive."""
+READER_S: Final = 30.0
+"""How long one who follows may leave what was sent unread."""
+_AT_ONCE: Final = 8
+"""Operations that work, or wait for the broker, at a time; the rest wait for their turn."""
+_PAGE_HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+}
+_Endpoint = Callable[[Request], Awaitable[Response]]
+log = logging.getLogger(__name__)
+
+
+def application(control: Control, *, public: bool) -> Guard:
+    """Return the application; a `public` one has any Host."""
+    turns = asyncio.Semaphore(_AT_ONCE)
+    by_path: dict[str, dict[str, _Endpoint]] = {}
+    for each in OPERATIONS:
+        by_path.setdefault(each.path, {})[each.method] = partial(_answered, control, each, turns)
+    told = json_bytes(document(OPERATIONS))
+    shown = page(OPERATIONS).encode()
+
+    async def openapi(_: Request) -> Response:
+        return Response(told, media_type="application/json")
+
+    async def index(_: Request) -> Response:
+        return Response(shown, media_type="text/html; charset=utf-8", headers=_PAGE_HEADERS)
+
+    routes = [
+        Route("/", index),
+        Route("/openapi.json", openapi),
+        *(Route(path, partial(_by_method, ways), methods=[*ways]) for path, ways in by_path.items()),
+    ]
+    handlers: dict[Any, Any] = {HTTPException: _no_such_path, Exception: _failed}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), public=public)
+
+
+async def _by_method(ways: dict[str, _Endpoint], request: Request) -> Response:
+    if request.method not in ways:  # HEAD, which Starlette adds: its answer would be made, and thrown away
+        raise HTTPException(405, headers={"Allow": ", ".join(ways)})
+    return await ways[request.method](request)
+
+
+async def _answered(control: Control, operation: Operation, turns: asyncio.Semaphore, request: Request) -> Response:
+    try:
+        values = await _values(operation, request)
+        if operation.lines is not None:
+            return Lines(operation.lines(control, values))
+        value = None if operation.wait is None else await operation.wait(control, values)
+        async with turns:
+            body = await asyncio.to_thread(_worked, operation, control, values, value)
+        return Response(body, operation.status, media_type="application/json")
+    except Refused as error:
+        return _error(error.status, error.text, error.code)
+    except ClientDisconnect:
+        return Response(status_code=400)
+
+
+def _worked(operation: Operation, control: Control, values: Values, waited_for: Any) -> bytes:
+    try:
+        return json_bytes(waited_for if operation.work is None else operation.work(control, values))
+    except ApiError as error:
+        raise Refused(409, str(error), error.code.name) from None
+    except KeyError as error:  # a topic that went meanwhile
+        raise Refused(404, f"there is no {error.args[0]!r}") from None
+    except (ValueError, TypeError, OverflowError) as error:
+        log.debug("refused", exc_info=True)
+        raise Refused(400, " ".join(str(error).split())) from None
+    except TimeoutError:
+        raise Refused(504, "the broker did not answer in ten seconds") from None
+    except RuntimeError as error:  # what a broker that stops says
+        raise Refused(503, " ".join(str(error).split())) from None
+
+
+async def _values(operation: Operation, request: Request) -> Values:
+    """Return what stands in the path, the query and the body. Raises Refused."""
+    given = queried(operation.query, request.query_params.multi_items())
+    body = await _body(request)
+    if operation.body is not None:
+        if body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise Refused(415, "the body is to be JSON, with content-type: application/json")
+        given |= checked(operation.body, parsed(body or b"{}"))
+    elif body.strip() not in (b"", b"{}"):
+        raise Refused(400, f"{operation.method} {request.url.path} has no body")
+    return given | request.path_params
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_BODY:
+                    raise Refused(413, f"a body has at most {MAX_BODY} bytes")
+    except TimeoutError:
+        raise Refused(408, f"the body did not arrive within {BODY_S:g} s") from None
+    return bytes(body)
+
+
+class Lines(Response):
+    """Newline-delimited JSON, as long as there is something and somebody reads."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, values: AsyncIterator[Any]) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._values = values
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Write line by line; ends with the values, with the reader, or when the reader does not read."""
+        del scope
+        gone = asyncio.ensure_future(_until_gone(receive))
+        writing = asyncio.ensure_future(self._write(send))
+        try:
+            await asyncio.wait({gone, writing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            writing.cancel()
+            await asyncio.gather(gone, writing, return_exceptions=True)
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for value in self._values:
+            line = json_bytes(value) + b"\n"
+            async with asyncio.timeout(READER_S):
+                await send({"type": "http.response.body", "body": line, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _error(status: int, text: str, code: str | None = None) -> Response:
+    # What a caller sent may be in it, and his terminal is to show it as one line.
+    line = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    told = {"error": line} if code is None else {"error": line, "code": code}
+    # What else comes of a body that was not read whole is nothing to wait for.
+    headers = {"connection": "close"} if status in (408, 413) else None
+    return Response(json_bytes(told), status, headers, media_type="application/json")
+
+
+async def _no_such_path(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        allowed = ", ".join(sorted({*(error.headers or {}).get("Allow", "").split(", ")} - {"HEAD"}))
+        answer = _error(405, f"{request.url.path} has no {request.method}; it has {allowed}")
+        answer.headers["allow"] = allowed
+        return answer
+    if error.status_code == 404:
+        return _error(404, f"there is no {request.url.path}; there are {', '.join(_paths(OPERATIONS))}")
+    return _error(error.status_code, str(error.detail))
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return _error(500, f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def _paths(operations: Iterable[Operation]) -> list[str]:
+    return list(dict.fromkeys(each.path.replace(":int", "").replace(":path", "") for each in operations))

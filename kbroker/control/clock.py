@@ -1,0 +1,85 @@
+"""Time and reset over HTTP. Owns how a time is written; testing/steered_clock.py says what moving it does."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from kbroker.control.operations import Control, Operation
+from kbroker.control.values import Field, Refused, Values
+
+_YEARS_MS: Final = 100 * 365 * 24 * 3600 * 1000
+_UNITS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000, "ms": 1}
+
+
+def _told(control: Control) -> dict[str, Any]:
+    now_ms = control.subject.clock.now_ms()
+    return {
+        "now": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "now_ms": now_ms,
+        "ahead_ms": now_ms - time.time_ns() // 1_000_000,
+    }
+
+
+def _advance(control: Control, values: Values) -> dict[str, Any]:
+    if not values:
+        raise Refused(400, f"say how long: {', '.join(_UNITS)}")
+    if sum(_UNITS[unit] * count for unit, count in values.items()) > _YEARS_MS:
+        raise Refused(400, "that is more than a hundred years")
+    with control.changing:
+        control.subject.clock.advance(**values)
+    return _told(control)
+
+
+def _set(control: Control, values: Values) -> dict[str, Any]:
+    if len(values) != 1:
+        raise Refused(400, "say either now or now_ms")
+    with control.changing:
+        control.subject.clock.set(_moment(values))
+    return _told(control)
+
+
+def _moment(values: Values) -> float:
+    if "now_ms" in values:
+        return float(values["now_ms"]) / 1000
+    try:
+        moment = datetime.fromisoformat(values["now"])
+    except ValueError:
+        raise Refused(400, f"now is a time as 2026-01-31T12:00:00Z, not {values['now'][:100]!r}") from None
+    if moment.tzinfo is None:
+        raise Refused(400, "now is to say its zone, as in 2026-01-31T12:00:00Z")
+    if not 0 <= moment.timestamp() * 1000 <= 2 * _YEARS_MS:
+        raise Refused(400, "now lies between 1970 and 2169")
+    return moment.timestamp()
+
+
+def _reset(control: Control, _: Values) -> dict[str, Any]:
+    with control.changing:
+        control.subject.reset()
+        control.known.clear()
+    return {"reset": True}
+
+
+OPERATIONS: Final = (
+    Operation("GET", "/clock", "getClock", "The broker's time.", "Clock", work=lambda control, _: _told(control)),
+    Operation(
+        "PUT", "/clock", "setClock", "Let it be another time; earlier than now, the clock on the wall alone goes back.",
+        "Clock", work=_set,
+        body=(
+            Field("now", "string", "A time as 2026-01-31T12:00:00Z."),
+            Field("now_ms", "integer", "The same in ms since 1970.", least=0, most=2 * _YEARS_MS),
+        ),
+    ),
+    Operation(
+        "POST", "/clock/advance", "advanceClock",
+        "Let time pass: retention, sessions and transactions run out. Answered when what is due has been done.",
+        "Clock", work=_advance,
+        body=tuple(Field(unit, "number", f"So many {unit}.", least=0, most=_YEARS_MS) for unit in _UNITS),
+    ),
+    Operation(
+        "POST", "/reset", "reset",
+        "Be as at the start, for the next test: no topics, groups, transactions, faults, requests, changed settings.",
+        "Reset", work=_reset,
+    ),
+)  # fmt: skip

@@ -1,0 +1,45 @@
+"""Faults over HTTP. Owns the operations; known_faults.py has the faults, and what may be said of one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kbroker.control.known_faults import FIELDS
+from kbroker.control.operations import TIMEOUT, Control, Operation, until
+from kbroker.control.values import Field, Refused, Values
+
+
+async def _wait(control: Control, values: Values) -> dict[str, Any]:
+    fault, hits = control.known.fault(values["id"]), values.get("hits", 1)
+    if not await until(lambda: fault.hits >= hits, values.get("timeout_ms"), control.ending):
+        raise Refused(504, f"fault {values['id']} was met {fault.hits} times in the time given, not {hits} times")
+    return control.known.told(values["id"])
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET", "/faults", "listFaults", "The faults that were set here, with how many requests have met each.",
+        "Faults", work=lambda control, _: {"faults": control.known.all()},
+    ),
+    Operation(
+        "POST", "/faults", "addFault", "Set a fault.", "Fault", status=201, body=FIELDS,
+        work=lambda control, values: control.known.add(values),
+    ),
+    Operation(
+        "DELETE", "/faults", "clearFaults", "Remove all faults; the answer tells how they ended.",
+        "Faults", work=lambda control, _: {"faults": control.known.clear()},
+    ),
+    Operation(
+        "GET", "/faults/{id:int}", "getFault", "One fault.", "Fault",
+        work=lambda control, values: control.known.told(values["id"]),
+    ),
+    Operation(
+        "DELETE", "/faults/{id:int}", "removeFault", "Remove a fault; the answer tells how it ended.", "Fault",
+        work=lambda control, values: control.known.remove(values["id"]),
+    ),
+    Operation(
+        "GET", "/faults/{id:int}/wait", "waitForFault",
+        "Wait until so many requests have met a fault; 504 when they have not in time.", "Fault", wait=_wait,
+        query=(Field("hits", "integer", "How many; without, one.", least=0), TIMEOUT),
+    ),
+)  # fmt: skip

@@ -1,0 +1,61 @@
+"""Groups over HTTP, and the broker itself: what there is to look at beside topics. Owns their form as JSON."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, Final
+
+from kbroker.control.operations import Control, Operation
+from kbroker.control.values import Field, Values
+from kbroker.testing.groups import Group
+
+
+def _told(group: Group, topic: str | None) -> dict[str, Any]:
+    return {
+        "id": group.id,
+        "state": group.state,
+        "members": [
+            {
+                "id": each.id,
+                "client_id": each.client_id,
+                "host": each.host,
+                "instance_id": each.instance_id,
+                "assigned": [{"topic": name, "partition": index} for name, index in each.assigned],
+            }
+            for each in group.members
+        ],
+        "offsets": [
+            {"topic": name, "partition": index, "offset": offset}
+            for (name, index), offset in sorted(group.offsets.items())
+        ],
+        "lag": group.lag(topic),
+    }
+
+
+def _list(control: Control, _: Values) -> dict[str, Any]:
+    return {"groups": [{"id": each.id, "state": each.state} for each in control.subject.groups.values()]}
+
+
+def _broker(control: Control, _: Values) -> dict[str, Any]:
+    subject = control.subject
+    return {
+        "bootstrap_servers": subject.bootstrap_servers,
+        "cluster_id": subject.cluster_id,
+        "version": version("kbroker"),
+        "apis": sorted(subject.faults.apis),
+    }
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET", "/broker", "getBroker", "Where clients connect, and which of Kafka's APIs are served.", "Broker",
+        work=_broker,
+    ),
+    Operation("GET", "/groups", "listGroups", "The groups, with their states.", "Groups", work=_list),
+    Operation(
+        "GET", "/groups/{group:path}", "getGroup",
+        'One group: members, offsets, lag. One that does not exist (yet) is "Dead" and has nothing.', "Group",
+        work=lambda control, values: _told(control.subject.groups[values["group"]], values.get("topic")),
+        query=(Field("topic", "string", "Let `lag` be of this topic alone, also before anybody has joined."),),
+    ),
+)  # fmt: skip

@@ -1,0 +1,73 @@
+"""Who is let in: programs of this machine, and not what a web page in its browser makes the browser do.
+
+Owns the checks of a request's head, before anything is read of its body. A page of somebody else's can have a browser
+send requests here; it is known by `Origin` and `Sec-Fetch-Site`, and, where its name was made to lead to this machine
+(DNS rebinding), by `Host`. Never looks at paths or bodies.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kbroker.control.telling import json_bytes
+
+MAX_BODY: Final = 1024 * 1024
+"""Bytes that a body may have."""
+_ELSEWHERE: Final = ("cross-site", "same-site")
+
+
+class Guard:
+    """Answers what is not let in; all else goes on to `app`. A `public` server has any name."""
+
+    def __init__(self, app: ASGIApp, *, public: bool) -> None:
+        self._app = app
+        self._public = public
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        why = refusal(scope["headers"], public=self._public) if scope["type"] == "http" else None
+        if why is None:
+            await self._app(scope, receive, send)
+            return
+        status, text = why
+        body = json_bytes({"error": text})
+        # The body that may follow is not read: the connection cannot go on.
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"connection", b"close")]})
+        await send({"type": "http.response.body", "body": body})
+
+
+def refusal(headers: Iterable[tuple[bytes, bytes]], *, public: bool) -> tuple[int, str] | None:
+    """Return the status and the line for a request that is not let in, by its headers (names in lower case)."""
+    found: dict[str, list[str]] = {}
+    for name, value in headers:
+        found.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1").strip())
+    hosts = found.get("host", [])
+    if len(hosts) != 1:
+        return 400, "a request has one Host"
+    if not public and not _is_own(hosts[0]):
+        return 421, f"Host is to be an address or localhost, not {hosts[0][:100]!r}"
+    for origin in found.get("origin", []):
+        if origin.lower() != f"http://{hosts[0]}".lower():
+            return 403, f"a page of {origin[:100]!r} may not ask this"
+    if any(each.lower() in _ELSEWHERE for each in found.get("sec-fetch-site", [])):
+        return 403, "a page of another site may not ask this"
+    lengths = found.get("content-length", [])
+    if any(not each.isdecimal() or int(each[:20]) > MAX_BODY for each in lengths):
+        return 413, f"a body has at most {MAX_BODY} bytes"
+    return None
+
+
+def _is_own(host: str) -> bool:
+    """Whether a name cannot be somebody else's: an address, or localhost, which no DNS is asked for."""
+    name = host.removeprefix("[").partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

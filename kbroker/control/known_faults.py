@@ -1,0 +1,206 @@
+"""The faults that were set over HTTP: each has an id, by which it is looked at, waited for and removed.
+
+Owns the ids, and what the fields of a fault mean; testing/faults.py has the faults themselves. A function that filters
+(`where`) cannot be sent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kbroker.control.values import Field, Refused, Values
+from kbroker.protocol.errors import ErrorCode
+from kbroker.testing.faults import Fault, Faults
+from kbroker.testing.when import When
+
+KEPT: Final = 1_000
+"""Faults that are known, those among them that are gone: the oldest of these are forgotten first."""
+_INT32: Final = 2**31 - 1
+_DAY_MS: Final = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a kind of fault must be told, and what it may be told beside the filters."""
+
+    needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    is_filtered: bool = True
+
+
+KINDS: Final = {
+    "fail": _Kind(("api", "error"), ("message",)),
+    "delay": _Kind(("api", "ms")),
+    "drop": _Kind(("api",)),
+    "disconnect": _Kind(("api",), ("when",)),
+    "throttle": _Kind(("ms",), ("api",)),
+    "full_disk": _Kind(),
+    "slow_disk": _Kind(("ms",)),
+    "refuse_connections": _Kind(is_filtered=False),
+    "storm": _Kind(("seed",), ("api",)),
+}
+OWN: Final = (
+    Field("kind", "string", f"What a request meets: {', '.join(KINDS)}.", required=True, choices=tuple(KINDS)),
+    Field("api", "names", 'Kafka\'s name of what is asked, as "Produce", several of them, or "*".'),
+    Field("error", "string", 'For `fail`: Kafka\'s name of the error, as "NOT_LEADER_OR_FOLLOWER".'),
+    Field("message", "string", "For `fail`: a text that goes with the error."),
+    Field("ms", "number", "For `delay`, `slow_disk` and `throttle`: how long, in ms.", least=0, most=_DAY_MS),
+    Field(
+        "when",
+        "string",
+        "For `disconnect`: at the request, of which nothing is done; before, in the middle of or after the answer.",
+        choices=tuple(each.value for each in When),
+    ),
+)
+FILTERS: Final = (
+    Field("topic", "string", "Requests that name this topic; `fail` fails that part of a request."),
+    Field("partition", "integer", "Requests that name this partition.", least=0, most=_INT32),
+    Field("group", "string", "Requests that name this group."),
+    Field("transactional_id", "string", "Requests that name this transactional id."),
+    Field("client_id", "string", "Requests of this client."),
+    Field("principal", "string", 'Requests of this user, as "User:alice".'),
+    Field("skip", "integer", "So many requests pass before it.", least=0, most=_INT32),
+    Field("times", "integer", "It is gone after so many requests.", least=1, most=_INT32),
+    Field("rate", "number", "The share of requests that meets it.", least=0, most=1),
+    Field("seed", "integer", "Chooses which: the same requests for the same seed."),
+    Field("seconds", "number", "It is gone after this time.", least=0, most=_DAY_MS / 1000),
+)
+FIELDS: Final = (*OWN, *FILTERS)
+_FILTER_NAMES: Final = frozenset(field.name for field in FILTERS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """One fault that was set here, and the words with which it was."""
+
+    id: int
+    fault: Fault
+    given: Values
+
+    def told(self, active: Iterable[Fault]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            **self.given,
+            "active": any(each is self.fault for each in active),
+            "hits": self.fault.hits,
+        }
+
+
+class KnownFaults:
+    """The faults that were set over HTTP, by id; those that are gone, too, for their hits."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._lock = threading.Lock()
+        self._by_id: dict[int, _Known] = {}
+        self._count = 0
+
+    def add(self, given: Values) -> dict[str, Any]:
+        """Set a fault. Raises Refused."""
+        with self._lock:
+            self._make_room()
+            fault = _set(self._faults, given)
+            self._count += 1
+            made = self._by_id[self._count] = _Known(self._count, fault, given)
+        return made.told(self._faults.active)
+
+    def all(self) -> list[dict[str, Any]]:
+        with self._lock:
+            known = list(self._by_id.values())
+        return [each.told(self._faults.active) for each in known]
+
+    def fault(self, number: int) -> Fault:
+        """Return one. Raises Refused where there is none."""
+        return self._one(number).fault
+
+    def told(self, number: int) -> dict[str, Any]:
+        return self._one(number).told(self._faults.active)
+
+    def remove(self, number: int) -> dict[str, Any]:
+        """Let no request meet it any more, and forget it; return how it ended."""
+        known = self._one(number)
+        known.fault.remove()
+        with self._lock:
+            self._by_id.pop(number, None)
+        return known.told(())
+
+    def clear(self) -> list[dict[str, Any]]:
+        """Remove and forget all; return how they ended."""
+        self._faults.clear()
+        with self._lock:
+            known, self._by_id = list(self._by_id.values()), {}
+        return [each.told(()) for each in known]
+
+    def _one(self, number: int) -> _Known:
+        with self._lock:
+            found = self._by_id.get(number)
+        if found is None:
+            raise Refused(404, f"there is no fault {number}")
+        return found
+
+    def _make_room(self) -> None:
+        if len(self._by_id) < KEPT:
+            return
+        active = self._faults.active
+        gone = next((each for each in self._by_id.values() if all(each.fault is not one for one in active)), None)
+        if gone is None:
+            raise Refused(409, f"there are {KEPT} faults already, and no more are possible")
+        del self._by_id[gone.id]
+
+
+def _set(faults: Faults, given: Values) -> Fault:
+    kind = given["kind"]
+    told = KINDS[kind]
+    missing = [name for name in told.needs if name not in given]
+    if missing:
+        raise Refused(400, f"{kind} needs {' and '.join(missing)}")
+    filters = {name: value for name, value in given.items() if name in _FILTER_NAMES}
+    known = {"kind", *told.needs, *told.takes, *(_FILTER_NAMES if told.is_filtered else ())}
+    surplus = sorted(given.keys() - known)
+    if surplus:
+        there = ", ".join(sorted(known - {"kind"})) or "nothing"
+        raise Refused(400, f"{kind} has no {' and no '.join(surplus)}; it has {there}")
+    apis = _apis(given.get("api", ["*"]), faults.apis)
+    match kind:
+        case "fail":
+            return faults.fail(apis, _error(given["error"]), given.get("message"), **filters)
+        case "delay":
+            return faults.delay(apis, given["ms"] / 1000, **filters)
+        case "drop":
+            return faults.drop(apis, **filters)
+        case "disconnect":
+            return faults.disconnect(apis, given.get("when", When.BEFORE.value), **filters)
+        case "throttle":
+            return faults.throttle(round(given["ms"]), apis, **filters)
+        case "full_disk":
+            return faults.full_disk(**filters)
+        case "slow_disk":
+            return faults.slow_disk(given["ms"], **filters)
+        case "refuse_connections":
+            return faults.refuse_connections()
+        case _:
+            return faults.storm(apis, **filters)
+
+
+def _apis(names: list[str], known: Iterable[str]) -> list[str]:
+    for name in names:
+        if name != "*" and name not in known:
+            raise Refused(400, f"there is no API {_with_known(name, known)}")
+    return names
+
+
+def _error(name: str) -> ErrorCode:
+    known = ErrorCode.__members__.keys() - {"NONE"}
+    if name not in known:
+        raise Refused(400, f"there is no error {_with_known(name, known)}")
+    return ErrorCode[name]
+
+
+def _with_known(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name[:100], names, 1)
+    return f"{name[:100]!r}; {f'did you mean {near[0]}? ' if near else ''}there are {', '.join(names)}"

@@ -1,0 +1,77 @@
+"""What an operation of the control API is: a declaration from which both HTTP and the OpenAPI document are made.
+
+Owns the shape. The operations themselves stand in the modules of their subjects; application.py has them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker.control.values import Field, Values
+
+if TYPE_CHECKING:  # the command line has declarations from here, and loads no broker for them
+    from kbroker.control.known_faults import KnownFaults
+    from kbroker.control.subject import Subject
+
+LOOK_S: Final = 0.02
+"""How often those look who wait for something: in the server's thread, never in the broker's."""
+LONGEST_WAIT_MS: Final = 600_000
+TIMEOUT: Final = Field(
+    "timeout_ms", "integer", "How long to wait, in ms; without, ten seconds.", least=0, most=LONGEST_WAIT_MS
+)
+
+
+@dataclass
+class Control:
+    """What operations work on."""
+
+    subject: Subject
+    known: KnownFaults
+    changing: threading.Lock = field(default_factory=threading.Lock)
+    """Held by what must not be done twice at once: moving the clock, a reset."""
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server stops, for those who wait."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one path. Exactly one of the three ways to do it is there.
+
+    `work` is called in a thread of its own and may wait for the broker; `wait` is awaited in the server's loop and may
+    take long; `lines` yields values as newline-delimited JSON, as long as somebody reads.
+    """
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    answer: str
+    """The schema of what is answered: see document.py."""
+    work: Callable[[Control, Values], Any] | None = None
+    wait: Callable[[Control, Values], Awaitable[Any]] | None = None
+    lines: Callable[[Control, Values], AsyncIterator[Any]] | None = None
+    status: int = 200
+    query: tuple[Field, ...] = ()
+    body: tuple[Field, ...] | None = None
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """The names in the path."""
+        return tuple(re.findall(r"{(\w+)", self.path))
+
+
+async def until(holds: Callable[[], bool], timeout_ms: int | None, ending: asyncio.Event) -> bool:
+    """Look until something holds; return whether it does after `timeout_ms`, None being ten seconds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + (10_000 if timeout_ms is None else timeout_ms) / 1000
+    while not holds():
+        if loop.time() >= deadline or ending.is_set():
+            return False
+        await asyncio.sleep(LOOK_S)
+    return True

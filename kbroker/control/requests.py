@@ -1,0 +1,118 @@
+"""Requests over HTTP: what clients asked and were answered, as a list, and as it happens.
+
+Owns the filters, and what a follower misses who does not keep up: the broker keeps so many requests and no more, for
+whomever (testing/requests.py). Never holds a request back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from kbroker.control.operations import TIMEOUT, Control, Operation, until
+from kbroker.control.telling import json_bytes, told_request
+from kbroker.control.values import Field, Refused, Values
+from kbroker.testing.requests import KEPT, Request
+
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""Of JSON in one list; the newest are told."""
+_LIMIT: Final = 100
+_FOLLOW_S: Final = 0.05
+ABOUT: Final = (
+    Field("api", "string", 'Kafka\'s name of what was asked, as "Produce".'),
+    Field("topic", "string", "Requests that name this topic."),
+    Field("group", "string", "Requests that name this group."),
+    Field("transactional_id", "string", "Requests that name this transactional id."),
+    Field("client_id", "string", "Requests of this client."),
+)
+_ABOUT_NAMES: Final = tuple(field.name for field in ABOUT)
+
+
+def _about(values: Values) -> dict[str, Any]:
+    return {name: values[name] for name in _ABOUT_NAMES if name in values}
+
+
+async def _list(control: Control, values: Values) -> dict[str, Any]:
+    """Tell the newest of those that are there, once there are as many as are waited for."""
+    requests = await asyncio.to_thread(lambda: control.subject.requests)
+    about, count = _about(values), values.get("count", 0)
+
+    def answered() -> int:
+        return sum(each.duration_ms is not None for each in requests.of(**about))
+
+    if count:
+        seen = -1
+
+        def enough() -> bool:
+            nonlocal seen
+            if requests.answered == seen:
+                return False
+            seen = requests.answered
+            return bool(answered() >= count)
+
+        if not await until(enough, values.get("timeout_ms"), control.ending):
+            raise Refused(504, f"{answered()} of {count} {about.get('api', 'requests')} in the time given")
+    return await asyncio.to_thread(_told, requests.of(**about), values.get("limit", _LIMIT))
+
+
+def _told(found: list[Request], limit: int) -> dict[str, Any]:
+    told: list[dict[str, Any]] = []
+    size = 0
+    for each in reversed(found[-limit:] if limit else []):
+        one = told_request(each)
+        size += len(json_bytes(one))
+        if told and size > MOST_BYTES:
+            break
+        told.append(one)
+    return {"requests": told[::-1], "left_out": len(found) - len(told)}
+
+
+async def _live(control: Control, values: Values) -> AsyncIterator[Any]:
+    requests = await asyncio.to_thread(lambda: control.subject.requests)
+    about = _about(values)
+    given = requests.answered
+    yield {"following": True}
+    while not control.ending.is_set():
+        if requests.answered == given:
+            await asyncio.sleep(_FOLLOW_S)
+            continue
+        last = requests.answered
+        new = [each for each in requests.after(given) if each.number <= last]
+        if len(new) < last - given:
+            yield {"missed": last - given - len(new)}
+        given = last
+        for each in new:
+            if each.is_about(**about):
+                yield await asyncio.to_thread(told_request, each)
+
+
+def _clear(control: Control, _: Values) -> dict[str, Any]:
+    control.subject.requests.clear()
+    return {"recording": True}
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET", "/requests", "listRequests",
+        "What clients asked and were answered, the oldest first; recorded from the first time on that this is asked. "
+        "With `count`: once there are so many answered ones, 504 when there are not in time.",
+        "Requests", wait=_list,
+        query=(
+            *ABOUT,
+            Field("limit", "integer", f"No more than the newest so many; without, {_LIMIT}.", least=0, most=1000),
+            Field("count", "integer", "Wait until so many are answered.", least=0, most=KEPT),
+            TIMEOUT,
+        ),
+    ),
+    Operation(
+        "DELETE", "/requests", "clearRequests", "Forget all; what comes from now on is recorded.", "Recording",
+        work=_clear,
+    ),
+    Operation(
+        "GET", "/requests/live", "followRequests",
+        'Requests as they are answered, a line of JSON each. The first line is {"following": true}; '
+        '{"missed": N} stands where a reader was too slow for so many.',
+        "Request", lines=_live, query=ABOUT,
+    ),
+)  # fmt: skip

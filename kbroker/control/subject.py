@@ -1,0 +1,90 @@
+"""The broker that is controlled, as the operations see it; and one that `kbroker start` runs.
+
+Owns what is put together for a broker whose loop is somebody else's. Everything here is called from other threads than
+the broker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Protocol
+
+from kbroker.broker.node import BrokerNode
+from kbroker.testing.asking import Asking
+from kbroker.testing.faults import Faults
+from kbroker.testing.groups import Groups
+from kbroker.testing.requests import Requests
+from kbroker.testing.steered_clock import SteeredClock
+from kbroker.testing.steering import Steering
+from kbroker.testing.topics import Topics
+
+
+class Subject(Protocol):
+    """What can be had of a broker; `kbroker.Broker` is one."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def clock(self) -> SteeredClock: ...
+
+    @property
+    def faults(self) -> Faults: ...
+
+    @property
+    def requests(self) -> Requests: ...
+
+    @property
+    def topics(self) -> Topics: ...
+
+    @property
+    def groups(self) -> Groups: ...
+
+    def reset(self) -> None:
+        """Be as at the start."""
+
+
+class RunningBroker:
+    """A broker in a loop of this process; made in that loop's thread, once it serves."""
+
+    def __init__(self, node: BrokerNode, clock: SteeredClock) -> None:
+        self._node = node
+        self._steering = Steering(node, asyncio.get_running_loop(), threading.current_thread())
+        self._first = node.controller.state
+        self._asking = Asking(self._steering, node.services, node.config.listeners.bind[0].name)
+        self.clock = clock
+        clock.moved = self._steering.moved
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._node.bootstrap_servers
+
+    @property
+    def cluster_id(self) -> str:
+        return self._node.cluster_id
+
+    @property
+    def faults(self) -> Faults:
+        return self._steering.faults
+
+    @property
+    def requests(self) -> Requests:
+        """What clients ask: recorded from the first time on that this is looked at."""
+        return self._steering.record()
+
+    @property
+    def topics(self) -> Topics:
+        return Topics(self._asking, lambda: self._node.controller.state)
+
+    @property
+    def groups(self) -> Groups:
+        return Groups(self._asking)
+
+    def reset(self) -> None:
+        """Be as at the start: see testing/reset.py. The clock shows the machine's time."""
+        self.clock.reset()
+        self._steering.reset(self._first)

@@ -1,0 +1,124 @@
+"""What the broker has, as JSON values.
+
+Owns how bytes are told (as {"text": ...} where they are UTF-8, else as {"base64": ...}), how Kafka's messages are, and
+how much of one message: a request or an answer may be megabytes long, and then is told in part. Never writes JSON in
+one go: the interpreter would serve nobody else meanwhile, the broker's thread included.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, Final
+
+from kbroker.protocol.schema import Scalar
+from kbroker.testing.requests import Request
+from kbroker.testing.topics import StoredRecord
+
+VALUES: Final = 5_000
+"""Values that are told of one message, and elements of its lists among them."""
+BYTES: Final = 256 * 1024
+"""Bytes of strings and data that are told of one message."""
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Write JSON piece by piece: `json.dumps` holds the interpreter's lock from its beginning to its end."""
+    return "".join(_ENCODER.iterencode(value)).encode()
+
+
+def told_data(data: bytes | None) -> dict[str, str] | None:
+    """Tell bytes: as text where they are UTF-8."""
+    if data is None:
+        return None
+    try:
+        return {"text": bytes(data).decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def told_record(record: StoredRecord) -> dict[str, Any]:
+    """Tell a record as it lies in a partition."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": told_data(record.key),
+        "value": told_data(record.value),
+        "headers": [{"key": key, "value": told_data(value)} for key, value in record.headers],
+        "producer_id": record.producer_id,
+        "transaction": record.transaction,
+    }
+
+
+def told_request(request: Request) -> dict[str, Any]:
+    """Tell what was asked, and answered."""
+    seen, asked, answered = request.seen, _Message(), _Message()
+    answer = request.answer
+    return {
+        "number": request.number or None,
+        "api": seen.api,
+        "version": seen.version,
+        "client_id": seen.client_id,
+        "principal": seen.principal,
+        "listener": seen.listener,
+        "time_ms": request.time_ms,
+        "duration_ms": request.duration_ms,
+        "fault": request.fault,
+        "topics": {name: sorted(partitions) for name, partitions in seen.topics.items()},
+        "groups": sorted(seen.groups),
+        "transactional_ids": sorted(seen.transactional_ids),
+        "request": asked.told(seen.request),
+        "answer": answered.told(answer),
+        "cut": asked.is_cut or answered.is_cut,
+    }
+
+
+class _Message:
+    """One message of Kafka's on its way to JSON; fields are Kafka's, in snake_case."""
+
+    def __init__(self) -> None:
+        self._values = VALUES
+        self._bytes = BYTES
+        self.is_cut = False
+        """Whether it was too long to be told whole."""
+
+    def told(self, message: Any) -> Any:
+        """Tell a struct; None for none."""
+        if message is None:
+            return None
+        return {spec.name: self._field(spec, getattr(message, spec.name)) for spec in type(message).SPECS}
+
+    def _field(self, spec: Any, value: Any) -> Any:
+        if not spec.array or value is None:
+            return self._value(spec.kind, value)
+        told = []
+        for each in value:
+            if self._values <= 0 or self._bytes <= 0:
+                self.is_cut = True
+                break
+            told.append(self._value(spec.kind, each))
+        return told
+
+    def _value(self, kind: Any, value: Any) -> Any:
+        self._values -= 1
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if not isinstance(kind, Scalar):
+            return self.told(value)
+        if isinstance(value, str):
+            self._bytes -= len(value)
+            return value
+        if kind.name == "uuid":
+            return base64.urlsafe_b64encode(value).decode().rstrip("=")
+        if hasattr(value, "view"):
+            value = value.view()
+        return self._data(value)
+
+    def _data(self, value: Any) -> Any:
+        if len(value) > self._bytes:
+            self.is_cut = True
+            return {"length": len(value)}
+        self._bytes -= len(value)
+        return told_data(bytes(value))

@@ -1,0 +1,137 @@
+"""Topics over HTTP: what lies in them, and writing to them without a client.
+
+Owns how much is read for one answer; testing/topics.py does the reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kbroker.control.operations import Control, Operation
+from kbroker.control.telling import told_record
+from kbroker.control.values import Field, Refused, Values
+from kbroker.testing.topics import ABORTED, OPEN, StoredRecord, Topic
+
+_LIMIT, _MOST, _AT_ONCE = 500, 10_000, 250
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""Of keys, values and headers in one answer."""
+_INT32, _INT64 = 2**31 - 1, 2**63 - 1
+
+
+def _topic(control: Control, name: str) -> Topic:
+    try:
+        return control.subject.topics[name]
+    except KeyError:
+        raise Refused(404, f"there is no topic {name!r}") from None
+
+
+def _told(topic: Topic) -> dict[str, Any]:
+    return {"name": topic.name, "partitions": topic.partitions, "configs": dict(topic.configs)}
+
+
+def _list(control: Control, _: Values) -> dict[str, Any]:
+    return {"topics": [_told(each) for each in control.subject.topics.values()]}
+
+
+def _create(control: Control, values: Values) -> dict[str, Any]:
+    made = control.subject.topics.create(values["name"], values.get("partitions", 1), values.get("configs"))
+    return _told(made)
+
+
+def _delete(control: Control, values: Values) -> dict[str, Any]:
+    topic = _topic(control, values["topic"])
+    told = _told(topic)
+    topic.delete()
+    return told
+
+
+def _records(control: Control, values: Values) -> dict[str, Any]:
+    topic, limit = _topic(control, values["topic"]), values.get("limit", _LIMIT)
+    partition, start = values.get("partition"), values.get("start", 0)
+    if partition is not None and partition >= topic.partitions:
+        raise Refused(404, f"{topic.name} has {topic.partitions} partitions, and none of number {partition}")
+    found: list[StoredRecord] = []
+    size = 0
+    for index in range(topic.partitions) if partition is None else (partition,):
+        for each in _read(topic, index, start):
+            size += _size(each)
+            if len(found) == limit or (found and size > MOST_BYTES):
+                return _told_records(found, values, more=each)
+            found.append(each)
+    return _told_records(found, values, more=None)
+
+
+def _read(topic: Topic, index: int, start: int) -> Iterator[StoredRecord]:
+    """Read a partition some records at a time: a few may be all that there is memory for."""
+    while True:
+        some = topic.records(index, start=start, count=_AT_ONCE)
+        yield from some
+        if len(some) < _AT_ONCE:
+            return
+        start = some[-1].offset + 1
+
+
+def _told_records(found: list[StoredRecord], values: Values, more: StoredRecord | None) -> dict[str, Any]:
+    wanted = found
+    if values.get("isolation") == "read_committed":
+        wanted = [each for each in found if each.transaction not in (OPEN, ABORTED)]
+    return {
+        "records": [told_record(each) for each in wanted],
+        "next": None if more is None else {"partition": more.partition, "start": more.offset},
+    }
+
+
+def _size(record: StoredRecord) -> int:
+    headers = sum(len(key) + len(value or b"") for key, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
+def _produce(control: Control, values: Values) -> dict[str, Any]:
+    topic = _topic(control, values["topic"])
+    names = ("key", "partition", "headers", "timestamp")
+    return told_record(topic.produce(values["value"], **{name: values[name] for name in names if name in values}))
+
+
+OPERATIONS: Final = (
+    Operation("GET", "/topics", "listTopics", "The topics, without the broker's own.", "Topics", work=_list),
+    Operation(
+        "POST", "/topics", "createTopic", "Create a topic.", "Topic", status=201, work=_create,
+        body=(
+            Field("name", "string", "Its name.", required=True),
+            Field("partitions", "integer", "How many it has; without, one.", least=1, most=10_000),
+            Field("configs", "strings", 'Kafka\'s configs of topics, as {"cleanup.policy": "compact"}.'),
+        ),
+    ),
+    Operation(
+        "GET", "/topics/{topic}", "getTopic", "One topic.", "Topic",
+        work=lambda control, values: _told(_topic(control, values["topic"])),
+    ),
+    Operation("DELETE", "/topics/{topic}", "deleteTopic", "Delete a topic.", "Topic", work=_delete),
+    Operation(
+        "GET", "/topics/{topic}/records", "readRecords",
+        "The records of one partition, or of all one after the other, in order of offset. Where there are more "
+        "than are told, `next` is the partition and the offset of the first of them.",
+        "Records", work=_records,
+        query=(
+            Field("partition", "integer", "One partition; without, all.", least=0, most=_INT32),
+            Field("start", "integer", "Offsets from here on, in each partition.", least=0, most=_INT64),
+            Field("limit", "integer", f"No more records than that; without, {_LIMIT}.", least=1, most=_MOST),
+            Field(
+                "isolation", "string", "As consumers have it; read_committed leaves out what is open or aborted.",
+                choices=("read_uncommitted", "read_committed"),
+            ),
+        ),
+    ),
+    Operation(
+        "POST", "/topics/{topic}/records", "produceRecord", "Append a record; answered as it lies there.", "Record",
+        status=201, work=_produce,
+        body=(
+            Field("value", "data", "Its value: a string is text in UTF-8.", required=True),
+            Field("key", "data", "Its key; decides the partition unless that is given."),
+            Field("partition", "integer", "The partition.", least=0, most=_INT32),
+            Field("headers", "headers", "Its headers; their values as `value`."),
+            Field("timestamp", "integer", "In ms since 1970; without, the broker's time.", least=-1, most=_INT64),
+        ),
+    ),
+)  # fmt: skip
