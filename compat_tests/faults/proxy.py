@@ -117,9 +117,10 @@ class Proxy:
                 writer.close()
                 raise
             what = await asked.get()
-            if what != "drop":
-                writer.write(frame[: {"before": 0, "middle": len(frame) // 2}.get(what, len(frame))])
-                await writer.drain()
+            if what == "drop":
+                await asyncio.Event().wait()  # nor does anything come that is behind it
+            writer.write(frame[: {"before": 0, "middle": len(frame) // 2}.get(what, len(frame))])
+            await writer.drain()
             if what in ("before", "middle", "after"):
                 writer.close()
                 return
