@@ -91,7 +91,7 @@ def _all() -> Iterator[Scenario]:
     yield _scenario(PRODUCE, 'drop("Produce", times=1)', slow=True)
     yield from _breaking(PRODUCE, "Produce")
     yield _scenario(PRODUCE, 'throttle(700, "Produce", times=1)', late_s=0.6, count=2)
-    yield _scenario(PRODUCE, "full_disk(seconds=1)", late_s=0.9)
+    yield _scenario(PRODUCE, "full_disk(times=3)")
     yield _scenario(PRODUCE, "full_disk()", slow=True)
     yield _scenario(PRODUCE, "slow_disk(500, times=1)", late_s=0.5)
     yield _scenario(PRODUCE, "refuse_connections()", slow=True)

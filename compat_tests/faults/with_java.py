@@ -40,8 +40,11 @@ class WithJava:
     def transact(self, bootstrap: str, topic: str, name: str) -> str:
         return self._ask("transact", bootstrap, topic, name)
 
-    def _ask(self, *words: str) -> str:
+    def wait(self) -> None:
+        """Wait until it takes orders."""
         assert self._ready.wait(_PATIENCE_S), "the JVM with the clients did not come up"
+
+    def _ask(self, *words: str) -> str:
         assert self._process.stdin is not None
         with self._lock:
             number = next(self._numbers)
@@ -75,6 +78,8 @@ def java_clients(libs: Path) -> Iterator[WithJava]:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         try:
-            yield WithJava(process)
+            clients = WithJava(process)
+            clients.wait()
+            yield clients
         finally:
             process.kill()

@@ -285,11 +285,11 @@ class Faults:
 
     def full_disk(self, **filters: Unpack[Filter]) -> Fault:
         """Refuse all that would be written to a log, as a broker whose disk is full."""
-        return self._set(Kind.FAIL, WRITING, (ErrorCode.KAFKA_STORAGE_ERROR, None), filters)
+        return self._set(Kind.FAIL, WRITING, (ErrorCode.KAFKA_STORAGE_ERROR, None), _that_write(filters))
 
     def slow_disk(self, ms: float, **filters: Unpack[Filter]) -> Fault:
         """Let all that is written to a log take so much longer."""
-        return self._set(Kind.DELAY, WRITING, ms, filters)
+        return self._set(Kind.DELAY, WRITING, ms, _that_write(filters))
 
     def storm(self, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
         """Let a share of all requests, 5 % without `rate`, meet trouble as Kafka may have it: see storm.py.
@@ -367,3 +367,14 @@ WRITING = (
     "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
 )  # fmt: skip
 """The APIs whose answers wait for a log."""
+
+
+def _that_write(filters: Filter) -> Filter:
+    """Narrow filters: a producer id without a transactional id is given out, and stands in no log."""
+    wanted = filters.get("where")
+
+    def writes(seen: Seen) -> bool:
+        stands = seen.api != "InitProducerId" or bool(seen.transactional_ids)
+        return stands and (wanted is None or wanted(seen))
+
+    return {**filters, "where": writes}
