@@ -35,6 +35,7 @@ from kafka.errors import (
 
 from kbroker.cli.client_settings import normal, read_file, resolved, translate
 from kbroker.cli.profiles import read_profile
+from kbroker.cli.spoken_at import tls_fault
 
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -321,6 +322,9 @@ def _words(err: KafkaError, connection: Connection) -> str:
         return error_text(err)
     reason = str(err.args[0]) if err.args else type(err).__name__
     if isinstance(err, KafkaTimeoutError) and "bootstrap" in reason:
+        for address in connection.bootstrap.split(","):
+            if (fault := tls_fault(address, connection.settings)) is not None:
+                return fault
         if str(connection.settings.get("security_protocol", "")).startswith("SASL"):
             asked = "are mechanism, name and password right?"
             return f"no broker at {connection.bootstrap} lets this client in: {asked}"

@@ -54,6 +54,8 @@ def command(mounted: str, data_dir: str, ready_file: str | None, control: str | 
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     config = BrokerConfig(container_settings(os.environ, text, data_dir, socket.gethostname()))
     with control_place(control or None, config, public=control_public) as place:
+        if place is not None:
+            log.info("the control API will be at %s", place.url)
         run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), place)
 
 

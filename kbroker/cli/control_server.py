@@ -19,7 +19,7 @@ from kbroker.broker.base_node import Node
 from kbroker.broker.node import BrokerNode
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.control.address import DEFAULT, listening, parse, require_library
+from kbroker.control.address import DEFAULT, listening, parse, require_library, url_of
 from kbroker.testing.steered_clock import SteeredClock
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ class ControlPlace:
     socket: socket.socket
     clock: SteeredClock
     public: bool
+
+    @property
+    def url(self) -> str:
+        """Where it is, as "http://127.0.0.1:9690"."""
+        return url_of(self.socket)
 
     def serve(self, node: Node) -> ControlServer:
         """Serve the control API of a broker; called in its loop."""

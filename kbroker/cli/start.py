@@ -110,14 +110,18 @@ def command(
         )
         users = [parse_user(text) for text in scram_users]
         with control_place(control, config, public=control_public) as place:
-            run(config, cluster_id, ready_file, functools.partial(announce, kept=not memory), users, place)
+            started = functools.partial(announce, kept=not memory, control=None if place is None else place.url)
+            run(config, cluster_id, ready_file, started, users, place)
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
 
 
-def announce(node: Node, *, kept: bool) -> None:
-    """Print where the broker and its data are, and what to do next; data that is not `kept` goes with the broker."""
+def announce(node: Node, *, kept: bool, control: str | None = None) -> None:
+    """Print where the broker and its data are, and what to do next; data that is not `kept` goes with the broker.
+
+    `control` is where its control API is, if anywhere.
+    """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
     # In a virtual environment that is not activated the command is not on the path.
@@ -137,6 +141,11 @@ def announce(node: Node, *, kept: bool) -> None:
             f"  {command} topic create hello --bootstrap {plain}\n"
             f"  echo 'hello, world' | {command} produce hello --bootstrap {plain}\n"
             f"  {command} consume hello --from-beginning --count 1 --bootstrap {plain}\n"
+        )
+    if control is not None:
+        click.echo(
+            f"its control API, with a page about it, is at {control}\n\n"
+            f"  {command} requests --follow --control {control.removeprefix('http://')}\n"
         )
     sys.stdout.flush()
 
@@ -220,8 +229,6 @@ async def _serve(
     try:
         control = None if place is None else place.serve(node)
         started(node)
-        if control is not None:
-            logging.getLogger("kbroker").info("the control API is at %s", control.url)
         if ready_file is not None:
             _write_ready_file(node, ready_file, None if control is None else control.url)
         garbage.begin()

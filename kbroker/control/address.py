@@ -36,6 +36,12 @@ def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def url_of(listening: socket.socket) -> str:
+    """Return where a socket that listens is reached, by the address that it has."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{joined(host, port)}"
+
+
 def require_library() -> None:
     """Raise ControlError where the web server is not installed."""
     if any(importlib.util.find_spec(name) is None for name in _LIBRARIES):

@@ -69,7 +69,9 @@ def application(control: Control, *, public: bool) -> Guard:
 
 
 async def _by_method(ways: dict[str, _Endpoint], request: Request) -> Response:
-    return await ways[request.method if request.method in ways else "GET"](request)
+    if request.method not in ways:  # HEAD, which Starlette adds: its answer would be made, and thrown away
+        raise HTTPException(405, headers={"Allow": ", ".join(ways)})
+    return await ways[request.method](request)
 
 
 async def _answered(control: Control, operation: Operation, turns: asyncio.Semaphore, request: Request) -> Response:
@@ -166,7 +168,9 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def _error(status: int, text: str, code: str | None = None) -> Response:
-    told = {"error": text} if code is None else {"error": text, "code": code}
+    # What a caller sent may be in it, and his terminal is to show it as one line.
+    line = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    told = {"error": line} if code is None else {"error": line, "code": code}
     # What else comes of a body that was not read whole is nothing to wait for.
     headers = {"connection": "close"} if status in (408, 413) else None
     return Response(json_bytes(told), status, headers, media_type="application/json")
@@ -175,7 +179,7 @@ def _error(status: int, text: str, code: str | None = None) -> Response:
 async def _no_such_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        allowed = ", ".join(sorted({*(error.headers or {}).get("Allow", "").split(", ")} - {"HEAD"}))
         answer = _error(405, f"{request.url.path} has no {request.method}; it has {allowed}")
         answer.headers["allow"] = allowed
         return answer

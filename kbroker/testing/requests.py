@@ -25,10 +25,10 @@ KEPT_BYTES = 64 * 1024 * 1024
 class About(TypedDict, total=False):
     """What a request is about: it names the topic, the group or the transactional id, or comes from the client."""
 
-    topic: str
-    group: str
-    transactional_id: str
-    client_id: str
+    topic: str | None
+    group: str | None
+    transactional_id: str | None
+    client_id: str | None
 
 
 class Request:
@@ -86,10 +86,10 @@ class Request:
         seen = self.seen
         return (
             api in (None, seen.api)
-            and ("topic" not in about or about["topic"] in seen.topics)
-            and ("group" not in about or about["group"] in seen.groups)
-            and ("transactional_id" not in about or about["transactional_id"] in seen.transactional_ids)
-            and ("client_id" not in about or about["client_id"] == seen.client_id)
+            and (about.get("topic") is None or about["topic"] in seen.topics)
+            and (about.get("group") is None or about["group"] in seen.groups)
+            and (about.get("transactional_id") is None or about["transactional_id"] in seen.transactional_ids)
+            and (about.get("client_id") is None or about["client_id"] == seen.client_id)
         )
 
     def end(self, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float) -> None:

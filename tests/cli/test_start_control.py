@@ -79,7 +79,7 @@ def test_a_process_is_controlled(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
-        assert b"the control API is at " + ready["control"].encode() in out + err
+        assert f"its control API, with a page about it, is at {ready['control']}\n".encode() in out
         assert b"Traceback" not in err
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
+import urllib.error
 import urllib.request
 
 import pytest
@@ -99,7 +101,9 @@ def test_other_paths_and_methods_are_named(api: Http) -> None:
     assert "there is no /fault; there are /broker, /groups, /groups/{group}, /faults," in api.refused(
         404, "GET", "/fault"
     )
-    assert api.refused(405, "PATCH", "/faults").startswith("/faults has no PATCH; it has ")
+    assert api.refused(405, "PATCH", "/faults") == "/faults has no PATCH; it has DELETE, GET, POST"
+    with pytest.raises(urllib.error.HTTPError, match="405"):  # and not an answer that never ends
+        urllib.request.urlopen(urllib.request.Request(f"{api.url}/requests/live", method="HEAD"), timeout=20)
     assert "has no body" in api.refused(400, "POST", "/reset", {"all": True})
     assert "there is no 'x' here; there are api, topic" in api.refused(400, "GET", "/requests?x=1")
     assert "there is no 'x' here" in api.refused(400, "GET", "/clock?x=1")
@@ -130,6 +134,14 @@ def test_others_than_this_machine_are_let_in_by_an_option_alone() -> None:
         listening("127.0.0.1", held.getsockname()[1], public=False)
     with pytest.raises(ControlError, match="unknown host"):
         listening("no..host", 0, public=False)
+
+
+def test_the_lock_of_the_interpreter_changes_hands_often_while_it_serves() -> None:
+    before = sys.getswitchinterval()
+    with Broker() as broker:
+        with controlled(broker):
+            assert sys.getswitchinterval() <= 0.0005
+        assert sys.getswitchinterval() == before
 
 
 def test_the_document_tells_every_operation(api: Http) -> None:

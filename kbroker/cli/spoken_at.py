@@ -1,0 +1,73 @@
+"""Why a client that reaches an address is not served there, as far as TLS tells.
+
+Owns one TLS handshake that trusts whoever answers, and sends nothing. Never prints.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from socket import create_connection
+from typing import Any, Final
+
+_PATIENCE_S: Final = 3.0
+
+
+def speaks_tls(address: str, patience_s: float = _PATIENCE_S) -> bool | None:
+    """Return whether TLS is spoken at HOST:PORT; None where nobody answers in time."""
+    return _handshake(address, _trusting_all(), patience_s)[0]
+
+
+def tls_fault(address: str, settings: Mapping[str, Any], patience_s: float = _PATIENCE_S) -> str | None:
+    """Return what is wrong with TLS between a client and HOST:PORT, if that is known.
+
+    `settings` are the client's, by kafka-python's names.
+    """
+    protocol = str(settings.get("security_protocol") or "PLAINTEXT")
+    spoken = speaks_tls(address, patience_s)
+    if spoken is None:
+        return None
+    if not protocol.endswith("SSL"):
+        other = "SASL_SSL" if protocol.startswith("SASL") else "SSL or SASL_SSL"
+        return f"{address} speaks TLS, and security.protocol is {protocol}; it is to be {other}" if spoken else None
+    if not spoken:
+        return f"{address} does not speak TLS, and security.protocol is {protocol}"
+    refused = _refused(address, settings, patience_s)
+    return None if refused is None else f"the certificate of {address} is not taken: {refused}"
+
+
+def _refused(address: str, settings: Mapping[str, Any], patience_s: float) -> str | None:
+    try:
+        context = ssl.create_default_context(cafile=settings.get("ssl_cafile"))
+    except OSError:
+        return None
+    context.check_hostname = bool(settings.get("ssl_check_hostname", True))
+    return _handshake(address, context, patience_s)[1]
+
+
+def _trusting_all() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _handshake(address: str, context: ssl.SSLContext, patience_s: float) -> tuple[bool | None, str | None]:
+    """Return whether TLS is spoken, and why the certificate is not taken."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with (
+            create_connection((host, int(port)), patience_s) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            return True, None
+    except ssl.SSLCertVerificationError as error:
+        return True, error.verify_message
+    except ssl.SSLError as error:
+        # An alert is TLS, whatever it wants; an end, or a version that is none, comes of Kafka's plain protocol.
+        return "ALERT" in (error.reason or ""), None
+    except ConnectionError:
+        return False, None
+    except OSError:
+        return None, None
