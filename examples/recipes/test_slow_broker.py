@@ -28,7 +28,7 @@ def test_a_producer_waits(kafka: Broker, kafka_faults: Faults) -> None:
 
 def test_a_producer_that_gives_up_may_have_written(kafka: Broker, kafka_faults: Faults) -> None:
     topic = kafka.topics.create("orders")
-    client = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.timeout.ms": 500, "log_level": 0})
+    client = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.timeout.ms": 1_500, "log_level": 0})
     told: list[KafkaError | None] = []
     with kafka_faults.drop("Produce"):
         client.produce("orders", "one", on_delivery=lambda error, _: told.append(error))
