@@ -31,7 +31,7 @@ cluster: .venv-run/.stamp
 	.venv-run/bin/kbroker cluster up --listen 127.0.0.1:$(PORT)
 
 unit: .venv/.stamp
-	KBROKER_TESTS=short $(BIN)/pytest tests examples --ignore=tests/crash -m "not java and not spark and not long" \
+	KBROKER_TESTS=short $(BIN)/pytest tests examples/recipes --ignore=tests/crash -m "not java and not spark and not long" \
 	    --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 test: .venv/.stamp
@@ -58,7 +58,7 @@ torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.pipeline --kills 20
 	$(BIN)/python -m tests.crash.visits --kills 20
 	$(BIN)/python -m tests.pipeline.million
-	KBROKER_TESTS=long $(BIN)/pytest compat_tests/cluster
+	KBROKER_TESTS=long $(BIN)/pytest compat_tests/cluster compat_tests/faults
 	KBROKER_TESTS=long $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark"
 	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_streams.py
 

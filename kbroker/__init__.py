@@ -24,6 +24,7 @@ __all__ = [
     "ExternalBroker",
     "Faults",
     "LogDirError",
+    "Snapshot",
     "SteeredClock",
     "__version__",
 ]
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from kbroker.protocol.errors import ErrorCode
     from kbroker.pytest_plugin import ExternalBroker
     from kbroker.testing.faults import Faults
+    from kbroker.testing.snapshot import Snapshot
     from kbroker.testing.steered_clock import SteeredClock
     from kbroker.unittest_case import BrokerTestCase
 
@@ -54,6 +56,7 @@ _WHERE = {
     "ExternalBroker": "pytest_plugin",
     "Faults": "testing.faults",
     "LogDirError": "log.directories.dir_lock",
+    "Snapshot": "testing.snapshot",
     "SteeredClock": "testing.steered_clock",
 }
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # loaded where a broker is asked for TLS, or for what a test 
     from kbroker.testing.faults import Faults
     from kbroker.testing.groups import Groups
     from kbroker.testing.requests import Requests
+    from kbroker.testing.snapshot import Snapshot
     from kbroker.testing.steering import Steering
     from kbroker.testing.topics import Topics
 
@@ -165,6 +166,31 @@ class Broker:
             self._clock.reset()
         self._steering().reset(self._first)
 
+    def snapshot(self) -> Snapshot:
+        """Keep what lies in the broker, to be put back by `restore`, as often as is wanted.
+
+        Topics with their records, groups with their offsets, transactional ids, configs, rights, users, quotas and
+        tokens, and how far the clock is ahead; not who is a member of a group, nor faults. It goes with the broker, or
+        when nobody refers to it any more. Raises OSError where the files cannot be kept.
+        """
+        taken = self._steering().snapshot()
+        if isinstance(self._clock, SteeredClock):
+            taken.clock_ahead_ms = self._clock.ahead_ms
+        return taken
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Be as when a snapshot was taken, without faults or requests; clients stay connected.
+
+        Transactions that were open then, or are now, are aborted. Raises RuntimeError for a snapshot that was removed,
+        ValueError for one of another broker, OSError where there is no room for the files.
+        """
+        from kbroker.testing.restored_groups import empty_groups
+
+        asking = self._asking()
+        if isinstance(self._clock, SteeredClock):
+            self._clock.reset(snapshot.clock_ahead_ms)
+        self._steering().restore(snapshot, lambda: empty_groups(asking))
+
     def _asking(self) -> Asking:
         from kbroker.testing.asking import Asking
 
@@ -263,6 +289,8 @@ class Broker:
     def stop(self) -> None:
         """Stop cleanly; does nothing when the broker does not run. Raises what made the stop fail, if anything did."""
         atexit.unregister(self._stop_at_exit)
+        if self._steered is not None:
+            self._steered.close()
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
             self._remove_private()  # also when the broker has ended by itself

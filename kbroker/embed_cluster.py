@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -28,15 +28,18 @@ from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
-from kbroker.controller.tree.memory import MemoryEnsemble
+from kbroker.controller.tree.memory import MemoryEnsemble, MemoryTree
 from kbroker.embed import TEST_DEFAULTS
 from kbroker.embed_clients import MECHANISMS, ClientSettings
 from kbroker.embed_security import Acl, Security
 from kbroker.network.event_loop import new_event_loop
 from kbroker.security.sasl.user_configs import USERS
 
-if TYPE_CHECKING:  # loaded where a cluster is asked for TLS
+if TYPE_CHECKING:  # loaded where a cluster is asked for TLS, or for what a test can do with it
     from kbroker.embed_certificates import Certificates
+    from kbroker.testing.faults import Faults
+    from kbroker.testing.of_cluster import ClusterSteering
+    from kbroker.testing.requests import Requests
 
 T = TypeVar("T")
 _PATIENCE_SECONDS = 60.0
@@ -85,6 +88,26 @@ class ClusterBroker:
         """End at once, as a process that is killed: nobody is told, nothing is flushed."""
         self._cluster.run(self._end(ClusterNode.kill))
 
+    def cut_from_zookeeper(self) -> None:
+        """Let it reach what takes ZooKeeper's place no more, until `heal`. Its session stays: see `expire_session`."""
+        self._cluster.run(self._with_tree(MemoryTree.cut))
+
+    def heal(self) -> None:
+        """Let it reach what takes ZooKeeper's place again; where its session has ended, it registers anew."""
+        self._cluster.run(self._with_tree(MemoryTree.heal))
+
+    def expire_session(self) -> None:
+        """End its session, as ZooKeeper does that of a broker which it has not heard for too long: others are elected.
+
+        It hears of it now, or when it is healed, and registers anew.
+        """
+        self._cluster.run(self._with_tree(MemoryTree.expire))
+
+    async def _with_tree(self, work: Callable[[MemoryTree], None]) -> None:
+        tree = self.node.tree
+        assert isinstance(tree, MemoryTree)
+        work(tree)
+
     async def _start(self) -> None:
         config = BrokerConfig(self._settings)
         for warning in config.warnings:
@@ -96,6 +119,7 @@ class ClusterBroker:
         self._settings["listeners"] = ",".join(
             f"{name}://{address}" for name, address in zip(names, self._node.addresses, strict=True)
         )
+        self._cluster.follow_faults()
 
     async def _end(self, how: Any) -> None:
         node, self._node = self.node, None
@@ -151,6 +175,45 @@ class Cluster:
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kbroker cluster", daemon=True)
         self._stopped = False
+        self._steered: ClusterSteering | None = None
+
+    @property
+    def faults(self) -> Faults:
+        """How all brokers misbehave towards clients: as those of a `Broker`, and `broker=2` is a filter, too.
+
+        What is counted, as `times` and `hits`, is counted of all together. A broker that starts later has them as well.
+        """
+        return self._steering().faults
+
+    @property
+    def requests(self) -> Requests:
+        """What clients ask of all brokers, and are answered: recorded from the first time on that this is looked at."""
+        return self._steering().record()
+
+    def _steering(self) -> ClusterSteering:
+        if self._steered is None:
+            from kbroker.testing.of_cluster import ClusterSteering
+
+            self._steered = ClusterSteering(
+                lambda: [each.node for each in self.brokers.values() if each.is_running],
+                self._call,
+                SystemClock().monotonic_ms,
+            )
+        return self._steered
+
+    def _call(self, work: Callable[[], None]) -> None:
+        async def done() -> None:
+            work()
+
+        if threading.current_thread() is self._thread:
+            work()
+        elif self._thread.is_alive():
+            self.run(done())
+
+    def follow_faults(self) -> None:
+        """Have a broker that has just started meet what all others meet; on the cluster's loop."""
+        if self._steered is not None:
+            self._steered.follow()
 
     @property
     def bootstrap_servers(self) -> str:

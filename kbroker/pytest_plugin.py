@@ -3,7 +3,7 @@
     kafka_broker    a broker for the session; `.bootstrap_servers` is what clients connect to
     kafka           a clean broker for one test: the session's, reset before it; or one of its own, by the marker
     kafka_topic     the name of a fresh topic with one partition, of `kafka` where a test has both, or of kafka_broker
-    kafka_clock     the clean broker's clock;  kafka_faults  its faults
+    kafka_clock     the clean broker's clock;  kafka_faults  its faults, or the cluster's
     kafka_cluster   three brokers of the test's own
 
     @pytest.mark.kafka(config={...}, tls=True, users={"alice": "secret"}, acls=[...])   what `kafka` is given
@@ -109,9 +109,15 @@ def kafka_clock(kafka: Broker) -> SteeredClock:
 
 
 @pytest.fixture
-def kafka_faults(kafka: Broker) -> Iterator[Faults]:
-    """How the clean broker misbehaves: `kafka_faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER)`."""
-    faults = kafka.faults
+def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
+    """How the clean broker misbehaves: `kafka_faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER)`.
+
+    In a test that has `kafka_cluster`, and not `kafka`, how all brokers of that do.
+    """
+    names = request.fixturenames
+    of_cluster = "kafka_cluster" in names and "kafka" not in names
+    owner: Broker | Cluster = request.getfixturevalue("kafka_cluster" if of_cluster else "kafka")
+    faults = owner.faults
     yield faults
     faults.clear()
 
@@ -131,7 +137,9 @@ def kafka_cluster() -> Iterator[Cluster]:
 def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a fresh topic with one partition, of the broker that the test has; deleted afterwards."""
     # First the clean broker, where the test has it: its reset would remove the topic.
-    has = "kafka" if "kafka" in request.fixturenames else "kafka_broker"
+    names = request.fixturenames
+    is_clean = "kafka" in names or ("kafka_faults" in names and "kafka_cluster" not in names)
+    has = "kafka" if is_clean else "kafka_broker"
     kafka_broker: Broker | ExternalBroker = request.getfixturevalue(has)
     name = f"test-{uuid.uuid4().hex[:12]}"
     if not isinstance(kafka_broker, ExternalBroker):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -13,6 +14,7 @@ def leader_of(cluster: Cluster, topic: str) -> int:
     return int(admin.list_topics(topic, 20).topics[topic].partitions[0].leader)
 
 
+@pytest.mark.long  # a marker of kbroker's own suite, for what takes more than a moment
 def test_what_was_acknowledged_outlives_its_leader(kafka_cluster: Cluster) -> None:
     everybody = kafka_cluster.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": everybody})

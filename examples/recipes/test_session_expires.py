@@ -14,6 +14,7 @@ def consumer(kafka: Broker, name: str) -> Consumer:
             "client.id": name,
             "group.id": "billing",
             "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
             "heartbeat.interval.ms": 100,
             "reconnect.backoff.max.ms": 100,
             "log_level": 0,

@@ -35,6 +35,8 @@ class Handling:
                 "session.timeout.ms": 1_000,
                 "heartbeat.interval.ms": 50,
                 "fetch.wait.max.ms": 50,
+                # An answer about topics may be lost with its connection; librdkafka asks again after five minutes.
+                "topic.metadata.refresh.interval.ms": 1_000,
                 "reconnect.backoff.ms": 5,
                 "reconnect.backoff.max.ms": 20,
                 "retry.backoff.ms": 5,
@@ -70,6 +72,7 @@ def test_nothing_is_lost_in_a_hundred_storms(kafka: Broker, kafka_faults: Faults
 
 
 @QUICK
+@pytest.mark.long
 def test_nothing_is_lost_in_a_storm(kafka: Broker, kafka_faults: Faults) -> None:
     weather(kafka, kafka_faults, seed=7)
 

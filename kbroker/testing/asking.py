@@ -28,7 +28,7 @@ class Asking:
 
     def ask(self, request: Any, kind: type[Answer]) -> Answer:
         """Have a request handled in the newest version; return its answer. Raises what the handler raises."""
-        answer: Answer = self._steering.wait_for(self._handled(request))
+        answer: Answer = self._steering.wait_for(self.handled(request))
         assert isinstance(answer, kind)
         return answer
 
@@ -45,7 +45,8 @@ class Asking:
         found = self._services.controller.state.topics.get(topic)
         return 0 if found is None else len(found.partitions)
 
-    async def _handled(self, request: Any) -> Any:
+    async def handled(self, request: Any) -> Any:
+        """Have a request handled, where the broker's own loop asks."""
         api = APIS[type(request).KEY]
         context = RequestContext(self._services, "/127.0.0.1", self._listener, ("", 0))
         context.client_id = _CLIENT_ID

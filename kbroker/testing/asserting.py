@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from kbroker.testing.differences import Row, aligned, matched, shortened
 
 if TYPE_CHECKING:  # `import kbroker` must not cost what they cost
     from kbroker.testing.groups import Group, TopicPartition
-    from kbroker.testing.requests import Request, Requests
+    from kbroker.testing.requests import About, Request, Requests
     from kbroker.testing.topics import StoredRecord, Topic
 
 _LOOK_SECONDS = 0.01
@@ -112,47 +112,30 @@ def assert_committed(
 
 
 def assert_requested(
-    requests: Requests,
-    api: str,
-    times: int | None = None,
-    *,
-    topic: str | None = None,
-    group: str | None = None,
-    transactional_id: str | None = None,
-    client_id: str | None = None,
-    timeout: float = 0.0,
+    requests: Requests, api: str, times: int | None = None, *, timeout: float = 0.0, **about: Unpack[About]
 ) -> list[Request]:
     """Assert that clients have asked an API, so many times or at least once; return these requests.
 
-    With `timeout` they may come within so many seconds. Requests are recorded from the first time on that
-    `broker.requests` is looked at. Raises ValueError for an API that there is not.
+    `about` is as in `Requests.of`. With `timeout` they may come within so many seconds. Requests are recorded from the
+    first time on that `broker.requests` is looked at. Raises ValueError for what no request could be.
     """
     __tracebackhide__ = True
     found: list[Request] = []
 
     def wrong() -> str | None:
-        found[:] = requests.of(api, topic=topic, group=group, transactional_id=transactional_id, client_id=client_id)
+        found[:] = requests.of(api, **about)
         if len(found) == times or (times is None and found):
             return None
-        about = {"topic": topic, "group": group, "transactional id": transactional_id, "client": client_id}
         return _requests_text(requests, found, api, about, "at least one" if times is None else str(times))
 
     _hold(wrong, timeout)
     return found
 
 
-def assert_no_requests(
-    requests: Requests,
-    api: str,
-    *,
-    topic: str | None = None,
-    group: str | None = None,
-    transactional_id: str | None = None,
-    client_id: str | None = None,
-) -> None:
+def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> None:
     """Assert that nobody has asked an API, as far as requests are recorded: see `assert_requested`."""
     __tracebackhide__ = True
-    assert_requested(requests, api, 0, topic=topic, group=group, transactional_id=transactional_id, client_id=client_id)
+    assert_requested(requests, api, 0, **about)
 
 
 def _hold(wrong: Callable[[], str | None], timeout: float) -> None:
@@ -270,11 +253,9 @@ def _offset(offset: int | None) -> str:
     return "nothing" if offset is None else str(offset)
 
 
-def _requests_text(
-    requests: Requests, found: Sequence[Request], api: str, about: Mapping[str, str | None], expected: str
-) -> str:
+def _requests_text(requests: Requests, found: Sequence[Request], api: str, about: About, expected: str) -> str:
     """Return what was asked, and what else there is of the API, or else of any."""
-    of_what = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
+    of_what = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items())
     lines = [f"{api}{f' about {of_what}' if of_what else ''}: expected {expected}, there {_are(len(found))}"]
     lines += _list("+", found)
     others = [each for each in requests.of(api) if each not in found] or [

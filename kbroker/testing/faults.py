@@ -46,6 +46,8 @@ class Seen:
     request: Any
     """The decoded request; its fields are Kafka's, in snake_case."""
     subjects: Subjects = field(repr=False)
+    broker: int = -1
+    """The id of the broker that was asked."""
 
     @property
     def topics(self) -> dict[str, set[int]]:
@@ -75,6 +77,8 @@ class Filter(TypedDict, total=False):
     transactional_id: str
     principal: str
     """As "User:alice"."""
+    broker: int
+    """Those to the broker with this id, of a cluster."""
     where: Callable[[Seen], bool]
     """Called in the broker's thread."""
     times: int
@@ -186,7 +190,8 @@ class Fault:
     def _is_for(self, seen: Seen, wanted: Filter) -> bool:
         if self.apis and seen.api not in self.apis:
             return False
-        for name, value in (("client_id", seen.client_id), ("principal", seen.principal)):
+        of_the_asker = (("client_id", seen.client_id), ("principal", seen.principal), ("broker", seen.broker))
+        for name, value in of_the_asker:
             if name in wanted and wanted[name] != value:  # type: ignore[literal-required]
                 return False
         if "group" in wanted and wanted["group"] not in seen.groups:
@@ -267,7 +272,7 @@ class Faults:
         return self._set(Kind.DELAY, api, seconds * 1000, filters)
 
     def drop(self, api: str | Iterable[str], **filters: Unpack[Filter]) -> Fault:
-        """Do what is asked, and never answer."""
+        """Do what is asked, and never answer; nor what its connection asks behind it, which would be out of order."""
         return self._set(Kind.DROP, api, None, filters)
 
     def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:
@@ -280,11 +285,11 @@ class Faults:
 
     def full_disk(self, **filters: Unpack[Filter]) -> Fault:
         """Refuse all that would be written to a log, as a broker whose disk is full."""
-        return self._set(Kind.FAIL, WRITING, (ErrorCode.KAFKA_STORAGE_ERROR, None), filters)
+        return self._set(Kind.FAIL, WRITING, (ErrorCode.KAFKA_STORAGE_ERROR, None), _that_write(filters))
 
     def slow_disk(self, ms: float, **filters: Unpack[Filter]) -> Fault:
         """Let all that is written to a log take so much longer."""
-        return self._set(Kind.DELAY, WRITING, ms, filters)
+        return self._set(Kind.DELAY, WRITING, ms, _that_write(filters))
 
     def storm(self, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
         """Let a share of all requests, 5 % without `rate`, meet trouble as Kafka may have it: see storm.py.
@@ -362,3 +367,14 @@ WRITING = (
     "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
 )  # fmt: skip
 """The APIs whose answers wait for a log."""
+
+
+def _that_write(filters: Filter) -> Filter:
+    """Narrow filters: a producer id without a transactional id is given out, and stands in no log."""
+    wanted = filters.get("where")
+
+    def writes(seen: Seen) -> bool:
+        stands = seen.api != "InitProducerId" or bool(seen.transactional_ids)
+        return stands and (wanted is None or wanted(seen))
+
+    return {**filters, "where": writes}

@@ -12,6 +12,8 @@ import struct
 from functools import partial
 from typing import Any, cast
 
+from kbroker.handlers.fetch_attempt import is_of_follower
+from kbroker.handlers.metering import BETWEEN_BROKERS
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.handlers.services import Services
 from kbroker.network.dispatch import Dispatcher, Entry, Run, Steps, Work, encode_answer
@@ -61,6 +63,8 @@ class Interceptor:
             request = decode(entry.api.request, entry.version, frame[position:])
         except Malformed as err:
             raise CloseConnection(f"{entry.api.name} v{entry.version}: {err}") from None
+        if self._services.cluster is not None and _is_of_broker(entry.api.name, request):
+            return self._run(context, frame, out, spill)
         seen = Seen(
             entry.api.name,
             entry.version,
@@ -69,6 +73,7 @@ class Interceptor:
             context.listener,
             request,
             subjects_of(request, self._name),
+            self._services.node_id,
         )
         if entry.api.key == _FETCH:
             self._add_session(request, seen.subjects)
@@ -118,6 +123,9 @@ class Interceptor:
                 data = None if answer is None else joined_bytes(answer)
                 read = partial(message_of, entry)
                 self._requests.ended(request, data, read, clock.monotonic_ms() - began)
+        if plan is not None and plan.end is not None and plan.end.kind is Kind.DROP:
+            # Answers come in the order of requests: with one that is missing, those behind it would make no sense.
+            yield asyncio.Event().wait()
         return answer
 
     def _by_plan(
@@ -215,6 +223,13 @@ class Interceptor:
                 topic_id = bytes(16) if known is None else known.topic_id
                 failures.responses.append(FetchableTopicResponse(topic=name, topic_id=topic_id, partitions=errors))
         return _framed(entry, correlation_id, joined(kept, failures, self._name))
+
+
+def _is_of_broker(api: str, request: Any) -> bool:
+    """Whether another broker of the cluster asks, as far as a request tells."""
+    if isinstance(request, FetchRequest):
+        return is_of_follower(request)
+    return api in BETWEEN_BROKERS or (api == "OffsetForLeaderEpoch" and request.replica_id >= 0)
 
 
 def _replaced(request: Any, **values: Any) -> Any:

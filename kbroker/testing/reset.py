@@ -7,18 +7,23 @@ the coordinators' topics go groups, offsets and transactions.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import CONFIG_KINDS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState
 from kbroker.divided import whole
 
 
-async def reset(node: BrokerNode, first: ClusterState) -> None:
-    """Take back what has changed of a state since `first`; returns when that is in effect."""
+async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = ()) -> None:
+    """Take back what has changed of a state since `first`; returns when that is in effect.
+
+    All topics go, but those that are to `keep`.
+    """
     controller = node.controller
     topics = controller.decided.topics
     controller.delete_topics(name for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) if name in topics)
-    controller.delete_topics(controller.decided.topics)  # now nobody keeps offsets of them who would take notice
+    gone = [name for name in controller.decided.topics if name not in keep]
+    controller.delete_topics(gone)  # now nobody keeps offsets of them who would take notice
     for kind in CONFIG_KINDS:
         held, wanted = controller.decided.all_configs(kind), first.all_configs(kind)
         for name in dict.fromkeys((*held, *wanted)):

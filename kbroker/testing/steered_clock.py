@@ -48,9 +48,14 @@ class SteeredClock(SystemClock):
         step = round(moment * 1000) - self.now_ms()
         self._move(step, max(step, 0))
 
-    def reset(self) -> None:
-        """Show the machine's time again; timers go on from where they are."""
-        self._wall_ms = 0
+    @property
+    def ahead_ms(self) -> int:
+        """By how much it is ahead of the machine's time."""
+        return self._wall_ms
+
+    def reset(self, ahead_ms: int = 0) -> None:
+        """Show the machine's time again, or what is so much ahead of it; timers go on from where they are."""
+        self._wall_ms = ahead_ms
 
     def now(self) -> datetime:
         """Return the time, in UTC."""

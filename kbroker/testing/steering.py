@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import ClusterState
@@ -19,8 +20,13 @@ from kbroker.testing.interceptor import Interceptor
 from kbroker.testing.requests import Requests
 from kbroker.testing.reset import reset
 
+if TYPE_CHECKING:  # loaded where a test takes a snapshot
+    from kbroker.log.directories.partition_dirs import Key, MadeAhead
+    from kbroker.testing.snapshot import Snapshot
+
 Result = TypeVar("Result")
 _PATIENCE_S = 10.0
+_COPYING_S = 600.0
 _PAUSE_S, _PAUSES = 0.01, 500
 """How a compaction is waited for, for five seconds at most."""
 
@@ -36,6 +42,9 @@ class Steering:
         self.faults = Faults(dispatcher.apis, node.clock.monotonic_ms, self._changed)
         self.requests = Requests(dispatcher.apis)
         self._interceptor = Interceptor(dispatcher, self.faults, self.requests, node.services)
+        self._restoring = threading.Lock()
+        self._newest_epoch = -1
+        self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
 
     def record(self) -> Requests:
         """Return the requests, which are recorded from the first call on."""
@@ -93,6 +102,53 @@ class Steering:
         self.faults.clear()
         self.wait_for(reset(self._node, first))
         self.requests.clear()
+
+    def snapshot(self) -> Snapshot:
+        """Return what lies in the broker: see snapshot.py."""
+        from kbroker.testing.snapshot import take
+
+        taken = self.wait_for(take(self._node), _COPYING_S)
+        self._snapshots.add(taken)
+        return taken
+
+    def restore(self, snapshot: Snapshot, empty_groups: Callable[[], None]) -> None:
+        """Have everything as it was when a snapshot was taken: see restoring.py. As `reset` otherwise."""
+        if snapshot.node() is not self._node:
+            raise ValueError("the snapshot is of another broker")
+        with self._restoring:
+            if not snapshot.is_kept:
+                raise RuntimeError("the snapshot was removed")
+            self.faults.clear()
+            self._put_back(snapshot, empty_groups)
+            self.requests.clear()
+
+    def _put_back(self, snapshot: Snapshot, empty_groups: Callable[[], None]) -> None:
+        from kbroker.testing.gate import Gate
+        from kbroker.testing.restored_transactions import known_now, settle
+        from kbroker.testing.restoring import changed_logs, highest_epoch, make_files, put_back, remove_files
+
+        node = self._node
+        gate = self.call(lambda: Gate(node.server.dispatcher))
+        self.call(lambda: node.server.divert(gate.run))
+        made: dict[Key, MadeAhead] = {}
+        try:
+            logs = self.call(lambda: changed_logs(node, snapshot))
+            made |= make_files(node, logs, snapshot.state)
+            epoch = max(self._newest_epoch, highest_epoch(node.controller.decided, snapshot.state)) + 1
+            self._newest_epoch = epoch
+            before = self.call(lambda: known_now(node.transactions))
+            self.wait_for(put_back(node, snapshot, made, epoch), _COPYING_S)
+            empty_groups()
+            self.wait_for(settle(node.transactions, before, node.clock), _COPYING_S)
+        finally:
+            remove_files(made)  # what is left where something has failed
+            self.call(self._divert)
+            self.call(gate.open)
+
+    def close(self) -> None:
+        """Let go what lies outside of the broker."""
+        for each in list(self._snapshots):
+            each.remove()
 
     def _changed(self) -> None:
         if self._thread.is_alive():

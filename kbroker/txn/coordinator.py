@@ -140,6 +140,18 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
         )
         return then(answer, _answered)
 
+    # -- for whoever has put another log in place
+
+    def abandon(self, transactional_id: str) -> ErrorCode | Awaitable[ErrorCode]:
+        """Abort a transaction that is open, as if it had timed out."""
+        answer = self._run(transactional_id, lambda shard, now: shard.abandon(transactional_id, now))
+        return then(answer, lambda answer: answer.code)
+
+    def adopt(self, known: Transaction) -> ErrorCode | Awaitable[ErrorCode]:
+        """Have an id at rest be as it is known by its producer."""
+        answer = self._run(known.transactional_id, lambda shard, _now: shard.adopt(known))
+        return then(answer, lambda answer: answer.code)
+
     # -- looking
 
     def find(self, transactional_id: str) -> Transaction:

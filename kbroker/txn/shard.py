@@ -255,6 +255,18 @@ class TransactionShard:
             return self._move(txn.prepared(False, level, self._id_after(txn), now_ms), NOBODY)
         return self._move(txn.fenced(now_ms), NOBODY)
 
+    def abandon(self, transactional_id: str, now_ms: int) -> Outcome:
+        """Abort a transaction that is open, as if it had timed out."""
+        txn = self._owned(transactional_id)
+        return self._abort(txn, now_ms) if txn.state is ONGOING else Outcome()
+
+    def adopt(self, known: Transaction) -> Outcome:
+        """Have an id that is at rest be as `known`, which is at rest, too."""
+        txn = self._owned(known.transactional_id)
+        if self._is_busy(txn) or txn.state is ONGOING:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return self._move(known, None)
+
     # -- markers
 
     def to_mark(self, transactional_id: str) -> list[TopicPartition]:

@@ -14,6 +14,7 @@ from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
+from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.testing.when import When
 
@@ -247,6 +248,25 @@ def test_a_filter_that_asks_the_broker_itself_is_told_so(broker: Broker, topic: 
     assert time.monotonic() - before < 5.0
     assert len(told) == 1
     assert "own thread" in told[0]
+
+
+def test_a_full_disk_gives_out_producer_ids(broker: Broker) -> None:
+    with broker.faults.full_disk() as fault, WireClient(broker.bootstrap_servers) as client:
+        assert client.ask(InitProducerIdRequest(None, 60_000), 1).error_code == ErrorCode.NONE
+        assert fault.hits == 0
+        assert client.ask(InitProducerIdRequest("x", 60_000), 1).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_behind_a_dropped_answer_there_is_none(broker: Broker) -> None:
+    with broker.faults.drop("Metadata", times=1) as fault, WireClient(broker.bootstrap_servers) as client:
+        client.start(MetadataRequest(), 12)
+        fault.wait()
+        client.start(MetadataRequest(), 12)
+        client._sock.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            client._sock.recv(1)
+    with WireClient(broker.bootstrap_servers) as client:
+        assert client.ask(MetadataRequest(), 12).brokers
 
 
 def test_what_is_not_there_is_refused(broker: Broker) -> None:

@@ -41,6 +41,9 @@ def test_users(kafka):
     assert producer.flush(10) == 0
     assert kafka.topics["t"].partitions == 3
 
+def test_faults_of_a_cluster(kafka_cluster, kafka_faults):
+    assert kafka_faults is kafka_cluster.faults
+
 def test_topic(kafka_topic, kafka_broker):
     assert kafka_broker.topics[kafka_topic].partitions == 1
 
@@ -62,7 +65,7 @@ def embedded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_each_test_has_a_clean_broker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=8)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=9)
 
 
 def test_a_cluster(pytester: pytest.Pytester) -> None:
@@ -113,7 +116,7 @@ def test_a_broker_of_somebody_else(pytester: pytest.Pytester, monkeypatch: pytes
         monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", somebodys.bootstrap_servers)
         pytester.makepyfile(SUITE)
         result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rs")
-    result.assert_outcomes(skipped=8)
+    result.assert_outcomes(skipped=9)
     result.stdout.fnmatch_lines(["*faults cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names*"])
 
 

@@ -26,6 +26,8 @@ _QUICK: dict[str, Any] = {
     "log_level": 0,
 }
 """A client in production waits longer before it tries again; a test would only wait with it."""
+_HASTY: dict[str, Any] = {"enable.idempotence": False, "linger.ms": 0}
+"""For what a test itself writes: librdkafka takes half a second to get a producer id."""
 
 
 class Shop:
@@ -76,7 +78,7 @@ class Shop:
 
     def send(self, topic: str, *values: bytes, headers: Headers | None = None, partition: int = -1) -> None:
         """Write messages, one after the other; the key is a message's number."""
-        producer = self.producer()
+        producer = self.producer(**_HASTY)
         for number, value in enumerate(values):
             producer.produce(topic, value, str(number), partition, headers=[*(headers or [])])
         assert producer.flush(PATIENCE_S) == 0

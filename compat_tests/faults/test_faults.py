@@ -1,0 +1,47 @@
+"""What four clients see of each fault is what docs/faults-and-clients.md says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compat_tests.faults.catalogue import SCENARIOS, Scenario
+from compat_tests.faults.client import Client
+from compat_tests.faults.seeing import see
+from compat_tests.faults.table import expected
+from compat_tests.faults.with_aiokafka import WithAiokafka
+from compat_tests.faults.with_confluent import WithConfluent
+from compat_tests.faults.with_java import java_clients
+from compat_tests.faults.with_kafka_python import WithKafkaPython
+from tests.tries import FORM
+
+# Clients that a fault has ended in the middle of something leave sockets behind.
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+_NOT_NOW = pytest.mark.skip(reason="waits for seconds: only with KBROKER_TESTS=long")
+
+
+@pytest.fixture(scope="module")
+def clients(kafka_libs: Path) -> Iterator[list[Client]]:
+    with java_clients(kafka_libs) as java:
+        yield [WithConfluent(), WithAiokafka(), WithKafkaPython(), java]
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(each, marks=_NOT_NOW if each.slow and FORM != "long" else ()) for each in SCENARIOS],
+    ids=lambda each: f"{each.does}: {each.text}",
+)
+def test_what_clients_see(scenario: Scenario, clients: list[Client]) -> None:
+    wanted, found = expected()[scenario.does, scenario.text], see(scenario, clients)
+    wrong = {name: (said, found[name]) for name, said in wanted.items() if found[name] not in said}
+    assert not wrong, f"(what the page says, what was seen): {wrong}"
+
+
+def test_the_page_has_every_scenario() -> None:
+    assert list(expected()) == [(each.does, each.text) for each in SCENARIOS]

@@ -1,0 +1,100 @@
+"""aiokafka, as tests of faults use it; each call has an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from compat_tests.faults.client import BACKOFF_MS, DELIVERY_MS, READ_MS, REQUEST_MS
+
+_COMMON: dict[str, Any] = {
+    "retry_backoff_ms": BACKOFF_MS,
+    "request_timeout_ms": REQUEST_MS,
+    "metadata_max_age_ms": 500,
+}
+
+
+class WithAiokafka:
+    name = "aiokafka"
+
+    def produce(self, bootstrap: str, topic: str, count: int, *, idempotent: bool) -> str:
+        return _run(self._produce(bootstrap, topic, count, idempotent=idempotent))
+
+    async def _produce(self, bootstrap: str, topic: str, count: int, *, idempotent: bool) -> str:
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=idempotent, acks="all", **_COMMON)
+        try:
+            await producer.start()
+            for number in range(count):
+                await asyncio.wait_for(
+                    producer.send_and_wait(topic, str(number).encode(), partition=0), (DELIVERY_MS + 2000) / 1000
+                )
+        finally:
+            await _soon(producer.stop())
+        return "delivered"
+
+    def consume(self, bootstrap: str, topic: str) -> str:
+        return _run(self._consume(bootstrap, topic, None))
+
+    def consume_in_group(self, bootstrap: str, topic: str, group: str) -> str:
+        return _run(self._consume(bootstrap, topic, group))
+
+    async def _consume(self, bootstrap: str, topic: str, group: str | None) -> str:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=200,
+            heartbeat_interval_ms=200,
+            session_timeout_ms=6_000,
+            **_COMMON,
+        )
+        if group is None:
+            consumer.assign([TopicPartition(topic, 0)])
+        else:
+            consumer.subscribe([topic])
+        try:
+            await asyncio.wait_for(consumer.start(), READ_MS / 1000)
+            await asyncio.wait_for(consumer.getone(), READ_MS / 1000)
+            if group is None:
+                return "read"
+            await asyncio.wait_for(consumer.commit(), READ_MS / 1000)
+            return "committed"
+        finally:
+            await _soon(consumer.stop())
+
+    def transact(self, bootstrap: str, topic: str, name: str) -> str:
+        return _run(self._transact(bootstrap, topic, name))
+
+    async def _transact(self, bootstrap: str, topic: str, name: str) -> str:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap, transactional_id=name, transaction_timeout_ms=DELIVERY_MS, **_COMMON
+        )
+        try:
+            await asyncio.wait_for(producer.start(), READ_MS / 1000)
+            await producer.begin_transaction()
+            await producer.send(topic, b"0", partition=0)
+            await asyncio.wait_for(producer.commit_transaction(), READ_MS / 1000)
+        finally:
+            await _soon(producer.stop())
+        return "committed"
+
+
+async def _soon(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for a client's end, which may be what the fault is in the way of."""
+    with suppress(TimeoutError, KafkaError):
+        await asyncio.wait_for(work, 1)
+
+
+def _run(work: Coroutine[Any, Any, str]) -> str:
+    try:
+        return asyncio.run(work)
+    except TimeoutError:
+        return "nothing"
+    except KafkaError as error:
+        return type(error).__name__

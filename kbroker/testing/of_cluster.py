@@ -1,0 +1,55 @@
+"""Faults and recorded requests of a whole cluster in one process: the same ones on all of its brokers.
+
+Owns which brokers look at them: all that run, and those that start later. What brokers ask each other meets no fault
+and is not recorded. Never decides what becomes of a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kbroker.broker.cluster_node import ClusterNode
+from kbroker.handlers.registry import served
+from kbroker.testing.faults import Faults
+from kbroker.testing.interceptor import Interceptor
+from kbroker.testing.requests import Requests
+
+
+class ClusterSteering:
+    """One cluster's. `call` does something on the loop on which all its brokers live; they have one clock."""
+
+    def __init__(
+        self,
+        nodes: Callable[[], Iterable[ClusterNode]],
+        call: Callable[[Callable[[], None]], None],
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._nodes = nodes
+        self._call = call
+        self.faults = Faults([each.name for each in served(in_cluster=True).values()], now_ms, self._changed)
+        self.requests = Requests()
+        self._interceptors: dict[ClusterNode, Interceptor] = {}
+
+    def record(self) -> Requests:
+        """Return the requests, which are recorded from the first call on."""
+        if not self.requests.on:
+            self.requests.on = True
+            self._changed()
+        return self.requests
+
+    def follow(self) -> None:
+        """Have the brokers that run look at what there is; on their loop."""
+        wanted = bool(self.faults.active) or self.requests.on
+        running = list(self._nodes())
+        for node in running:
+            interceptor = self._interceptors.get(node)
+            if interceptor is None:
+                interceptor = Interceptor(node.server.dispatcher, self.faults, self.requests, node.services)
+                self._interceptors[node] = interceptor
+            node.server.refuses = self.faults.refuses_connections
+            node.server.divert(interceptor.run if wanted else None)
+        for gone in self._interceptors.keys() - set(running):
+            del self._interceptors[gone]
+
+    def _changed(self) -> None:
+        self._call(self.follow)

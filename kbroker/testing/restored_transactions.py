@@ -1,0 +1,50 @@
+"""The transactional ids of a broker whose content was put back, and the producers that have them.
+
+Owns what becomes of each: a transaction that was open then is aborted; a producer that had none open, neither then nor
+at the restore, keeps its id and epoch and goes on; every other one is fenced. Never writes a record itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
+
+from kbroker.clock import Clock
+from kbroker.testing.waiting import until
+from kbroker.txn.coordinator import TransactionCoordinator
+from kbroker.txn.states import AT_REST, ONGOING
+from kbroker.txn.transaction import LAST_CLIENT_EPOCH, NO_EPOCH, Transaction
+
+
+def known_now(coordinator: TransactionCoordinator) -> dict[str, Transaction]:
+    """Return what is known of each transactional id, before it is replaced."""
+    return {each.transactional_id: each for each in coordinator.all()}
+
+
+async def settle(coordinator: TransactionCoordinator, before: Mapping[str, Transaction], clock: Clock) -> None:
+    """Bring what was put back into agreement with the producers that are there now."""
+    opened = {each.transactional_id for each in coordinator.all() if each.state is ONGOING}
+    for name in opened:
+        await _done(coordinator.abandon(name))
+    await until(lambda: all(each.state in AT_REST for each in coordinator.all()), "transactions have not ended")
+    for restored in coordinator.all():
+        known = before.get(restored.transactional_id)
+        if known is None or known.producer_id != restored.producer_id:
+            continue  # its producer has to begin anew
+        wanted = _wanted(restored, known, clock.now_ms(), was_open=restored.transactional_id in opened)
+        if wanted != restored:
+            await _done(coordinator.adopt(wanted))
+
+
+def _wanted(restored: Transaction, known: Transaction, now_ms: int, *, was_open: bool) -> Transaction:
+    if known.is_prepared:
+        known = known.completed(now_ms)
+    if known.state in AT_REST and not was_open:
+        return known
+    epoch = min(max(restored.producer_epoch, known.producer_epoch) + 1, LAST_CLIENT_EPOCH)
+    return replace(restored, producer_epoch=epoch, last_epoch=NO_EPOCH)
+
+
+async def _done(work: object) -> None:
+    if isinstance(work, Awaitable):
+        await work

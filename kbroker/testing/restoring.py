@@ -1,0 +1,186 @@
+"""A snapshot, put back: what an embedded broker holds is again what it held then.
+
+Owns the order, while requests wait at the gate: files under other names, beside the loop; then all goes that has
+changed, as with a reset, and the logs of the snapshot come in its place. Never changes a snapshot.
+
+What clients hold on to never goes back: leader epochs rise with each restore, as after the election of a leader that
+has less than the one before, so that consumers notice; producer ids are not given out again, and who has a
+transactional id keeps the epoch that it has by now.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from kbroker.broker.node import BrokerNode
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState, TopicState
+from kbroker.divided import whole
+from kbroker.log import checkpoints
+from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.directories.partition_dirs import DELETE_SUFFIX, Key, MadeAhead, NewPartition, new_name
+from kbroker.log.files import SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, offset_name
+from kbroker.log.producers.producer_snapshots import write_snapshot
+from kbroker.testing.reset import reset
+from kbroker.testing.snapshot import KeptFile, KeptLog, Snapshot, link_or_copy, segments_of
+from kbroker.testing.waiting import until
+
+_UNSCANNED: Final = 1 << 20
+"""Bytes of a log from which on its producers are not looked for in it: nobody is among them who is wanted."""
+_PIECE: Final = 1 << 20
+
+
+# --- files, by any thread
+
+
+def make_files(node: BrokerNode, logs: Iterable[KeptLog], state: ClusterState) -> dict[Key, MadeAhead]:
+    """Lay kept logs beside those that are there; raises OSError, and then nothing is left."""
+    made: dict[Key, MadeAhead] = {}
+    online = [manager.directory for manager in node.logs.online]
+    try:
+        for kept in logs:
+            topic, index = kept.key
+            directory = kept.directory if kept.directory in online else online[0]
+            topic_id = UUID(bytes=state.topics[topic].topic_id)
+            path = f"{directory}/{new_name(topic, index, DELETE_SUFFIX)}"
+            made[kept.key] = MadeAhead(NewPartition(kept.key, topic_id), directory, path)
+            os.mkdir(path)
+            _fill(path, kept, topic_id)
+    except BaseException:
+        remove_files(made)
+        raise
+    return made
+
+
+def remove_files(made: Mapping[Key, MadeAhead]) -> None:
+    """Remove what was made and is not wanted."""
+    for each in made.values():
+        shutil.rmtree(each.path, ignore_errors=True)
+
+
+def _fill(path: str, kept: KeptLog, topic_id: UUID) -> None:
+    for file in kept.files:
+        target = offset_name(path, file.base_offset, file.suffix)
+        if file.grows or not file.size:
+            _copy(file, target)
+        else:
+            link_or_copy(file.path, target)
+    active = kept.files[-1].base_offset
+    for suffix in SEGMENT_SUFFIXES:
+        with open(offset_name(path, active, suffix), "ab"):
+            pass  # there, as those of a new segment
+    checkpoints.write_topic_id(path, topic_id)
+    if kept.epochs:
+        checkpoints.write_epochs(f"{path}/{checkpoints.LEADER_EPOCHS}", kept.epochs, sync=False)
+    if kept.had_producers or sum(file.size for file in kept.files) > _UNSCANNED:
+        write_snapshot(offset_name(path, kept.end_offset, SNAPSHOT_SUFFIX), kept.open_producers, sync=False)
+
+
+def _copy(file: KeptFile, target: str) -> None:
+    left = file.size
+    with open(target, "wb") as out:
+        if not left:
+            return
+        with open(file.path, "rb") as source:
+            while left:
+                piece = source.read(min(left, _PIECE))
+                if not piece:
+                    raise OSError(f"{file.path} is shorter than it was")
+                out.write(piece)
+                left -= len(piece)
+
+
+# --- in the broker's loop, while requests wait
+
+
+def changed_logs(node: BrokerNode, snapshot: Snapshot) -> list[KeptLog]:
+    """Return the logs of topics that are not as they were."""
+    same = {name for name, topic in snapshot.state.topics.items() if _is_same(node.controller.decided, name, topic)}
+    same -= {kept.key[0] for kept in snapshot.logs if not _is_as_it_was(node, kept)}
+    return [kept for kept in snapshot.logs if kept.key[0] not in same]
+
+
+def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
+    """Whether a topic is there, of a coordinator never: what it holds in memory is to be read again."""
+    now = state.topics.get(name)
+    if now is None or name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        return False
+    as_then = now.topic_id == topic.topic_id and now.configs == topic.configs
+    return as_then and len(now.partitions) == len(topic.partitions)
+
+
+def _is_as_it_was(node: BrokerNode, kept: KeptLog) -> bool:
+    partition = node.replicas.get(kept.key)
+    if partition is None or not partition.leading:
+        return False
+    log = partition.log
+    offsets = log.log_start_offset == kept.start_offset and log.log_end_offset == kept.end_offset
+    return offsets and not kept.open_producers and segments_of(log) == kept.segments
+
+
+async def put_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, MadeAhead], epoch: int) -> None:
+    """Let the broker hold what the snapshot holds, what has changed in this leader epoch. `made` is used up."""
+    logs = changed_logs(node, snapshot)
+    made |= make_files(node, (each for each in logs if each.key not in made), snapshot.state)
+    names = {each.key[0] for each in logs}
+    kept = snapshot.state.topics.keys() - names
+    await reset(node, snapshot.state, kept)
+    if node.controller.decided.topics.keys() - kept:  # a request that was under way has created something
+        await reset(node, snapshot.state, kept)
+    _put_tokens_back(node, snapshot.state)
+    topics = [_in_epoch(each, epoch) for each in snapshot.state.topics.values() if each.name in names]
+    by_name = {each.name: each for each in topics}
+    for each in logs:
+        _put_log_back(node, each, made.pop(each.key), by_name[each.key[0]], epoch)
+    node.controller.put_topics(topics)
+    settled = node.controller.published()
+    if settled is not None:
+        await settled
+    await until(lambda: node.replicas.has_hosted_all, "the broker has not made all its partitions")
+    loaded = (node.groups, node.transactions)
+    await until(lambda: all(each.is_loaded for each in loaded), "the coordinators have not read their topics")
+
+
+def _in_epoch(topic: TopicState, epoch: int) -> TopicState:
+    return replace(topic, partitions=tuple(replace(each, leader_epoch=epoch) for each in topic.partitions))
+
+
+def highest_epoch(*states: ClusterState) -> int:
+    """Return the newest leader epoch of any partition."""
+    return max(
+        (each.leader_epoch for state in states for topic in state.topics.values() for each in topic.partitions),
+        default=-1,
+    )
+
+
+def _put_tokens_back(node: BrokerNode, state: ClusterState) -> None:
+    for token in state.tokens:
+        if node.controller.decided.tokens.get(token.info.token_id) != token:
+            whole(node.controller.change_token(token.info.token_id, lambda _, token=token: token))  # type: ignore[misc]
+
+
+def _put_log_back(node: BrokerNode, kept: KeptLog, made: MadeAhead, topic: TopicState, epoch: int) -> None:
+    """Open the log of a partition from files that were made for it."""
+    now_ms = node.clock.now_ms()
+    home = _home(node, made)
+    if not home.takes(made):
+        raise OSError(f"{made.path} could not take the place of {kept.key[0]}-{kept.key[1]}")
+    settings = node.replicas.settings_of(topic)
+    log = home.get_or_create(*kept.key, made.new.topic_id, settings.log, now_ms)
+    if log.log_end_offset != kept.end_offset:
+        raise OSError(f"{kept.key[0]}-{kept.key[1]} ends at {log.log_end_offset}, not at {kept.end_offset}")
+    log.may_have_holes |= kept.may_have_holes
+    log.leader_epochs.assign(epoch, log.log_end_offset, sync=False)
+    log.set_high_watermark(log.log_end_offset)
+    log.advance_log_start(kept.start_offset, now_ms)
+    log.set_recovery_point(log.segments.bases[0])
+    if kept.cleaned_to is not None:
+        home.cleaner.note(kept.key, kept.cleaned_to)
+
+
+def _home(node: BrokerNode, made: MadeAhead) -> LogDirectory:
+    return next(each for each in node.logs.online if each.directory == made.directory)

@@ -1,0 +1,150 @@
+"""What lies in an embedded broker at a moment, kept to be put back later.
+
+Owns the cluster's state and the logs as they were: files under other names in a directory of its own, which goes with
+the snapshot. Where the file system can, they are the same files under a second name, so that keeping them takes no
+time and no room: what is appended later lies behind the size that was noted, and what is deleted or compacted later
+leaves the second name alone. Never puts anything back: restoring.py does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kbroker.broker.node import BrokerNode
+from kbroker.cluster_state import ClusterState
+from kbroker.log.directories.partition_dirs import Key
+from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, TXN_INDEX_SUFFIX
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producers.producer_state import ProducerEntry
+from kbroker.replicas import Partition
+from kbroker.testing.waiting import until
+
+_GROWING: Final = (LOG_SUFFIX, TXN_INDEX_SUFFIX)
+"""The files of the segment that is appended to which only grow; its indexes are found again."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A file of a segment; of one that `grows` only the first `size` bytes are meant."""
+
+    path: str
+    base_offset: int
+    suffix: str
+    size: int
+    grows: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLog:
+    """The log of one partition."""
+
+    key: Key
+    directory: str
+    """The log directory in which it lay."""
+    files: tuple[KeptFile, ...]
+    start_offset: int
+    end_offset: int
+    segments: tuple[tuple[int, int], ...]
+    """Base offsets and sizes in bytes."""
+    epochs: tuple[tuple[int, int], ...]
+    open_producers: tuple[ProducerEntry, ...]
+    """Those with an open transaction. The others are forgotten: who goes on may do so with any sequence number."""
+    had_producers: bool
+    may_have_holes: bool
+    cleaned_to: int | None
+
+
+class Snapshot:
+    """A broker's topics, groups and settings at one moment; see `Broker.snapshot`."""
+
+    def __init__(self, node: BrokerNode, state: ClusterState, logs: tuple[KeptLog, ...], directory: str) -> None:
+        self.node = weakref.ref(node)
+        self.state = state
+        self.logs = logs
+        self.clock_ahead_ms = 0
+        self._end = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of {len(self.state.topics)} topics{'' if self.is_kept else ', removed'}>"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it can be restored: not once it was removed, or its broker has stopped."""
+        return self._end.alive
+
+    def remove(self) -> None:
+        """Keep it no longer. That is also done when nobody refers to it any more, and when its broker stops."""
+        self._end()
+
+
+async def take(node: BrokerNode) -> Snapshot:
+    """Return a snapshot of a broker. Raises OSError where its files cannot be kept."""
+    settled = node.controller.published()
+    if settled is not None:
+        await settled
+    await until(lambda: node.replicas.has_hosted_all, "the broker has not made all its partitions")
+    directory = tempfile.mkdtemp(prefix="kbroker-snapshot-")
+    try:
+        logs = tuple(_kept(node, each, f"{directory}/{number}") for number, each in enumerate(node.replicas))
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return Snapshot(node, node.controller.state, logs, directory)
+
+
+def _kept(node: BrokerNode, partition: Partition, prefix: str) -> KeptLog:
+    log, key = partition.log, (partition.topic, partition.index)
+    home = node.logs.home(key)
+    assert home is not None
+    return KeptLog(
+        key,
+        home.directory,
+        tuple(_files(log, prefix)),
+        log.log_start_offset,
+        log.log_end_offset,
+        segments_of(log),
+        tuple(log.leader_epochs.entries),
+        tuple(replace(each.copy()) for each in log.active_producers() if each.current_txn_first_offset >= 0),
+        bool(log.producers.entries),
+        log.may_have_holes,
+        home.cleaner.cleaned_to(*key),
+    )
+
+
+def segments_of(log: PartitionLog) -> tuple[tuple[int, int], ...]:
+    """Return what tells a log from what it was: base offsets and sizes of its segments."""
+    return tuple((segment.base_offset, segment.size) for segment in log.segments)
+
+
+def _files(log: PartitionLog, prefix: str) -> Iterator[KeptFile]:
+    """Keep the files of a log under names that begin with `prefix`."""
+    active = log.segments.active
+    for segment in log.segments:
+        for suffix in _GROWING if segment is active else SEGMENT_SUFFIXES:
+            path = segment.path(suffix)
+            size = segment.size if suffix == LOG_SUFFIX else _size(path)
+            kept = f"{prefix}-{segment.base_offset}{suffix}"
+            if size:
+                link_or_copy(path, kept)
+            yield KeptFile(kept, segment.base_offset, suffix, size, segment is active)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def link_or_copy(path: str, other: str) -> None:
+    """Give a file a second name, or another file its content where that cannot be."""
+    try:
+        os.link(path, other)
+    except OSError:
+        shutil.copyfile(path, other)
