@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from kbroker.control import clock, faults, groups, requests, topics
+from kbroker.control import clock, faults, groups, requests, snapshots, topics
 from kbroker.control.document import document, page
 from kbroker.control.guard import MAX_BODY, Guard
 from kbroker.control.operations import Control, Operation
@@ -30,6 +30,7 @@ from kbroker.protocol.errors import ApiError
 
 OPERATIONS: Final = (
     *groups.OPERATIONS, *faults.OPERATIONS, *clock.OPERATIONS, *requests.OPERATIONS, *topics.OPERATIONS,
+    *snapshots.OPERATIONS,
 )  # fmt: skip
 BODY_S: Final = 10.0
 """How long a body may take to arrive."""
@@ -109,6 +110,8 @@ def _refusing() -> Iterator[None]:
         raise Refused(400, " ".join(str(error).split())) from None
     except TimeoutError:
         raise Refused(504, "the broker did not answer in ten seconds") from None
+    except OSError as error:
+        raise Refused(507, (error.strerror or str(error)).lower()) from None
     except RuntimeError as error:  # what a broker that stops says
         raise Refused(503, " ".join(str(error).split())) from None
 
