@@ -212,6 +212,12 @@ def test_a_message_that_is_long_is_told_in_part(monkeypatch: pytest.MonkeyPatch)
     assert told["request"]["topics"][0] == {"topic_id": "A" * 22, "name": "t0"}
 
 
+@pytest.mark.parametrize("path", ["/requests", "/requests/live"])
+def test_requests_that_cannot_be_are_told(api: Http, path: str) -> None:
+    assert "no API 'Prodce'; did you mean Produce?" in api.refused(400, "GET", f"{path}?api=Prodce")
+    assert api.refused(400, "GET", f"{path}?api=Produce&group=g") == "no request of Produce names a group"
+
+
 def follower(api: Http, query: str = "") -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     connection = http.client.HTTPConnection(api.address, timeout=PATIENCE_S)
     connection.request("GET", f"/requests/live{query}")
