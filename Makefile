@@ -31,7 +31,7 @@ cluster: .venv-run/.stamp
 	.venv-run/bin/kbroker cluster up --listen 127.0.0.1:$(PORT)
 
 unit: .venv/.stamp
-	KBROKER_TESTS=short $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long" \
+	KBROKER_TESTS=short $(BIN)/pytest tests examples/recipes --ignore=tests/crash -m "not java and not spark and not long" \
 	    --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 test: .venv/.stamp
@@ -42,6 +42,7 @@ check: .venv/.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy compat_tests benchmarks conftest.py
+	$(BIN)/mypy --config-file examples/mypy.ini examples
 	$(BIN)/lint-imports
 	$(BIN)/python -m kbroker.config.docs | diff -u docs/configuration.md - || (echo "docs/configuration.md is stale: run make docs"; exit 1)
 

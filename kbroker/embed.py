@@ -337,6 +337,7 @@ class Broker:
         node = self._node = await BrokerNode.start(
             config, self._clock, users=self._security.scram_users, acls=self._security.acls
         )
+        node.server.watch.level = logging.DEBUG  # what else runs in a test's process holds it, and nobody can help it
         self._ready.set()
         asked: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
 import shutil
 import tempfile
@@ -112,6 +113,7 @@ class ClusterBroker:
         for warning in config.warnings:
             warnings.warn(warning, stacklevel=3)
         self._node = await ClusterNode.start(config, tree=self._cluster.ensemble.connect())
+        self._node.server.watch.level = logging.DEBUG  # as in embed.py
         # Clients know the broker by its address: it keeps it.
         names = [each.name for each in config.listeners.bind]
         self._settings["listeners"] = ",".join(

@@ -35,6 +35,8 @@ _PROTOCOLS: Final = {
     (True, True): "SASL_SSL",
 }
 """By whether there are users, and TLS."""
+_LISTENS_BY_SSL: Final = re.compile(r"(?i)(^|[,\s])(?!SASL_)\w+://")
+"""Any listener with another name than of a protocol with logins: it may be one by SSL."""
 _UNQUOTABLE: Final = re.compile(r"[\x00-\x1f\x7f]|\$\{")
 
 
@@ -139,6 +141,8 @@ class Security:
 
             self.certificates = Certificates(self._host)
             found.update(self.certificates.settings)
+            if self._has_users and not _LISTENS_BY_SSL.search(given.get("listeners", "")):
+                del found["ssl.client.auth"]  # clients log in, and are asked for no certificate, as Kafka has it
         if self._has_users:
             found["sasl.enabled.mechanisms"] = ",".join(MECHANISMS)
             found["sasl.jaas.config"] = self._plain_login()

@@ -27,6 +27,12 @@ def test_an_example_on_a_page_is_the_tested_one(page, name):
     assert indented in (ROOT / page).read_text()
 
 
+def test_the_pages_list_every_recipe():
+    files = sorted(path.name for path in (ROOT / "examples/recipes").glob("test_*.py"))
+    for page in ("docs/testing.md", "examples/recipes/README.md"):
+        assert sorted(re.findall(r"^\| \[(test_\w+\.py)\]", (ROOT / page).read_text(), re.MULTILINE)) == files
+
+
 @pytest.mark.parametrize("name", ["Orders.java", "orders_test.go", "orders.test.mjs"])
 def test_an_example_in_another_language_is_the_tested_one(name):
     example = (ROOT / f"tests/examples/languages/{name}").read_text()

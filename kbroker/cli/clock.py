@@ -24,7 +24,7 @@ def show(control: Control, as_json: bool) -> None:
     _tell(control.ask("GET", "/clock"), as_json=as_json)
 
 
-@command.command("advance")
+@command.command("advance", short_help="Let time pass.")
 @click.option("--days", type=float, metavar="N", help="So many days.")
 @click.option("--hours", type=float, metavar="N", help="So many hours.")
 @click.option("--minutes", type=float, metavar="N", help="So many minutes.")
@@ -40,7 +40,7 @@ def advance(control: Control, as_json: bool, **options: float | None) -> None:
     _tell(control.ask("POST", "/clock/advance", given), as_json=as_json)
 
 
-@command.command("set")
+@command.command("set", short_help="Let it be another time.")
 @click.argument("when")
 @json_option
 @control_option

@@ -73,7 +73,7 @@ class Control:
             )
             answer = connection.getresponse()
             if answer.status >= 400:
-                raise click.ClickException(_error(answer.read(), self._where))
+                raise click.ClickException(_error(answer, self._where))
         except BaseException as error:
             connection.close()
             if isinstance(error, http.client.HTTPException | ConnectionResetError):
@@ -100,8 +100,10 @@ def _json(data: bytes, where: str) -> Any:
         raise click.ClickException(_OTHER.format(where)) from None
 
 
-def _error(data: bytes, where: str) -> str:
-    told = _json(data, where)
+def _error(answer: http.client.HTTPResponse, where: str) -> str:
+    if answer.status == http.client.SERVICE_UNAVAILABLE and answer.getheader("content-type") != "application/json":
+        return f"the control API at {where} has too many connections"  # the server's own answer, in no JSON
+    told = _json(answer.read(), where)
     if not isinstance(told, dict) or not isinstance(told.get("error"), str):
         raise click.ClickException(_OTHER.format(where))
     return str(told["error"])

@@ -15,6 +15,14 @@ from kbroker.cli.output import json_option, print_json, print_table
 from kbroker.control.known_faults import FIELDS, FILTERS, KINDS
 
 _TYPES: Final = {"string": str, "integer": int, "number": float}
+_METAVARS: Final = {
+    "when": None,
+    "transactional_id": "ID",
+    "client_id": "ID",
+    "group": "ID",
+    "error": "NAME",
+    "topic": "NAME",
+}
 _ARGUMENTS: Final = ("kind", "api")
 
 
@@ -29,20 +37,22 @@ def _field_options(function: Callable[..., Any]) -> Callable[..., Any]:
             f"--{field.name.replace('_', '-')}",
             field.name,
             type=click.Choice(field.choices) if field.choices else _TYPES[field.kind],
-            metavar=None if field.choices else field.name.rpartition("_")[2].upper(),
+            metavar=_METAVARS.get(field.name, "N" if field.kind != "string" else field.name.upper()),
             help=field.meaning.replace("`", ""),
         )(function)
     return function
 
 
-@command.command("add")
-@click.argument("kind", type=click.Choice(list(KINDS)))
+@command.command("add", short_help="Set a fault.")
+@click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
 @click.argument("apis", nargs=-1, metavar="[API...]")
 @_field_options
 @json_option
 @control_option
 def add(control: Control, kind: str, apis: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Set a fault of a KIND for requests of APIs, as Produce or OffsetCommit; '*' is all of them.
+    """Set a fault for requests of APIs, as Produce or OffsetCommit; '*' is all of them.
+
+    KIND is fail, delay, drop, disconnect, throttle, full_disk, slow_disk, refuse_connections or storm.
 
     For instance: kbroker fault add fail Produce --error NOT_LEADER_OR_FOLLOWER --times 2 --topic orders
     """
@@ -56,7 +66,7 @@ def add(control: Control, kind: str, apis: tuple[str, ...], as_json: bool, **opt
     click.echo(f"fault {made['id']}: {_what(made)}{_filters(made)}")
 
 
-@command.command("list")
+@command.command("list", short_help="List faults, and how often each was met.")
 @json_option
 @control_option
 def list_faults(control: Control, as_json: bool) -> None:
@@ -72,7 +82,7 @@ def list_faults(control: Control, as_json: bool) -> None:
     print_table(["id", "fault", "of requests with", "hits", "active"], rows)
 
 
-@command.command("wait")
+@command.command("wait", short_help="Wait until requests have met a fault.")
 @click.argument("number", metavar="ID", type=int)
 @click.option("--hits", type=int, default=1, show_default=True, help="How many requests are to meet it.")
 @click.option("--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="How long to wait.")
@@ -85,7 +95,7 @@ def wait(control: Control, number: int, hits: int, timeout: float) -> None:
     click.echo(f"fault {number} was met {met['hits']} times")
 
 
-@command.command("remove")
+@command.command("remove", short_help="Remove faults.")
 @click.argument("numbers", metavar="ID...", nargs=-1, required=True, type=int)
 @control_option
 def remove(control: Control, numbers: tuple[int, ...]) -> None:
@@ -94,7 +104,7 @@ def remove(control: Control, numbers: tuple[int, ...]) -> None:
         _tell_removed(control.ask("DELETE", f"/faults/{number}"))
 
 
-@command.command("clear")
+@command.command("clear", short_help="Remove all faults.")
 @control_option
 def clear(control: Control) -> None:
     """Remove all faults, and tell how many requests have met each."""

@@ -30,8 +30,8 @@ from kbroker.cli.output import NOTHING, json_option, print_json, print_table
 def command(control: Control, follow: bool, limit: int, clear: bool, as_json: bool, **about: str | None) -> None:
     """Show what a broker that runs with `kbroker start --control` was asked.
 
-    Requests are recorded from the first time on that somebody looks. --json tells requests and answers whole; with
-    --follow one a line.
+    Requests are recorded from the first time on that somebody looks, until the broker stops. --json tells requests and
+    answers whole; with --follow one a line.
     """
     if clear:
         if follow:

@@ -81,13 +81,8 @@ class _Known:
     fault: Fault
     given: Values
 
-    def told(self, active: Iterable[Fault]) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            **self.given,
-            "active": any(each is self.fault for each in active),
-            "hits": self.fault.hits,
-        }
+    def told(self, standing: frozenset[int]) -> dict[str, Any]:
+        return {"id": self.id, **self.given, "active": id(self.fault) in standing, "hits": self.fault.hits}
 
 
 class KnownFaults:
@@ -106,19 +101,20 @@ class KnownFaults:
             fault = _set(self._faults, given)
             self._count += 1
             made = self._by_id[self._count] = _Known(self._count, fault, given)
-        return made.told(self._faults.active)
+        return made.told(self._standing())
 
     def all(self) -> list[dict[str, Any]]:
         with self._lock:
             known = list(self._by_id.values())
-        return [each.told(self._faults.active) for each in known]
+        standing = self._standing()
+        return [each.told(standing) for each in known]
 
     def fault(self, number: int) -> Fault:
         """Return one. Raises Refused where there is none."""
         return self._one(number).fault
 
     def told(self, number: int) -> dict[str, Any]:
-        return self._one(number).told(self._faults.active)
+        return self._one(number).told(self._standing())
 
     def remove(self, number: int) -> dict[str, Any]:
         """Let no request meet it any more, and forget it; return how it ended."""
@@ -126,18 +122,20 @@ class KnownFaults:
         known.fault.remove()
         with self._lock:
             self._by_id.pop(number, None)
-        return known.told(())
+        return known.told(frozenset())
 
     def clear(self) -> list[dict[str, Any]]:
         """Remove and forget all; return how they ended."""
         self._faults.clear()
         with self._lock:
             known, self._by_id = list(self._by_id.values()), {}
-        return [each.told(()) for each in known]
+        return [each.told(frozenset()) for each in known]
+
+    def _standing(self) -> frozenset[int]:
+        return frozenset(id(each) for each in self._faults.standing())
 
     def _one(self, number: int) -> _Known:
-        with self._lock:
-            found = self._by_id.get(number)
+        found = self._by_id.get(number)  # without the lock, which is held while a broker takes a fault over
         if found is None:
             raise Refused(404, f"there is no fault {number}")
         return found
@@ -145,10 +143,11 @@ class KnownFaults:
     def _make_room(self) -> None:
         if len(self._by_id) < KEPT:
             return
-        active = self._faults.active
-        gone = next((each for each in self._by_id.values() if all(each.fault is not one for one in active)), None)
+        standing = self._standing()
+        gone = next((each for each in self._by_id.values() if id(each.fault) not in standing), None)
         if gone is None:
             raise Refused(409, f"there are {KEPT} faults already, and no more are possible")
+        gone.fault.remove()  # one whose time is over is there until a request comes
         del self._by_id[gone.id]
 
 

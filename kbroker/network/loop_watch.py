@@ -39,6 +39,8 @@ class LoopWatch:
         self.held = 0
         """How often the loop was held for longer than HELD_LONG."""
         self.longest_ms = 0.0
+        self.level = logging.WARNING
+        """At which the lines are logged."""
 
     def start(self) -> None:
         """Look from now on."""
@@ -89,5 +91,5 @@ class LoopWatch:
             self._untold += 1
             return
         more = f" (and {self._untold} times since the last line)" if self._untold else ""
-        log.warning("the event loop was held for %d ms by %s%s", seconds * 1000, who, more)
+        log.log(self.level, "the event loop was held for %d ms by %s%s", seconds * 1000, who, more)
         self._told, self._untold = now, 0

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from kbroker.protocol.errors import ErrorCode
+from kbroker.testing.known import check_apis, check_filters
 from kbroker.testing.storm import squall
 from kbroker.testing.subjects import Subjects
 from kbroker.testing.when import When
@@ -149,6 +150,10 @@ class Fault:
             return False
         return "partition" not in wanted or partition == wanted["partition"]
 
+    def is_over(self, now_ms: float) -> bool:
+        """Whether its time has run out."""
+        return self._ends_ms is not None and now_ms >= self._ends_ms
+
     @property
     def of_a_part(self) -> bool:
         """Whether the fault may be for some of a request's partitions, and not for others."""
@@ -157,7 +162,7 @@ class Fault:
     def meets(self, seen: Seen, now_ms: float) -> bool:
         """Count a request, and tell whether it meets this fault. Only the broker's thread asks."""
         wanted = self.filter
-        if self._ends_ms is not None and now_ms >= self._ends_ms:
+        if self.is_over(now_ms):
             self.remove()
             return False
         if not self._is_for(seen, wanted):
@@ -240,7 +245,7 @@ class Faults:
     """
 
     def __init__(self, known_apis: Iterable[str], now_ms: Callable[[], float], changed: Callable[[], None]) -> None:
-        """`changed` is called whenever there are other faults than before."""
+        """`known_apis` are those that are served. `changed` is called whenever there are other faults than before."""
         self._known = frozenset(known_apis)
         self._now_ms = now_ms
         self._changed = changed
@@ -258,6 +263,8 @@ class Faults:
 
         With `topic` or `partition`, what a request asks of others is done, and answered as it would be.
         """
+        if error == ErrorCode.NONE:
+            raise ValueError("NONE is no error: a request that is to be answered as ever needs no fault")
         return self._set(Kind.FAIL, api, (ErrorCode(error), message), filters)
 
     def delay(self, api: str | Iterable[str], seconds: float, /, **filters: Unpack[Filter]) -> Fault:
@@ -307,6 +314,11 @@ class Faults:
         """Whether new connections are refused."""
         return any(each.kind is Kind.REFUSE for each in self.active)
 
+    def standing(self) -> list[Fault]:
+        """Return those of `active` that a request could still meet."""
+        now_ms = self._now_ms()
+        return [each for each in self.active if not each.is_over(now_ms)]
+
     def remove(self, fault: Fault) -> None:
         """Let no request meet a fault any more."""
         with self._lock:
@@ -340,10 +352,9 @@ class Faults:
         return plan
 
     def _set(self, kind: Kind, api: str | Iterable[str], value: Any, filters: Filter) -> Fault:
-        names = frozenset([api] if isinstance(api, str) else api) - {"*"}
-        unknown = sorted(names - self._known)
-        if unknown:
-            raise ValueError(f"there is no API {unknown[0]!r}; Kafka's names are, for instance, Produce and Fetch")
+        names = frozenset([api] if isinstance(api, str) else api)
+        names = check_apis(frozenset() if "*" in names else names, self._known)
+        check_filters(names, filters)
         ends_ms = self._now_ms() + filters["seconds"] * 1000 if "seconds" in filters else None
         fault = Fault(self, kind, names, value, filters, ends_ms)
         with self._lock:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
 from kbroker.testing.faults import Seen
+from kbroker.testing.known import check_apis, check_filters
 
 KEPT = 10_000
 """Requests that are kept; the oldest go first."""
@@ -24,10 +25,10 @@ KEPT_BYTES = 64 * 1024 * 1024
 class About(TypedDict, total=False):
     """What a request is about: it names the topic, the group or the transactional id, or comes from the client."""
 
-    topic: str
-    group: str
-    transactional_id: str
-    client_id: str
+    topic: str | None
+    group: str | None
+    transactional_id: str | None
+    client_id: str | None
 
 
 class Request:
@@ -85,10 +86,10 @@ class Request:
         seen = self.seen
         return (
             api in (None, seen.api)
-            and ("topic" not in about or about["topic"] in seen.topics)
-            and ("group" not in about or about["group"] in seen.groups)
-            and ("transactional_id" not in about or about["transactional_id"] in seen.transactional_ids)
-            and ("client_id" not in about or about["client_id"] == seen.client_id)
+            and (about.get("topic") is None or about["topic"] in seen.topics)
+            and (about.get("group") is None or about["group"] in seen.groups)
+            and (about.get("transactional_id") is None or about["transactional_id"] in seen.transactional_ids)
+            and (about.get("client_id") is None or about["client_id"] == seen.client_id)
         )
 
     def end(self, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float) -> None:
@@ -105,7 +106,9 @@ class Request:
 class Requests(Sequence[Request]):
     """The requests since recording began, or the last `clear`, the oldest first; at most KEPT of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, known_apis: Iterable[str] = ()) -> None:
+        """`known_apis` are those that can be asked for."""
+        self._known = frozenset(known_apis)
         self.on = False
         """Whether requests are recorded."""
         self._kept: deque[Request] = deque()
@@ -131,7 +134,12 @@ class Requests(Sequence[Request]):
             return iter(list(self._kept))
 
     def of(self, api: str | None = None, **about: Unpack[About]) -> list[Request]:
-        """Return those of an API, and about what is given: `topic`, `group`, `transactional_id`, `client_id`."""
+        """Return those of an API, and about what is given: `topic`, `group`, `transactional_id`, `client_id`.
+
+        Raises ValueError for what no request could be.
+        """
+        if api is not None and self._known:
+            check_filters(check_apis([api], self._known), about)
         return [each for each in self if each.is_about(api, **about)]
 
     @property

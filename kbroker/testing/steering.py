@@ -40,7 +40,7 @@ class Steering:
         self._thread = thread
         dispatcher = node.server.dispatcher
         self.faults = Faults(dispatcher.apis, node.clock.monotonic_ms, self._changed)
-        self.requests = Requests()
+        self.requests = Requests(dispatcher.apis)
         self._interceptor = Interceptor(dispatcher, self.faults, self.requests, node.services)
         self._restoring = threading.Lock()
         self._newest_epoch = -1

@@ -74,6 +74,26 @@ def _collect(struct: Any, names: Names, found: Subjects) -> None:
         (found.groups if struct.key_type == 0 else found.transactional_ids).update(keys)
 
 
+def could_name(request: type[Any]) -> frozenset[str]:
+    """Return which filters a class of requests could ever meet: topic, partition, group, transactional_id."""
+    found: set[str] = set()
+    for spec in request.SPECS:
+        scalar = isinstance(spec.kind, Scalar)
+        if spec.name == "coordinator_keys":
+            found |= {"group", "transactional_id"}
+        if spec.name in _GROUPS or (spec.name in _GROUP_LISTS and scalar):
+            found.add("group")
+        elif spec.name in _TRANSACTIONS:
+            found.add("transactional_id")
+        elif spec.name in _TOPICS and spec.array:
+            found.add("topic")
+            if not scalar and any(each.name in _PARTITIONS for each in spec.kind.SPECS):
+                found.add("partition")
+        elif spec.array and not scalar:
+            found |= could_name(spec.kind)
+    return frozenset(found)
+
+
 def topic_name(element: Any, names: Names) -> str | None:
     """Return the name of what an element of a list of topics is; None where its id is nobody's."""
     if isinstance(element, str):

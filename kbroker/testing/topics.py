@@ -36,7 +36,7 @@ _PIECE = 1024 * 1024
 _TIMEOUT_MS = 10_000
 _EARLIEST = -2
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,14 @@ class Topic:
         """Append one record; return it. Raises ApiError where the broker refuses it.
 
         Without `partition` it goes by its key, and to the first without a key. `timestamp` is in ms since the epoch.
+        Text is written as UTF-8; anything else than text, bytes and None is a TypeError.
         """
         state = self._now
-        data, name = _bytes(value), _bytes(key)
+        data, name = _bytes("value", value), _bytes("key", key)
+        told = tuple((each, _bytes(f"value of header {each!r}", text)) for each, text in headers)
         index = partition if partition is not None else 0 if name is None else zlib.crc32(name) % len(state.partitions)
         stamp = timestamp if timestamp is not None else self._asking.now_ms()
-        batch = build_batch([(stamp, name, data, tuple(headers))])
+        batch = build_batch([(stamp, name, data, told)])
         asked = TopicProduceData(
             name=self.name, topic_id=state.topic_id, partition_data=[PartitionProduceData(index, memoryview(batch))]
         )
@@ -266,5 +268,11 @@ class Topics(Mapping[str, Topic]):
         return self[name]
 
 
-def _bytes(value: bytes | str | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def _bytes(what: str, value: object) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"the {what} of a record is str, bytes or None, not {type(value).__name__}: {value!r}")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from kbroker import Broker
+from kbroker.control.known_faults import KINDS
+from kbroker.control.server import CONNECTIONS
 from tests.cli.conftest import CommandLine
 from tests.control.conftest import Http, controlled
 
@@ -52,6 +56,12 @@ def test_faults_are_set_listed_and_removed(control: CommandLine, broker: Broker)
     control.ok("produce", "orders", stdin=b"one\n")
     assert control.fails("fault", "remove", number) == f"there is no fault {number}"
     assert broker.faults.active == ()
+
+
+def test_the_help_names_every_kind(control: CommandLine) -> None:
+    told = control.ok("fault", "add", "--help").text
+    for kind in KINDS:
+        assert kind in told
 
 
 def test_faults_as_json(control: CommandLine) -> None:
@@ -157,3 +167,11 @@ def test_nobody_is_there() -> None:
 def test_somebody_else_is_there(embedded: Broker) -> None:
     where = embedded.bootstrap_servers
     assert CommandLine("").fails("clock", "show", "--control", where) == f"what answers at {where} is no control API"
+
+
+def test_more_connections_than_there_may_be(control: CommandLine, broker: Broker) -> None:
+    host, port = os.environ["KBROKER_CONTROL"].split(":")
+    with ExitStack() as held:
+        for _ in range(CONNECTIONS):
+            held.enter_context(socket.create_connection((host, int(port)), timeout=20))
+        assert control.fails("clock", "show") == f"the control API at {host}:{port} has too many connections"

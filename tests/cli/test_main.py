@@ -142,7 +142,7 @@ def test_help_of_every_verb(cli):
         assert cli.ok(*verb, "--help").text.startswith("Usage: kbroker " + " ".join(verb))
 
 
-@pytest.mark.parametrize("verb", ["topic", "group", "log", "pipeline"])
+@pytest.mark.parametrize("verb", ["topic", "group", "log", "pipeline", "fault", "clock"])
 def test_no_line_of_a_list_of_verbs_is_cut_off(cli, verb):
     listed = cli.ok(verb, "--help").text.partition("Commands:")[2]
     assert listed

@@ -150,6 +150,13 @@ def test_what_is_wrong_is_said_and_nothing_is_set(broker: Broker, api: Http, wan
     assert api.ok("GET", "/faults") == {"faults": []}
 
 
+def test_those_whose_time_is_over_do_not_gather(broker: Broker, api: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_faults, "KEPT", 3)
+    for _ in range(10):
+        api.ok("POST", "/faults", {"kind": "drop", "api": "ListGroups", "seconds": 0})
+    assert len(broker.faults.active) == 3
+
+
 def test_there_is_a_bound_and_those_that_are_gone_are_forgotten(api: Http, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_faults, "KEPT", 3)
     drop = {"kind": "drop", "api": "ListGroups"}
@@ -160,6 +167,7 @@ def test_there_is_a_bound_and_those_that_are_gone_are_forgotten(api: Http, monke
     assert connection.getresponse().status == 200
     connection.close()
     made = api.ok("POST", "/faults", {**drop, "seconds": 0})
+    assert made["active"] is False, "its time is over, though no request has come"
     assert [each["id"] for each in api.ok("GET", "/faults")["faults"]] == [first, made["id"] - 1, made["id"]]
 
 

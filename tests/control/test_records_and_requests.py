@@ -6,15 +6,19 @@ import base64
 import http.client
 import json
 import socket
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from kbroker import Broker
+from kbroker.control import application, telling, topics
 from kbroker.control import requests as control_requests
-from kbroker.control import telling, topics
+from kbroker.testing import requests as kept_requests
 from kbroker.testing.faults import Seen
 from kbroker.testing.requests import Request
 from kbroker.testing.subjects import Subjects
@@ -225,30 +229,66 @@ def test_requests_are_followed(broker: Broker, api: Http) -> None:
     connection.close()
 
 
-def test_who_does_not_read_holds_nobody_up_and_is_told_what_he_missed(
-    broker: Broker, api: Http, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker keeps so many requests; what waits in sockets is bounded as well."""
-    from kbroker.testing import requests
-
-    monkeypatch.setattr(requests, "KEPT", 20)
-    topic = broker.topics.create("orders")
+@contextmanager
+def silent(api: Http) -> Iterator[socket.socket]:
+    """One who follows, and has little room for what he does not read."""
     host, port = api.address.split(":")
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.settimeout(PATIENCE_S)
         raw.connect((host, int(port)))
         raw.sendall(f"GET /requests/live?api=Produce HTTP/1.1\r\nHost: {api.address}\r\n\r\n".encode())
-        client = Producer({**settings(broker), "linger.ms": 0, "batch.num.messages": 1, "compression.type": "none"})
-        for _ in range(300):
-            client.produce("orders", "v" * 100_000)
-            client.flush(PATIENCE_S)
+        assert raw.recv(1) == b"H"
+        yield raw
+
+
+def much_is_produced(broker: Broker) -> None:
+    """More than sockets and the server hold, one request a record."""
+    client = Producer({**settings(broker), "linger.ms": 0, "batch.num.messages": 1, "compression.type": "none"})
+    for _ in range(300):
+        client.produce("orders", "v" * 100_000)
+        client.flush(PATIENCE_S)
+
+
+def test_who_does_not_read_holds_nobody_up_and_is_told_what_he_missed(
+    broker: Broker, api: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker keeps so many requests; what waits in sockets is bounded as well."""
+    monkeypatch.setattr(kept_requests, "KEPT", 20)
+    topic = broker.topics.create("orders")
+    with silent(api) as raw:
+        much_is_produced(broker)
         assert len(topic.records(0)) == 300
         assert len(broker.requests) <= 20
         told, deadline = b"", time.monotonic() + PATIENCE_S
         while b'"missed"' not in told[-20_000:] and time.monotonic() < deadline:
             told = told[-20_000:] + raw.recv(1 << 20)
     assert b'"missed"' in told
+
+
+def test_who_does_not_read_for_long_is_cut_off(broker: Broker, api: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+    write = application.Lines._write
+
+    async def watched(lines: application.Lines, send: Any) -> None:
+        try:
+            await write(lines, send)
+        except TimeoutError:
+            given_up.set()
+            raise
+
+    monkeypatch.setattr(application.Lines, "_write", watched)
+    monkeypatch.setattr(application, "READER_S", 0.05)
+    broker.topics.create("orders")
+    with silent(api) as raw:
+        much_is_produced(broker)
+        assert given_up.wait(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        try:
+            while raw.recv(1 << 20):
+                assert time.monotonic() < deadline
+        except ConnectionResetError:
+            pass
 
 
 def test_a_server_that_stops_lets_nobody_wait(broker: Broker) -> None:

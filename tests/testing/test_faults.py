@@ -272,6 +272,25 @@ def test_behind_a_dropped_answer_there_is_none(broker: Broker) -> None:
 def test_what_is_not_there_is_refused(broker: Broker) -> None:
     with pytest.raises(ValueError, match="no API 'Prodce'"):
         broker.faults.fail("Prodce", ErrorCode.INVALID_RECORD)
+    with pytest.raises(ValueError, match="did you mean 'Produce'"):
+        broker.faults.drop("Prodce")
+    with pytest.raises(ValueError, match="NONE is no error"):
+        broker.faults.fail("Produce", ErrorCode.NONE)
+    for api, about, said in (
+        ("Heartbeat", {"topic": "t"}, "no request of Heartbeat names a topic"),
+        (("Produce", "Fetch"), {"group": "g"}, "no request of Fetch, Produce names a group"),
+        ("Metadata", {"partition": 0}, "no request of Metadata names a partition"),
+        ("OffsetCommit", {"transactional_id": "t"}, "no request of OffsetCommit names a transactional id"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            broker.faults.drop(api, **about)
+    assert not broker.faults.active
+    with pytest.raises(ValueError, match="no request of Produce names a group"):
+        broker.requests.of("Produce", group="g")
+    with pytest.raises(ValueError, match="there is no API 'Commit'"):
+        broker.requests.of("Commit")
+    with broker.faults.full_disk(topic="t"), broker.faults.drop(("Produce", "Heartbeat"), topic="t"):
+        pass  # some of these APIs name topics
     with pytest.raises(TypeError, match="no filter topics"):
         broker.faults.fail("Produce", ErrorCode.INVALID_RECORD, topics="x")  # type: ignore[call-arg]
     for wrong in ({"times": 0}, {"skip": -1}):

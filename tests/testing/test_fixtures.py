@@ -57,8 +57,10 @@ def test_topic_of_a_broker_of_its_own(kafka_topic, kafka):
 
 
 @pytest.fixture(autouse=True)
-def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+def embedded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)
+    # pytest-asyncio would warn each run that says nothing of it.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-o asyncio_default_fixture_loop_scope=function")
 
 
 def test_each_test_has_a_clean_broker(pytester: pytest.Pytester) -> None:
@@ -145,3 +147,48 @@ def test_unittest(pytester: pytest.Pytester) -> None:
         """
     )
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_coroutines(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import asyncio
+        import pytest
+        from aiokafka import AIOKafkaProducer
+
+        @pytest.fixture
+        async def producer(kafka):
+            async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+                yield producer
+
+        @pytest.mark.asyncio
+        async def test_it(kafka, kafka_topic, kafka_faults, kafka_clock, producer):
+            kafka_clock.advance(hours=1)
+            with kafka_faults.delay("Produce", 0.05, times=1) as fault:
+                await producer.send_and_wait(kafka_topic, b"one")
+            assert fault.hits == 1
+            assert kafka.topics[kafka_topic].values() == [b"one"]
+        """
+    )
+    pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "error")
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.long
+def test_each_worker_of_xdist_has_a_broker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pathlib
+        import pytest
+
+        @pytest.mark.parametrize("number", range(8))
+        def test_it(kafka, kafka_topic, worker_id, number):
+            kafka.topics[kafka_topic].produce("one")
+            assert list(kafka.topics) == [kafka_topic], "nobody else is at work here"
+            pathlib.Path(f"{worker_id}.address").write_text(kafka.bootstrap_servers)
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "--dist", "each").assert_outcomes(passed=16)
+    addresses = {path.read_text() for path in pytester.path.glob("*.address")}
+    assert len(addresses) == 2

@@ -171,3 +171,17 @@ def test_the_embedders_own_requests_meet_no_faults(broker: Broker) -> None:
     assert fault.hits == 0
     assert (repr(fault), repr(broker.faults)) == ("<Fault fail any hits=0>", "<Faults []>")
     assert repr(broker) == f"<Broker {broker.bootstrap_servers}>"
+
+
+def test_what_no_record_has_is_refused_in_a_line(broker: Broker) -> None:
+    topic = broker.topics.create("refused")
+    for asked, said in (
+        ({"value": 5}, "the value of a record is str, bytes or None, not int: 5"),
+        ({"value": "v", "key": 1.5}, "the key of a record is str, bytes or None, not float: 1.5"),
+        ({"value": "", "headers": [("n", 7)]}, "the value of header 'n' of a record is str, bytes or None, not int: 7"),
+    ):
+        with pytest.raises(TypeError) as raised:
+            topic.produce(**asked)  # type: ignore[arg-type]
+        assert str(raised.value) == said
+    assert topic.produce("v", headers=[("n", "text"), ("nothing", None)]).headers == (("n", b"text"), ("nothing", None))
+    assert len(topic.records()) == 1

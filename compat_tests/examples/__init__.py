@@ -1,0 +1,1 @@
+"""The suites of the examples against Apache Kafka."""

@@ -1,0 +1,1 @@
+"""An order service: orders come in, are billed in transactions, and are booked once each."""

@@ -1,0 +1,274 @@
+"""Assertions that fail with a short diff of what was expected and what is there: records, offsets, requests.
+
+Owns the comparison and the waiting for it. Never asks a broker itself: a test has the topic, the group, the requests.
+
+    - was expected, and is not there        + is there, and was not expected
+    . is there, and no consumer gets it     ? of no interest to the test
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+from kbroker.testing.differences import Row, aligned, matched, shortened
+
+if TYPE_CHECKING:  # `import kbroker` must not cost what they cost
+    from kbroker.testing.groups import Group, TopicPartition
+    from kbroker.testing.requests import About, Request, Requests
+    from kbroker.testing.topics import StoredRecord, Topic
+
+_LOOK_SECONDS = 0.01
+_LISTED = 10
+_LONGEST = 60
+_ISOLATIONS: Final = ("read_committed", "read_uncommitted")
+Text = str | bytes | None
+"""A key or a value; a `str` stands for its UTF-8."""
+
+
+class Fields(TypedDict, total=False):
+    """What is expected of a record; what is not given may be anything."""
+
+    key: Text
+    value: Text
+    headers: Sequence[tuple[str, Text]]
+    partition: int
+    offset: int
+    timestamp: int
+    """In ms since the epoch."""
+    transaction: str | None
+    """"open", "committed" or "aborted"; None outside of a transaction."""
+
+
+Expected = Text | tuple[Text, Text] | Fields
+"""A value, a key and a value, or fields."""
+
+
+def assert_records(
+    topic: Topic,
+    expected: Iterable[Expected],
+    *,
+    partition: int | None = None,
+    isolation: str = "read_committed",
+    in_any_order: bool = False,
+    timeout: float = 0.0,
+) -> list[StoredRecord]:
+    """Assert that these records lie in a topic, or in one partition, and no others; return them.
+
+    In order of offset, one partition after the other, or in any order. What consumers do not get that read what is
+    committed does not count, unless `isolation` is "read_uncommitted". With `timeout` they may come within so many
+    seconds.
+    """
+    __tracebackhide__ = True
+    if isolation not in _ISOLATIONS:
+        raise ValueError(f"isolation is read_committed or read_uncommitted, not {isolation!r}")
+    wanted = [_fields(each) for each in expected]
+    if in_any_order:
+        wanted.sort(key=len, reverse=True)  # what says more of a record fits fewer
+    found: list[StoredRecord] = []
+
+    def wrong() -> str | None:
+        lying = topic.records(partition)
+        hidden = set() if isolation == "read_uncommitted" else {"open", "aborted"}
+        found[:] = [each for each in lying if each.transaction not in hidden]
+        pairs = (matched if in_any_order else aligned)(wanted, found, _is)
+        missing = sum(there is None for _, there in pairs)
+        others = sum(want is None for want, _ in pairs)
+        if not missing and not others:
+            return None
+        where = f"topic {topic.name}" if partition is None else f"{topic.name}-{partition}"
+        head = f"{where}: {missing} of {len(wanted)} expected records missing, {others} not expected"
+        return "\n".join([head, *shortened(_record_rows(wanted, found, lying, pairs))])
+
+    _hold(wrong, timeout)
+    return found
+
+
+def assert_committed(
+    group: Group, expected: Mapping[TopicPartition, int | None], *, timeout: float = 0.0
+) -> dict[TopicPartition, int]:
+    """Assert which offsets a group has committed, by (topic, partition); None: nothing. Return all that it has.
+
+    Partitions that are not named may have any. With `timeout` it may commit them within so many seconds.
+    """
+    __tracebackhide__ = True
+    found: dict[TopicPartition, int] = {}
+
+    def wrong() -> str | None:
+        found.clear()
+        found.update(group.offsets)
+        if all(found.get(each) == offset for each, offset in expected.items()):
+            return None
+        members = len(group.members)
+        head = f"group {group.id} ({group.state}, {members} member{'' if members == 1 else 's'}):"
+        return "\n".join(
+            [f"{head} other offsets are committed than expected", *shortened(_offset_rows(expected, found))]
+        )
+
+    _hold(wrong, timeout)
+    return found
+
+
+def assert_requested(
+    requests: Requests, api: str, times: int | None = None, *, timeout: float = 0.0, **about: Unpack[About]
+) -> list[Request]:
+    """Assert that clients have asked an API, so many times or at least once; return these requests.
+
+    `about` is as in `Requests.of`. With `timeout` they may come within so many seconds. Requests are recorded from the
+    first time on that `broker.requests` is looked at. Raises ValueError for what no request could be.
+    """
+    __tracebackhide__ = True
+    found: list[Request] = []
+
+    def wrong() -> str | None:
+        found[:] = requests.of(api, **about)
+        if len(found) == times or (times is None and found):
+            return None
+        return _requests_text(requests, found, api, about, "at least one" if times is None else str(times))
+
+    _hold(wrong, timeout)
+    return found
+
+
+def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> None:
+    """Assert that nobody has asked an API, as far as requests are recorded: see `assert_requested`."""
+    __tracebackhide__ = True
+    assert_requested(requests, api, 0, **about)
+
+
+def _hold(wrong: Callable[[], str | None], timeout: float) -> None:
+    """Look until nothing is wrong; raise what was, once the time is over."""
+    __tracebackhide__ = True
+    deadline = time.monotonic() + timeout
+    while (said := wrong()) is not None:
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {timeout:g} s: {said}" if timeout else said)
+        time.sleep(_LOOK_SECONDS)
+
+
+def _fields(expected: Expected) -> Fields:
+    if expected is None or isinstance(expected, str | bytes):
+        return {"value": expected}
+    if isinstance(expected, tuple):
+        if len(expected) != 2:
+            raise TypeError(f"a record is expected as a value, (key, value) or a dict of fields, not {expected!r}")
+        return {"key": expected[0], "value": expected[1]}
+    if not isinstance(expected, dict):
+        raise TypeError(f"a record is expected as a value, (key, value) or a dict of fields, not {expected!r}")
+    unknown = sorted(expected.keys() - Fields.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"a record has no field {unknown[0]!r}: it has {', '.join(Fields.__annotations__)}")
+    return expected
+
+
+def _is(wanted: Fields, record: StoredRecord) -> bool:
+    return all(_plain(value) == _plain(getattr(record, name)) for name, value in wanted.items())
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as it is compared: texts as bytes, headers as a list."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _record_rows(
+    wanted: Sequence[Fields],
+    found: Sequence[StoredRecord],
+    lying: Sequence[StoredRecord],
+    pairs: Iterable[tuple[int | None, int | None]],
+) -> list[Row]:
+    """Return the lines of a diff; what no consumer gets stands where it lies."""
+    asked = {name for each in wanted for name in each} - {"key", "value", "partition", "offset", "transaction"}
+    places = {id(each): at for at, each in enumerate(lying)}
+    seen = {id(each) for each in found}
+    rows: list[tuple[int, Row]] = []
+    last = -1
+    for want, there in pairs:
+        if there is None:
+            assert want is not None
+            rows.append((last, Row("-", f"{'':6} {_told(wanted[want])}")))
+            continue
+        last = places[id(found[there])]
+        rows.append((last, Row("+" if want is None else " ", _lying(found[there], asked))))
+    for at, each in enumerate(lying):
+        if id(each) not in seen:
+            rows.append((at, Row(".", _lying(each, asked))))
+    return [row for _, row in sorted(rows, key=lambda each: each[0])]
+
+
+def _lying(record: StoredRecord, asked: Iterable[str]) -> str:
+    where = f"{record.partition}@{record.offset}"
+    fields: dict[str, Any] = {"key": record.key, "value": record.value}
+    if record.key is None:
+        del fields["key"]
+    fields.update({name: getattr(record, name) for name in sorted(asked)})
+    if record.transaction is not None:
+        fields["transaction"] = record.transaction
+    return f"{where:6} {_told(fields)}"
+
+
+def _told(fields: Mapping[str, Any]) -> str:
+    """Return "'key': 'value', field ..."."""
+    left = dict(fields)
+    parts = [_short(left.pop(name)) for name in ("key", "value") if name in left]
+    if "key" in fields and "value" not in fields:
+        parts = [f"key {parts[0]}"]
+    parts = [": ".join(parts)] if parts else []
+    transaction = left.pop("transaction", None)
+    parts += [f"{name} {_short(value)}" for name, value in left.items()]
+    if transaction is not None or "transaction" in fields:
+        parts.append(transaction or "no transaction")
+    return ", ".join(parts)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            value = value.decode()
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(f"{name}={_short(each)}" for name, each in value) + "]"
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(value)} long)"
+
+
+def _offset_rows(expected: Mapping[TopicPartition, int | None], found: Mapping[TopicPartition, int]) -> list[Row]:
+    rows = []
+    for topic, partition in sorted({*expected, *found}):
+        name, there = f"{topic}-{partition}", found.get((topic, partition))
+        if (topic, partition) not in expected:
+            rows.append(Row("?", f"{name}  {there}"))
+        elif expected[topic, partition] == there:
+            rows.append(Row(" ", f"{name}  {_offset(there)}"))
+        else:
+            rows += [Row("-", f"{name}  {_offset(expected[topic, partition])}"), Row("+", f"{name}  {_offset(there)}")]
+    return rows
+
+
+def _offset(offset: int | None) -> str:
+    return "nothing" if offset is None else str(offset)
+
+
+def _requests_text(requests: Requests, found: Sequence[Request], api: str, about: About, expected: str) -> str:
+    """Return what was asked, and what else there is of the API, or else of any."""
+    of_what = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items())
+    lines = [f"{api}{f' about {of_what}' if of_what else ''}: expected {expected}, there {_are(len(found))}"]
+    lines += _list("+", found)
+    others = [each for each in requests.of(api) if each not in found] or [
+        each for each in requests if each not in found and not found
+    ]
+    return "\n".join(lines + _list("?", others))
+
+
+def _list(mark: str, requests: Sequence[Request]) -> list[str]:
+    left = len(requests) - _LISTED
+    before = [f"  {mark} ... {left} before"] if left > 0 else []
+    return [*before, *(f"  {mark} {each!r}" for each in requests[-_LISTED:])]
+
+
+def _are(count: int) -> str:
+    return f"{'is' if count == 1 else 'are'} {count or 'none'}"

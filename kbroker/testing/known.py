@@ -1,0 +1,36 @@
+"""Which APIs a test may speak of, and what their requests can be about: a name that is never met is told at once.
+
+Owns the refusals. Never looks at a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, Final
+
+from kbroker.handlers.registry import APIS
+from kbroker.testing.subjects import could_name
+
+_SUBJECTS: Final = ("topic", "partition", "group", "transactional_id")
+
+
+def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:
+    """Return the names of APIs; raises ValueError for one that is not served."""
+    wanted = frozenset(names)
+    for name in sorted(wanted.difference(served)):
+        near = get_close_matches(name, sorted(served), 1, 0.5)
+        hint = f"did you mean {near[0]!r}?" if near else "Kafka's names are, for instance, Produce and Fetch"
+        raise ValueError(f"there is no API {name!r}; {hint}")
+    return wanted
+
+
+def check_filters(names: frozenset[str], filters: Mapping[str, Any]) -> None:
+    """Raise ValueError for a filter that no request of these APIs (none: of all) could meet."""
+    wanted = [each for each in _SUBJECTS if filters.get(each) is not None]
+    if not wanted or not names:
+        return
+    possible = [could_name(api.request) for api in APIS.values() if api.name in names]
+    for each in wanted:
+        if not any(each in one for one in possible):
+            raise ValueError(f"no request of {', '.join(sorted(names))} names a {each.replace('_', ' ')}")
