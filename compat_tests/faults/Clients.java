@@ -16,7 +16,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * Does what a line of standard input says with a Java client of its own, each in a thread, and prints what came of it:
- * "number result". A line is number, what to do, bootstrap servers, topic, and two arguments, with tabs between them.
+ * "number result". A line is number, what to do, bootstrap servers, topic, and what else it needs, with tabs between them.
  *
  * Arguments: how long to wait for an answer, to try a record, and to look for one, and between two tries, in ms.
  */
@@ -48,9 +48,9 @@ public class Clients {
         try {
             switch (asked[1]) {
                 case "produce": return produce(asked[2], asked[3], Integer.parseInt(asked[4]), asked[5]);
-                case "consume": return consume(asked[2], asked[3], null);
-                case "group": return consume(asked[2], asked[3], asked[4]);
-                case "transact": return transact(asked[2], asked[3], asked[4]);
+                case "consume": return consume(asked[2], asked[3], null, "0", "6000");
+                case "group": return consume(asked[2], asked[3], asked[4], asked[5], asked[6]);
+                case "transact": return transact(asked[2], asked[3], asked[4], asked[5], asked[6]);
                 default: return "unknown";
             }
         } catch (TimeoutException error) {
@@ -97,14 +97,15 @@ public class Clients {
         }
     }
 
-    private static String consume(String bootstrap, String topic, String group) {
+    private static String consume(String bootstrap, String topic, String group, String pauseMs, String sessionMs)
+        throws InterruptedException {
         Properties settings = common(bootstrap);
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", false);
         settings.put("fetch.max.wait.ms", 200);
         settings.put("default.api.timeout.ms", deliveryMs);
         settings.put("heartbeat.interval.ms", 200);
-        settings.put("session.timeout.ms", 6000);
+        settings.put("session.timeout.ms", sessionMs);
         if (group != null) settings.put("group.id", group);
         KafkaConsumer<String, String> consumer =
             new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
@@ -119,6 +120,7 @@ public class Clients {
             while (System.nanoTime() < deadline) {
                 if (!consumer.poll(Duration.ofMillis(100)).isEmpty()) {
                     if (group == null) return "read";
+                    Thread.sleep(Long.parseLong(pauseMs));
                     consumer.commitSync();
                     return "committed";
                 }
@@ -129,16 +131,21 @@ public class Clients {
         }
     }
 
-    private static String transact(String bootstrap, String topic, String name) {
+    private static String transact(String bootstrap, String topic, String name, String pauseMs, String timeoutMs)
+        throws InterruptedException {
         Properties settings = common(bootstrap);
         settings.put("transactional.id", name);
-        settings.put("transaction.timeout.ms", deliveryMs);
+        settings.put("transaction.timeout.ms", timeoutMs);
         settings.put("max.block.ms", readMs);
         KafkaProducer<String, String> producer = producer(settings);
         try {
             producer.initTransactions();
             producer.beginTransaction();
             producer.send(new ProducerRecord<>(topic, 0, null, "0"));
+            if (!pauseMs.equals("0")) {
+                producer.flush();
+                Thread.sleep(Long.parseLong(pauseMs));
+            }
             producer.commitTransaction();
             return "committed";
         } finally {

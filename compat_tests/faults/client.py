@@ -14,6 +14,7 @@ DELIVERY_MS: Final = 4_000
 READ_MS: Final = 6_000
 """How long somebody looks for a record."""
 BACKOFF_MS: Final = 50
+SESSION_MS: Final = 6_000
 
 
 class Client(Protocol):
@@ -31,8 +32,10 @@ class Client(Protocol):
     def consume(self, bootstrap: str, topic: str) -> str:
         """Read one record from the beginning, without a group."""
 
-    def consume_in_group(self, bootstrap: str, topic: str, group: str) -> str:
-        """Read one record as the member of a group, and commit it."""
+    def consume_in_group(
+        self, bootstrap: str, topic: str, group: str, pause_ms: int = 0, session_ms: int = SESSION_MS
+    ) -> str:
+        """Read one record as the member of a group, and commit it after a pause."""
 
-    def transact(self, bootstrap: str, topic: str, name: str) -> str:
-        """Write one record in a transaction, and commit that."""
+    def transact(self, bootstrap: str, topic: str, name: str, pause_ms: int = 0, timeout_ms: int = DELIVERY_MS) -> str:
+        """Write one record in a transaction, and commit that after a pause."""

@@ -7,6 +7,7 @@ a small one, and full; it is killed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from compat_tests.faults.with_java import java_clients
 from compat_tests.faults.with_kafka_python import WithKafkaPython
 from compat_tests.harness.brokers import ApacheKafka
 from compat_tests.harness.disks import Disk, MayNotMount
+from kbroker import Broker
 from tests.tries import FORM
 
 pytestmark = [
@@ -41,7 +43,7 @@ class BehindProxy(ApacheKafka):
     """Apache Kafka that tells its clients the address of a proxy."""
 
     def __init__(self, libs: Path, directory: Path, proxy: Proxy) -> None:
-        super().__init__(libs, directory)
+        super().__init__(libs, directory, {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"})
         self._proxy = proxy
 
     def _command(self) -> list[str]:
@@ -193,6 +195,42 @@ def test_a_record_without_a_key_in_a_compacted_topic(kafka: BehindProxy, clients
     told = clients[name].produce(kafka.bootstrap, topic, 1, idempotent=True)
     found = f"{told}; {_TIMES[copies(kafka.bootstrap, topic)]}"
     judged(PRODUCE, 'fail("Produce", ErrorCode.INVALID_RECORD)', name, found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_transaction_that_times_out(kafka: BehindProxy, clients: dict[str, Client], name: str) -> None:
+    """At Apache Kafka it takes its time; at kbroker the clock is moved."""
+    client, pause_ms = clients[name], 2_500
+    topic = create(kafka.bootstrap, f"overdue-{name}")
+    there = client.transact(kafka.bootstrap, topic, topic, pause_ms, 1_000)
+    with Broker() as broker, ThreadPoolExecutor(1) as pool:
+        broker.topics.create("t")
+        here = pool.submit(client.transact, broker.bootstrap_servers, "t", "x", 500, 60_000)
+        broker.wait_for(lambda _: broker.topics["t"].records())
+        broker.clock.advance(minutes=2)
+        assert here.result() == there
+        assert there != "committed"
+        broker.wait_for(lambda _: [each.transaction for each in broker.topics["t"].records()] == ["aborted"])
+
+
+@slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_member_whose_session_is_over(
+    kafka: BehindProxy, proxy: Proxy, clients: dict[str, Client], name: str
+) -> None:
+    """Its heartbeat is held back for longer than the session, on both sides."""
+    client, pause_ms = clients[name], 3_500
+    topic = create(kafka.bootstrap, f"session-{name}")
+    WithConfluent().produce(kafka.bootstrap, topic, 1, idempotent=False)
+    proxy.meet(12, "delay", 2.5)
+    there = client.consume_in_group(kafka.bootstrap, topic, topic, pause_ms, 1_000)
+    assert proxy.hits == 1
+    with Broker({"group.min.session.timeout.ms": 1000}) as broker:
+        broker.topics.create("t").produce("0")
+        with broker.faults.delay("Heartbeat", 2.5, times=1) as fault:
+            here = client.consume_in_group(broker.bootstrap_servers, "t", "g", pause_ms, 1_000)
+        assert fault.hits == 1
+    assert here == there, "some have joined again by then, and commit; others are told that they cannot"
 
 
 @slow

@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from compat_tests.faults.client import BACKOFF_MS, DELIVERY_MS, READ_MS, REQUEST_MS
+from compat_tests.faults.client import BACKOFF_MS, DELIVERY_MS, READ_MS, REQUEST_MS, SESSION_MS
 
 _COMMON: dict[str, Any] = {
     "retry_backoff_ms": BACKOFF_MS,
@@ -40,10 +40,14 @@ class WithAiokafka:
     def consume(self, bootstrap: str, topic: str) -> str:
         return _run(self._consume(bootstrap, topic, None))
 
-    def consume_in_group(self, bootstrap: str, topic: str, group: str) -> str:
-        return _run(self._consume(bootstrap, topic, group))
+    def consume_in_group(
+        self, bootstrap: str, topic: str, group: str, pause_ms: int = 0, session_ms: int = SESSION_MS
+    ) -> str:
+        return _run(self._consume(bootstrap, topic, group, pause_ms, session_ms))
 
-    async def _consume(self, bootstrap: str, topic: str, group: str | None) -> str:
+    async def _consume(
+        self, bootstrap: str, topic: str, group: str | None, pause_ms: int = 0, session_ms: int = SESSION_MS
+    ) -> str:
         consumer = AIOKafkaConsumer(
             bootstrap_servers=bootstrap,
             group_id=group,
@@ -51,7 +55,7 @@ class WithAiokafka:
             enable_auto_commit=False,
             fetch_max_wait_ms=200,
             heartbeat_interval_ms=200,
-            session_timeout_ms=6_000,
+            session_timeout_ms=session_ms,
             **_COMMON,
         )
         if group is None:
@@ -63,22 +67,26 @@ class WithAiokafka:
             await asyncio.wait_for(consumer.getone(), READ_MS / 1000)
             if group is None:
                 return "read"
+            await asyncio.sleep(pause_ms / 1000)
             await asyncio.wait_for(consumer.commit(), READ_MS / 1000)
             return "committed"
         finally:
             await _soon(consumer.stop())
 
-    def transact(self, bootstrap: str, topic: str, name: str) -> str:
-        return _run(self._transact(bootstrap, topic, name))
+    def transact(self, bootstrap: str, topic: str, name: str, pause_ms: int = 0, timeout_ms: int = DELIVERY_MS) -> str:
+        return _run(self._transact(bootstrap, topic, name, pause_ms, timeout_ms))
 
-    async def _transact(self, bootstrap: str, topic: str, name: str) -> str:
+    async def _transact(self, bootstrap: str, topic: str, name: str, pause_ms: int, timeout_ms: int) -> str:
         producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap, transactional_id=name, transaction_timeout_ms=DELIVERY_MS, **_COMMON
+            bootstrap_servers=bootstrap, transactional_id=name, transaction_timeout_ms=timeout_ms, **_COMMON
         )
         try:
             await asyncio.wait_for(producer.start(), READ_MS / 1000)
             await producer.begin_transaction()
             await producer.send(topic, b"0", partition=0)
+            if pause_ms:
+                await producer.flush()
+                await asyncio.sleep(pause_ms / 1000)
             await asyncio.wait_for(producer.commit_transaction(), READ_MS / 1000)
         finally:
             await _soon(producer.stop())

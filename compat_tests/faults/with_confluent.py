@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from compat_tests.faults.client import BACKOFF_MS, DELIVERY_MS, READ_MS, REQUEST_MS
+from compat_tests.faults.client import BACKOFF_MS, DELIVERY_MS, READ_MS, REQUEST_MS, SESSION_MS
 
 _COMMON: dict[str, Any] = {
     "log_level": 0,
@@ -59,12 +59,15 @@ class WithConfluent:
         finally:
             consumer.close()
 
-    def consume_in_group(self, bootstrap: str, topic: str, group: str) -> str:
-        consumer = self._consumer(bootstrap, group)
+    def consume_in_group(
+        self, bootstrap: str, topic: str, group: str, pause_ms: int = 0, session_ms: int = SESSION_MS
+    ) -> str:
+        consumer = self._consumer(bootstrap, group, session_ms)
         consumer.subscribe([topic])
         try:
             found = _read(consumer)
             if found == "read":
+                time.sleep(pause_ms / 1000)
                 consumer.commit(asynchronous=False)
                 return "committed"
             return found
@@ -73,7 +76,7 @@ class WithConfluent:
         finally:
             consumer.close()
 
-    def _consumer(self, bootstrap: str, group: str) -> Consumer:
+    def _consumer(self, bootstrap: str, group: str, session_ms: int = SESSION_MS) -> Consumer:
         return Consumer(
             _COMMON
             | {
@@ -84,18 +87,18 @@ class WithConfluent:
                 "fetch.error.backoff.ms": BACKOFF_MS,
                 "fetch.wait.max.ms": 200,
                 "heartbeat.interval.ms": 200,
-                "session.timeout.ms": 6000,
+                "session.timeout.ms": session_ms,
             }
         )
 
-    def transact(self, bootstrap: str, topic: str, name: str) -> str:
+    def transact(self, bootstrap: str, topic: str, name: str, pause_ms: int = 0, timeout_ms: int = DELIVERY_MS) -> str:
         producer = Producer(
             _COMMON
             | {
                 "bootstrap.servers": bootstrap,
                 "transactional.id": name,
-                "transaction.timeout.ms": DELIVERY_MS,
-                "message.timeout.ms": DELIVERY_MS,
+                "transaction.timeout.ms": timeout_ms,
+                "message.timeout.ms": timeout_ms,
                 "linger.ms": 0,
             }
         )
@@ -103,6 +106,9 @@ class WithConfluent:
             producer.init_transactions(READ_MS / 1000)
             producer.begin_transaction()
             producer.produce(topic, "0", partition=0)
+            if pause_ms:
+                producer.flush(READ_MS / 1000)
+                time.sleep(pause_ms / 1000)
             producer.commit_transaction(READ_MS / 1000)
         except KafkaException as error:
             return _name(error.args[0])

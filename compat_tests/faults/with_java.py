@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from compat_tests.faults.client import BACKOFF_MS, DELIVERY_MS, READ_MS, REQUEST_MS
+from compat_tests.faults.client import BACKOFF_MS, DELIVERY_MS, READ_MS, REQUEST_MS, SESSION_MS
 
 _HERE: Final = Path(__file__).parent
 _PATIENCE_S: Final = 60.0
@@ -34,11 +34,13 @@ class WithJava:
     def consume(self, bootstrap: str, topic: str) -> str:
         return self._ask("consume", bootstrap, topic)
 
-    def consume_in_group(self, bootstrap: str, topic: str, group: str) -> str:
-        return self._ask("group", bootstrap, topic, group)
+    def consume_in_group(
+        self, bootstrap: str, topic: str, group: str, pause_ms: int = 0, session_ms: int = SESSION_MS
+    ) -> str:
+        return self._ask("group", bootstrap, topic, group, str(pause_ms), str(session_ms))
 
-    def transact(self, bootstrap: str, topic: str, name: str) -> str:
-        return self._ask("transact", bootstrap, topic, name)
+    def transact(self, bootstrap: str, topic: str, name: str, pause_ms: int = 0, timeout_ms: int = DELIVERY_MS) -> str:
+        return self._ask("transact", bootstrap, topic, name, str(pause_ms), str(timeout_ms))
 
     def wait(self) -> None:
         """Wait until it takes orders."""

@@ -9,7 +9,7 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from compat_tests.faults.client import BACKOFF_MS, DELIVERY_MS, READ_MS, REQUEST_MS
+from compat_tests.faults.client import BACKOFF_MS, DELIVERY_MS, READ_MS, REQUEST_MS, SESSION_MS
 
 _COMMON: dict[str, Any] = {
     "retry_backoff_ms": BACKOFF_MS,
@@ -56,14 +56,17 @@ class WithKafkaPython:
             if consumer is not None:
                 consumer.close(autocommit=False)
 
-    def consume_in_group(self, bootstrap: str, topic: str, group: str) -> str:
+    def consume_in_group(
+        self, bootstrap: str, topic: str, group: str, pause_ms: int = 0, session_ms: int = SESSION_MS
+    ) -> str:
         consumer = None
         try:
-            consumer = self._consumer(bootstrap, group)
+            consumer = self._consumer(bootstrap, group, session_ms)
             consumer.subscribe([topic])
             consumer.partitions_for_topic(topic)  # see clients/kafka_python/tools.py
             found = _read(consumer)
             if found == "read":
+                time.sleep(pause_ms / 1000)
                 consumer.commit()
                 return "committed"
             return found
@@ -73,7 +76,7 @@ class WithKafkaPython:
             if consumer is not None:
                 consumer.close(autocommit=False, timeout_ms=500)
 
-    def _consumer(self, bootstrap: str, group: str | None) -> KafkaConsumer:
+    def _consumer(self, bootstrap: str, group: str | None, session_ms: int = SESSION_MS) -> KafkaConsumer:
         return KafkaConsumer(
             bootstrap_servers=bootstrap,
             group_id=group,
@@ -82,17 +85,17 @@ class WithKafkaPython:
             request_timeout_ms=REQUEST_MS if group is None else 7_000,
             fetch_max_wait_ms=200,
             heartbeat_interval_ms=200,
-            session_timeout_ms=6_000,
+            session_timeout_ms=session_ms,
             **_COMMON,
         )
 
-    def transact(self, bootstrap: str, topic: str, name: str) -> str:
+    def transact(self, bootstrap: str, topic: str, name: str, pause_ms: int = 0, timeout_ms: int = DELIVERY_MS) -> str:
         producer = None
         try:
             producer = KafkaProducer(
                 bootstrap_servers=bootstrap,
                 transactional_id=name,
-                transaction_timeout_ms=DELIVERY_MS,
+                transaction_timeout_ms=timeout_ms,
                 request_timeout_ms=REQUEST_MS,
                 delivery_timeout_ms=DELIVERY_MS,
                 max_block_ms=READ_MS,
@@ -101,6 +104,9 @@ class WithKafkaPython:
             producer.init_transactions()
             producer.begin_transaction()
             producer.send(topic, b"0", partition=0)
+            if pause_ms:
+                producer.flush(READ_MS / 1000)
+                time.sleep(pause_ms / 1000)
             producer.commit_transaction()
         except KafkaError as error:
             return type(error).__name__
