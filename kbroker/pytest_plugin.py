@@ -22,7 +22,7 @@ import os
 import socket
 import uuid
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from kbroker.embed import Broker
     from kbroker.embed_cluster import Cluster
     from kbroker.testing.faults import Faults
+    from kbroker.testing.requests import Request
     from kbroker.testing.steered_clock import SteeredClock
 
 _PROBE_SECONDS = 3.0
 _REQUESTS = 20
-"""How much of what a broker was asked is shown of a test that fails; pytest itself shows the log."""
+"""How many requests are shown of a test that fails, and how many more that met a fault; pytest shows the log."""
 _OPTIONS = frozenset({"config", "tls", "users", "acls"})
 _USED: Final = pytest.StashKey["list[Broker]"]()
 
@@ -169,10 +170,21 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         for broker in item.stash.get(_USED, []):
-            asked = "\n".join(repr(each) for each in broker.requests[-_REQUESTS:])
+            asked = _told(list(broker.requests))
             if asked:
                 report.sections.append(("requests to kbroker", asked))
     return report
+
+
+def _told(requests: Sequence[Request]) -> str:
+    """Return the last requests, and the last of those that met a fault, a line each."""
+    met = [at for at, each in enumerate(requests) if each.fault is not None]
+    shown = {*met[-_REQUESTS:], *range(max(len(requests) - _REQUESTS, 0), len(requests))}
+    lines = []
+    for at in sorted(shown):
+        lines += ["..."] if at and at - 1 not in shown else []
+        lines.append(repr(requests[at]))
+    return "\n".join(lines)
 
 
 def _broker(config: pytest.Config, own: dict[str, Any]) -> Broker:

@@ -1,7 +1,7 @@
 """What a test can have of a broker, over HTTP: for tests that are not Python, and for the command line.
 
-faults, clock, reset, requests, topics, groups      the operations, a module each
-known_faults.py, subject.py                         which faults were set; the broker with which all is done
+faults, clock, requests, topics, groups, snapshots  the operations, a module each
+known_*.py, subject.py                              what was set and kept; the broker with which all is done
 values.py, telling.py                               JSON -> checked values; values of the broker -> JSON
 document.py                                         the same operations as an OpenAPI document, and as a page
 guard.py, application.py, server.py                 who is let in; HTTP; the thread in which all of it runs

@@ -7,8 +7,9 @@ long answers are written. Never knows what an operation does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from kbroker.control import clock, faults, groups, requests, topics
+from kbroker.control import clock, faults, groups, requests, snapshots, topics
 from kbroker.control.document import document, page
 from kbroker.control.guard import MAX_BODY, Guard
 from kbroker.control.operations import Control, Operation
@@ -29,6 +30,7 @@ from kbroker.protocol.errors import ApiError
 
 OPERATIONS: Final = (
     *groups.OPERATIONS, *faults.OPERATIONS, *clock.OPERATIONS, *requests.OPERATIONS, *topics.OPERATIONS,
+    *snapshots.OPERATIONS,
 )  # fmt: skip
 BODY_S: Final = 10.0
 """How long a body may take to arrive."""
@@ -77,11 +79,12 @@ async def _by_method(ways: dict[str, _Endpoint], request: Request) -> Response:
 async def _answered(control: Control, operation: Operation, turns: asyncio.Semaphore, request: Request) -> Response:
     try:
         values = await _values(operation, request)
-        if operation.lines is not None:
-            return Lines(operation.lines(control, values))
-        value = None if operation.wait is None else await operation.wait(control, values)
-        async with turns:
-            body = await asyncio.to_thread(_worked, operation, control, values, value)
+        with _refusing():
+            if operation.lines is not None:
+                return Lines(operation.lines(control, values))
+            value = None if operation.wait is None else await operation.wait(control, values)
+            async with turns:
+                body = await asyncio.to_thread(_worked, operation, control, values, value)
         return Response(body, operation.status, media_type="application/json")
     except Refused as error:
         return _error(error.status, error.text, error.code)
@@ -90,8 +93,14 @@ async def _answered(control: Control, operation: Operation, turns: asyncio.Semap
 
 
 def _worked(operation: Operation, control: Control, values: Values, waited_for: Any) -> bytes:
+    return json_bytes(waited_for if operation.work is None else operation.work(control, values))
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Have what a broker says of something that cannot be as Refused."""
     try:
-        return json_bytes(waited_for if operation.work is None else operation.work(control, values))
+        yield
     except ApiError as error:
         raise Refused(409, str(error), error.code.name) from None
     except KeyError as error:  # a topic that went meanwhile
@@ -101,6 +110,8 @@ def _worked(operation: Operation, control: Control, values: Values, waited_for: 
         raise Refused(400, " ".join(str(error).split())) from None
     except TimeoutError:
         raise Refused(504, "the broker did not answer in ten seconds") from None
+    except OSError as error:
+        raise Refused(507, (error.strerror or str(error)).lower()) from None
     except RuntimeError as error:  # what a broker that stops says
         raise Refused(503, " ".join(str(error).split())) from None
 

@@ -89,6 +89,8 @@ def _schemas() -> dict[str, Any]:
         "Clock": _object(now={"type": "string", "format": "date-time"}, now_ms=_INTEGER, ahead_ms=_INTEGER),
         "Reset": _object(reset=_BOOLEAN),
         "Recording": _object(recording=_BOOLEAN),
+        "Snapshot": _object(id=_INTEGER),
+        "Snapshots": _object(snapshots=_list("Snapshot")),
         "Request": _object(
             number={"type": ["integer", "null"], "description": "Its place among the answered; null until then."},
             api=_STRING,

@@ -163,7 +163,7 @@ def _set(faults: Faults, given: Values) -> Fault:
     if surplus:
         there = ", ".join(sorted(known - {"kind"})) or "nothing"
         raise Refused(400, f"{kind} has no {' and no '.join(surplus)}; it has {there}")
-    apis = _apis(given.get("api", ["*"]), faults.apis)
+    apis = checked_apis(given.get("api", ["*"]), faults.apis)
     match kind:
         case "fail":
             return faults.fail(apis, _error(given["error"]), given.get("message"), **filters)
@@ -185,7 +185,8 @@ def _set(faults: Faults, given: Values) -> Fault:
             return faults.storm(apis, **filters)
 
 
-def _apis(names: list[str], known: Iterable[str]) -> list[str]:
+def checked_apis(names: list[str], known: Iterable[str]) -> list[str]:
+    """Return names of APIs, or "*". Raises Refused for one that there is not."""
     for name in names:
         if name != "*" and name not in known:
             raise Refused(400, f"there is no API {_with_known(name, known)}")

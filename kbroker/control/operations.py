@@ -17,6 +17,7 @@ from kbroker.control.values import Field, Values
 
 if TYPE_CHECKING:  # the command line has declarations from here, and loads no broker for them
     from kbroker.control.known_faults import KnownFaults
+    from kbroker.control.known_snapshots import KnownSnapshots
     from kbroker.control.subject import Subject
 
 LOOK_S: Final = 0.02
@@ -33,6 +34,7 @@ class Control:
 
     subject: Subject
     known: KnownFaults
+    snapshots: KnownSnapshots
     changing: threading.Lock = field(default_factory=threading.Lock)
     """Held by what must not be done twice at once: moving the clock, a reset."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)

@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from kbroker.control.known_faults import checked_apis
 from kbroker.control.operations import TIMEOUT, Control, Operation, until
 from kbroker.control.telling import json_bytes, told_request
 from kbroker.control.values import Field, Refused, Values
+from kbroker.testing.known import check_filters
 from kbroker.testing.requests import KEPT, Request
 
 MOST_BYTES: Final = 8 * 1024 * 1024
@@ -29,14 +31,19 @@ ABOUT: Final = (
 _ABOUT_NAMES: Final = tuple(field.name for field in ABOUT)
 
 
-def _about(values: Values) -> dict[str, Any]:
-    return {name: values[name] for name in _ABOUT_NAMES if name in values}
+def _about(control: Control, values: Values) -> dict[str, Any]:
+    about = {name: values[name] for name in _ABOUT_NAMES if name in values}
+    if about.get("api") == "*":
+        del about["api"]
+    if "api" in about:
+        check_filters(frozenset(checked_apis([about["api"]], control.subject.faults.apis)), about)
+    return about
 
 
 async def _list(control: Control, values: Values) -> dict[str, Any]:
     """Tell the newest of those that are there, once there are as many as are waited for."""
+    about, count = _about(control, values), values.get("count", 0)
     requests = await asyncio.to_thread(lambda: control.subject.requests)
-    about, count = _about(values), values.get("count", 0)
 
     def answered() -> int:
         return sum(each.duration_ms is not None for each in requests.of(**about))
@@ -68,9 +75,12 @@ def _told(found: list[Request], limit: int) -> dict[str, Any]:
     return {"requests": told[::-1], "left_out": len(found) - len(told)}
 
 
-async def _live(control: Control, values: Values) -> AsyncIterator[Any]:
+def _live(control: Control, values: Values) -> AsyncIterator[Any]:
+    return _followed(control, _about(control, values))
+
+
+async def _followed(control: Control, about: dict[str, Any]) -> AsyncIterator[Any]:
     requests = await asyncio.to_thread(lambda: control.subject.requests)
-    about = _about(values)
     given = requests.answered
     yield {"following": True}
     while not control.ending.is_set():

@@ -28,6 +28,7 @@ import uvicorn
 from kbroker.control.address import url_of
 from kbroker.control.application import application
 from kbroker.control.known_faults import KnownFaults
+from kbroker.control.known_snapshots import KnownSnapshots
 from kbroker.control.operations import Control
 from kbroker.control.subject import Subject
 
@@ -48,7 +49,7 @@ class ControlServer:
         self._socket = listening
         self.url = url_of(listening)
         """Where it is, as "http://127.0.0.1:9690"."""
-        self._control = Control(subject, KnownFaults(subject.faults))
+        self._control = Control(subject, KnownFaults(subject.faults), KnownSnapshots())
         config = uvicorn.Config(
             application(self._control, public=public),
             log_config=None,
@@ -87,6 +88,7 @@ class ControlServer:
                 loop.call_soon_threadsafe(self._control.ending.set)
         self._thread.join(_PATIENCE_S)
         sys.setswitchinterval(self._turn_s)
+        self._control.snapshots.close()
         if self._thread.is_alive():
             log.warning("the control API did not stop within %.0f s", _PATIENCE_S)
 

@@ -15,6 +15,8 @@ from kbroker.testing.asking import Asking
 from kbroker.testing.faults import Faults
 from kbroker.testing.groups import Groups
 from kbroker.testing.requests import Requests
+from kbroker.testing.restored_groups import empty_groups
+from kbroker.testing.snapshot import Snapshot
 from kbroker.testing.steered_clock import SteeredClock
 from kbroker.testing.steering import Steering
 from kbroker.testing.topics import Topics
@@ -46,6 +48,12 @@ class Subject(Protocol):
 
     def reset(self) -> None:
         """Be as at the start."""
+
+    def snapshot(self) -> Snapshot:
+        """Keep what lies in it."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Be as when a snapshot was taken."""
 
 
 class RunningBroker:
@@ -88,3 +96,14 @@ class RunningBroker:
         """Be as at the start: see testing/reset.py. The clock shows the machine's time."""
         self.clock.reset()
         self._steering.reset(self._first)
+
+    def snapshot(self) -> Snapshot:
+        """Keep what lies in the broker: see testing/snapshot.py."""
+        taken = self._steering.snapshot()
+        taken.clock_ahead_ms = self.clock.ahead_ms
+        return taken
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Be as when a snapshot was taken: see testing/restoring.py."""
+        self.clock.reset(snapshot.clock_ahead_ms)
+        self._steering.restore(snapshot, lambda: empty_groups(self._asking))

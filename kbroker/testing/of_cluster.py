@@ -26,8 +26,9 @@ class ClusterSteering:
     ) -> None:
         self._nodes = nodes
         self._call = call
-        self.faults = Faults([each.name for each in served(in_cluster=True).values()], now_ms, self._changed)
-        self.requests = Requests()
+        apis = [each.name for each in served(in_cluster=True).values()]
+        self.faults = Faults(apis, now_ms, self._changed)
+        self.requests = Requests(apis)
         self._interceptors: dict[ClusterNode, Interceptor] = {}
 
     def record(self) -> Requests:

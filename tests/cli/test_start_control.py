@@ -71,16 +71,20 @@ def test_a_process_is_controlled(tmp_path: Path) -> None:
         assert produce() is None
         (record,) = api.ok("GET", "/topics/orders/records")["records"]
         assert record["value"] == {"text": "one"}
+        snapshot = api.ok("POST", "/snapshots")
         assert api.ok("POST", "/clock/advance", {"hours": 200})["ahead_ms"] >= 200 * 3600 * 1000
         assert api.ok("GET", "/topics/orders/records")["records"] == [], "a week has passed"
         api.ok("POST", "/reset")
         assert api.ok("GET", "/topics") == {"topics": []}
+        api.ok("POST", f"/snapshots/{snapshot['id']}/restore")
+        assert api.ok("GET", "/topics/orders/records")["records"] == [record]
         assert produce() is None
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
         assert f"its control API, with a page about it, is at {ready['control']}\n".encode() in out
         assert b"Traceback" not in err
+    assert list(tmp_path.iterdir()) == [], "the files of snapshots and of the broker are gone"
 
 
 def test_without_the_option_there_is_none(tmp_path: Path) -> None:

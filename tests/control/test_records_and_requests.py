@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from kbroker import Broker
-from kbroker.control import application, telling, topics
+from kbroker.control import application, known_snapshots, telling, topics
 from kbroker.control import requests as control_requests
 from kbroker.testing import requests as kept_requests
 from kbroker.testing.faults import Seen
@@ -134,6 +134,32 @@ def test_transactions_are_told_also_where_only_their_first_record_is_read(broker
     assert [each.transaction for each in broker.topics["paid"].records(0, start=6, count=5)] == ["aborted"]
 
 
+def test_a_snapshot_is_put_back(broker: Broker, api: Http) -> None:
+    broker.topics.create("orders").produce("one")
+    number = api.ok("POST", "/snapshots")["id"]
+    broker.topics["orders"].produce("two")
+    broker.topics.create("more")
+    api.ok("POST", "/faults", {"kind": "full_disk"})
+    for _ in range(2):
+        assert api.ok("POST", f"/snapshots/{number}/restore") == {"id": number}
+        assert [each["name"] for each in api.ok("GET", "/topics")["topics"]] == ["orders"]
+        (record,) = api.ok("GET", "/topics/orders/records")["records"]
+        assert record["value"] == {"text": "one"}
+        broker.topics["orders"].delete()
+    assert api.ok("GET", "/faults") == {"faults": []}
+    assert {"id": number} in api.ok("GET", "/snapshots")["snapshots"]
+    api.ok("DELETE", f"/snapshots/{number}")
+    assert api.refused(404, "POST", f"/snapshots/{number}/restore") == f"there is no snapshot {number}"
+
+
+def test_snapshots_have_a_bound(api: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = len(api.ok("GET", "/snapshots")["snapshots"])
+    monkeypatch.setattr(known_snapshots, "KEPT", there + 1)
+    number = api.ok("POST", "/snapshots")["id"]
+    assert "snapshots already" in api.refused(409, "POST", "/snapshots")
+    api.ok("DELETE", f"/snapshots/{number}")
+
+
 def test_what_kafka_refuses_has_its_name(api: Http) -> None:
     api.ok("POST", "/topics", {"name": "orders"})
     assert api("POST", "/topics", {"name": "orders"})[1]["code"] == "TOPIC_ALREADY_EXISTS"
@@ -210,6 +236,12 @@ def test_a_message_that_is_long_is_told_in_part(monkeypatch: pytest.MonkeyPatch)
     assert told["cut"] is True
     assert 1 < len(told["request"]["topics"]) < 10
     assert told["request"]["topics"][0] == {"topic_id": "A" * 22, "name": "t0"}
+
+
+@pytest.mark.parametrize("path", ["/requests", "/requests/live"])
+def test_requests_that_cannot_be_are_told(api: Http, path: str) -> None:
+    assert "no API 'Prodce'; did you mean Produce?" in api.refused(400, "GET", f"{path}?api=Prodce")
+    assert api.refused(400, "GET", f"{path}?api=Produce&group=g") == "no request of Produce names a group"
 
 
 def follower(api: Http, query: str = "") -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:

@@ -60,7 +60,7 @@ from kbroker.protocol.messages.stop_replica import (
     StopReplicaResponse,
     StopReplicaTopicState,
 )
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.records import build_batch, iter_batches, read_records
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
@@ -591,3 +591,11 @@ class Cluster:
 
 def as_of(config: ReplicationConfig, **changes: Any) -> ReplicationConfig:
     return replace(config, **changes)
+
+
+def values(data: bytes) -> list[bytes | None]:
+    """Return the values of a log's records."""
+    found = []
+    for position, header in iter_batches(data):
+        found += [record.value for record in read_records(data[position : position + header.size], max_bytes=1 << 20)]
+    return found

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kbroker import Broker
+from kbroker import Broker, Cluster
 from kbroker.testing import assert_committed, assert_no_requests, assert_records, assert_requested
 from kbroker.testing.asserting import Expected
 from kbroker.testing.differences import Row, aligned, matched, shortened
@@ -175,6 +175,18 @@ def test_requests_that_there_cannot_be(broker: Broker) -> None:
         assert_no_requests(broker.requests, "Producer")
     with pytest.raises(ValueError, match="no request of Heartbeat names a topic"):
         assert_no_requests(broker.requests, "Heartbeat", topic="orders")
+
+
+def test_requests_to_a_cluster() -> None:
+    with Cluster(brokers=1) as cluster:
+        requests = cluster.requests
+        client = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        client.produce("orders", "one")
+        assert client.flush(20) == 0
+        client.close()
+        assert_requested(requests, "Produce", 1, topic="orders")
+        with pytest.raises(ValueError, match="there is no API 'Producer'"):
+            assert_no_requests(requests, "Producer")
 
 
 def test_the_shortest_difference() -> None:

@@ -111,6 +111,31 @@ def test_a_test_that_fails_shows_what_went_on(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(["*Captured log call*", "*INFO*orders*"])
 
 
+def test_what_met_a_fault_is_shown_however_long_ago(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from confluent_kafka import Producer
+        from kbroker import ErrorCode
+
+        def test_it(kafka, kafka_faults):
+            settings = {"bootstrap.servers": kafka.bootstrap_servers, "client.id": "shop", "linger.ms": 0}
+            producer = Producer(settings)
+            with kafka_faults.fail("Produce", ErrorCode.INVALID_RECORD, times=1):
+                producer.produce("orders", "v")
+                producer.flush(10)
+            for _ in range(25):
+                producer.produce("orders", "v")
+                producer.flush(10)
+            assert not kafka.topics["orders"].values()
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*requests to kbroker*", "...", "<Produce * fault: fail INVALID_RECORD>", "...", "<Prod*"]
+    )
+
+
 def test_a_broker_of_somebody_else(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker() as somebodys:
         monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", somebodys.bootstrap_servers)
