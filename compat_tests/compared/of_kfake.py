@@ -6,6 +6,7 @@ be.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
@@ -33,6 +34,7 @@ def built() -> Path:
     if command is None:
         raise Lacking("there is no Go here")
     directory = Path(tempfile.mkdtemp(prefix="kbroker-kfake-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     shutil.copytree(_SOURCE, directory, dirs_exist_ok=True)
     done = subprocess.run(
         [command, "build", "-o", "kfake", "."],

@@ -5,6 +5,7 @@ Owns its form, and what each trial's brokers are started with. Never tries anyth
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,7 @@ def _kfake(trial: Trial) -> Target:
     started = trial.started
     if "tls" in started:
         made = Certificates("127.0.0.1")
+        atexit.register(made.remove)
         both = made.settings["ssl.keystore.location"]
         return OfKfake("-cert", both, "-key", both, settings={"security.protocol": "SSL", "ssl.ca.location": made.ca})
     if "users" in started or "acls" in started:
