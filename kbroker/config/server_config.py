@@ -18,7 +18,7 @@ from kbroker.config.between_keys import check_start
 from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
 from kbroker.config.password_encoder import PasswordEncoder
 from kbroker.config.providers import Providers
-from kbroker.config.sources import parse_properties, settings_from_environment
+from kbroker.config.sources import read_properties, settings_from_environment
 from kbroker.config.stored_configs import StoredConfigs
 from kbroker.config.table import BROKER, CLUSTER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms, listener_base
 from kbroker.config.values import parse, parse_text, to_text
@@ -110,12 +110,7 @@ class BrokerConfig:
         """
         merged = dict(settings or {})
         if file is not None:
-            try:
-                merged.update(parse_properties(file.read_text(encoding="utf-8")))
-            except OSError as error:
-                raise ConfigError(f"cannot read {file}: {error.strerror}") from None
-            except UnicodeDecodeError:
-                raise ConfigError(f"{file} is not UTF-8 text") from None
+            merged.update(read_properties(file))
         merged.update(settings_from_environment(environment or {}))
         for text in overrides:
             name, equals, value = text.partition("=")

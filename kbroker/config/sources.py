@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from kbroker.config.model import ConfigError
@@ -46,6 +47,17 @@ _NOT_SETTINGS_PREFIXES: Final = ("KAFKA_LOG4J_", "KAFKA_JMX_")
 _OF_THE_MACHINE: Final = frozenset(
     {"java.security.auth.login.config", "zookeeper.sasl.client", "zookeeper.sasl.clientconfig"}
 )
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    """Read a server.properties. Raises ConfigError where it cannot be read."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not UTF-8 text") from None
+    return parse_properties(text)
 
 
 def parse_properties(text: str) -> dict[str, str]:
