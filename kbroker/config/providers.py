@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kbroker.config.model import ConfigError
+from kbroker.config.model import ConfigError, InvalidConfig
 from kbroker.config.sources import parse_properties
 
 PROVIDERS: Final = "config.providers"
@@ -27,6 +27,8 @@ _PATTERN: Final = "allowlist.pattern"
 _LARGEST: Final = 1 << 20
 _LARGEST_DYNAMIC: Final = 1 << 14
 """Bytes of a file that is read while others wait for the loop."""
+_MOST_DYNAMIC: Final = 20
+"""Variables among the dynamic configs of one broker, or of all."""
 _MOST_HIDDEN: Final = 1_000
 _SEPARATORS: Final = re.compile(r"[,;\s]+")
 _MOST_ELEMENTS: Final = 20
@@ -110,11 +112,13 @@ class Providers:
             self._hidden.clear()
         self._hidden[value] = variable
 
-    def count(self, texts: Iterable[str]) -> int:
-        """Return how many variables of the providers there are in texts."""
+    def check_count(self, texts: Iterable[str]) -> None:
+        """Raise InvalidConfig for more variables than can be looked up while others wait."""
         if not self._by_name:
-            return 0
-        return sum(found.provider in self._by_name for text in texts for found in _variables(text))
+            return
+        count = sum(found.provider in self._by_name for text in texts for found in _variables(text))
+        if count > _MOST_DYNAMIC:
+            raise InvalidConfig(f"There may be {_MOST_DYNAMIC} variables at most")
 
     def left_over(self, settings: Mapping[str, str]) -> list[str]:
         """Return a line for each setting with a variable that no provider is asked for."""

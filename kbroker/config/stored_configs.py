@@ -18,9 +18,6 @@ from kbroker.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 
-MOST_VARIABLES = 20
-"""Among the dynamic configs of one broker, or of all."""
-
 
 class StoredConfigs:
     """Reads and writes texts as they are stored. Without an encoder no password can be stored in a cluster."""
@@ -72,8 +69,7 @@ class StoredConfigs:
 
     def check_count(self, configs: Mapping[str, str]) -> None:
         """Raise InvalidConfig for more variables than can be looked up while others wait."""
-        if self._providers.count(configs.values()) > MOST_VARIABLES:
-            raise InvalidConfig(f"There may be {MOST_VARIABLES} variables at most")
+        self._providers.check_count(configs.values())
 
     def _written(self, name: str, text: str, stored: str | None) -> str:
         if not _is_password(name):

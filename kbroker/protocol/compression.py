@@ -1,7 +1,7 @@
 """Compress and decompress the records section of a batch, with a bound on what comes out.
 
 Owns the five codecs by their number in a batch's attributes: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd. Never looks at
-what the bytes mean. How a codec is read piece by piece is in unpacking.py.
+what the bytes mean. How a codec is read piece by piece is in decompression.py.
 
 Snappy has a module of its own (snappy_format.py). Lz4 is the frame format with independent blocks, which is all that
 Java's reader takes.
@@ -16,9 +16,9 @@ from typing import Final
 import lz4.frame
 import zstandard
 
+from kbroker.protocol.decompression import PIECE, too_large, unpack_gzip, unpack_lz4, unpack_zstd
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.snappy_format import compress_snappy, pack_snappy, unpack_snappy
-from kbroker.protocol.unpacking import PIECE, too_large, unpack_gzip, unpack_lz4, unpack_zstd
 from kbroker.protocol.wire import Buffer
 
 NONE: Final = 0
@@ -122,7 +122,7 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes | bytearray | 
 
 
 def unpack(codec: int, data: Buffer, max_bytes: int) -> Iterator[bytes]:
-    """Yield the decompressed bytes in pieces, some of them empty: each is what little work brings (unpacking.py).
+    """Yield the decompressed bytes in pieces, some of them empty: each is what little work brings (decompression.py).
 
     Raises Malformed if they are broken, or once they would be more than `max_bytes` together.
     """

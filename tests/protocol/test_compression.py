@@ -27,8 +27,8 @@ from kbroker.protocol.compression import (
     pack,
     unpack,
 )
+from kbroker.protocol.decompression import MOST_WINDOW
 from kbroker.protocol.errors import Malformed, Undecodable
-from kbroker.protocol.unpacking import MOST_WINDOW
 from tests.log.bombs import wide_frame
 
 CODECS = range(5)

@@ -12,7 +12,7 @@ from typing import Final
 
 from kbroker.divided import Divided
 from kbroker.log.batch_scan import read_header
-from kbroker.log.cleaner.job import CleaningJob
+from kbroker.log.cleaner.job_format import CleaningJob
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
 

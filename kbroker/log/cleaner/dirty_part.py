@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Final
 
 from kbroker.log.cleaner.batch_filter import read_body
-from kbroker.log.cleaner.job import CleaningJob
+from kbroker.log.cleaner.job_format import CleaningJob
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.reading import SegmentReader
 from kbroker.log.cleaner.transactions import AbortedRanges

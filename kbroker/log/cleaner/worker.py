@@ -23,8 +23,8 @@ import traceback
 from collections import deque
 from typing import Any
 
-from kbroker.log.cleaner.job import CleaningJob, to_line
-from kbroker.log.cleaner.rewriting import Cleaning
+from kbroker.log.cleaner.cleaning import Cleaning
+from kbroker.log.cleaner.job_format import CleaningJob, to_line
 from kbroker.protocol.errors import Malformed
 
 _NICENESS = 5  # the broker answers first; on an idle machine this changes nothing

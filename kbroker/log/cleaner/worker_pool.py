@@ -15,7 +15,7 @@ import sys
 from fcntl import fcntl
 from typing import Any
 
-from kbroker.log.cleaner.job import to_line
+from kbroker.log.cleaner.job_format import to_line
 from kbroker.log.cleaner.settings import CleanerSettings
 
 _ROOT = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")  # where the worker finds this very package

@@ -10,7 +10,7 @@ from pathlib import Path
 from kbroker.divided import whole
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.cleaner.cleanable import examine, make_job
-from kbroker.log.cleaner.rewriting import CleanedGroup, Cleaning
+from kbroker.log.cleaner.cleaning import CleanedGroup, Cleaning
 from kbroker.log.cleaner.swap import replace_segments
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kbroker.log.cleaner.batch_filter import read_body
 from kbroker.log.cleaner.dirty_part import read_dirty_part
-from kbroker.log.cleaner.job import CleaningJob
+from kbroker.log.cleaner.job_format import CleaningJob
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.reading import SegmentReader
 from kbroker.log.record_runs import read_runs

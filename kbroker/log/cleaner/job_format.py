@@ -1,6 +1,6 @@
 """The work of cleaning one log, as the broker hands it to a worker process.
 
-Owns the order's fields and their form on the pipe: one line of JSON. Never does the work (rewriting.py).
+Owns the order's fields and their form on the pipe: one line of JSON. Never does the work (cleaning.py).
 """
 
 from __future__ import annotations

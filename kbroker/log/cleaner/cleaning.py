@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from kbroker.log.cleaner.batch_filter import BatchFilter, LastBatch
 from kbroker.log.cleaner.cleaned_segment import CleanedSegment
 from kbroker.log.cleaner.dirty_part import read_dirty_part
-from kbroker.log.cleaner.job import CleaningJob
+from kbroker.log.cleaner.job_format import CleaningJob
 from kbroker.log.cleaner.reading import SegmentReader
 from kbroker.log.cleaner.transactions import CleanedTransactions
 from kbroker.log.files import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
