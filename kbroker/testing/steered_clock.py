@@ -6,6 +6,7 @@ Owns the difference. Never sleeps; what waits for a time is told by whoever made
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 
 from kbroker.clock import SystemClock
@@ -19,6 +20,8 @@ class SteeredClock(SystemClock):
         self._monotonic_ms = 0
         self.moved: Callable[[float], None] | None = None
         """Called with the ms by which timers have come nearer; returns when what is due has been done."""
+        self.turn: Callable[[], AbstractContextManager[None]] = nullcontext
+        """What it is moved in, for nobody else to do so meanwhile."""
 
     def now_ms(self) -> int:
         return super().now_ms() + self._wall_ms
@@ -37,7 +40,8 @@ class SteeredClock(SystemClock):
         step = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + ms
         if step < 0:
             raise ValueError("time does not go back by advance: set() moves the clock on the wall")
-        self._move(round(step), round(step))
+        with self.turn():
+            self._move(round(step), round(step))
 
     def set(self, when: datetime | float) -> None:
         """Let it be another time, as a datetime or in seconds since the epoch.
@@ -45,8 +49,9 @@ class SteeredClock(SystemClock):
         Earlier than now it is the clock on the wall alone that goes back: timers have as long to go as before.
         """
         moment = when.timestamp() if isinstance(when, datetime) else when
-        step = round(moment * 1000) - self.now_ms()
-        self._move(step, max(step, 0))
+        with self.turn():
+            step = round(moment * 1000) - self.now_ms()
+            self._move(step, max(step, 0))
 
     @property
     def ahead_ms(self) -> int:
