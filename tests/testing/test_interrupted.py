@@ -117,6 +117,19 @@ def test_a_restore_that_is_given_up_opens_the_gate(broker: Broker, monkeypatch: 
     assert values(broker) == WANTED
 
 
+def test_a_restore_that_never_began_shuts_no_gate(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot, loop, stuck = with_orders(broker), broker._loop, threading.Event()
+    before = values(broker)
+    assert loop is not None
+    loop.call_soon_threadsafe(stuck.wait, PATIENCE_S)
+    monkeypatch.setattr(steering, "_COPYING_S", 0.1)
+    with pytest.raises(TimeoutError):
+        broker.restore(snapshot)
+    stuck.set()
+    assert is_answered(broker.bootstrap_servers)
+    assert values(broker) == before
+
+
 def test_a_call_that_is_given_up_never_happens(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     steered, loop, done = broker._steering(), broker._loop, []
     assert loop is not None
@@ -194,7 +207,7 @@ def test_one_thing_is_done_at_a_time(broker: Broker) -> None:
 
     def often(work: Callable[[], object]) -> None:
         try:
-            for _ in range(5):
+            for _ in range(40):
                 work()
         except Exception as err:  # noqa: BLE001 - told by the test
             raised.append(err)
