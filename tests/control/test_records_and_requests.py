@@ -249,7 +249,7 @@ def test_a_message_that_is_long_is_told_in_part(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("path", ["/requests", "/requests/live"])
 def test_requests_that_cannot_be_are_told(api: Http, path: str) -> None:
-    assert "no API 'Prodce'; did you mean Produce?" in api.refused(400, "GET", f"{path}?api=Prodce")
+    assert "no API 'Prodce'; did you mean 'Produce'?" in api.refused(400, "GET", f"{path}?api=Prodce")
     assert api.refused(400, "GET", f"{path}?api=Produce&group=g") == "no request of Produce names a group"
 
 
