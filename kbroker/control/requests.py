@@ -1,7 +1,7 @@
 """Requests over HTTP: what clients asked and were answered, as a list, and as it happens.
 
-Owns how many are told, and what a follower misses who does not keep up: the broker keeps so many requests and no more, for
-whomever (testing/requests.py). Never holds a request back.
+Owns how many are told, and what a follower misses who does not keep up: the broker keeps so many requests and no
+more, for whomever (testing/requests.py). Never holds a request back.
 """
 
 from __future__ import annotations
