@@ -1,28 +1,20 @@
 """`kbroker fault`: set, list and remove faults of a broker that runs with --control.
 
-Owns the options, which are made from the API's own declarations, and what is printed.
+Owns what is printed; the options are made from the API's own declarations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
 
 from kbroker.cli.control_client import Control, control_option
+from kbroker.cli.field_options import field_options
 from kbroker.cli.output import json_option, print_json, print_table
 from kbroker.control.known_faults import FIELDS, FILTERS, KINDS
 
-_TYPES: Final = {"string": str, "integer": int, "number": float}
-_METAVARS: Final = {
-    "when": None,
-    "transactional_id": "ID",
-    "client_id": "ID",
-    "group": "ID",
-    "error": "NAME",
-    "topic": "NAME",
-}
 _ARGUMENTS: Final = ("kind", "api")
 
 
@@ -31,22 +23,10 @@ def command() -> None:
     """Let a broker misbehave that runs with `kbroker start --control`."""
 
 
-def _field_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for field in reversed([each for each in FIELDS if each.name not in _ARGUMENTS]):
-        function = click.option(
-            f"--{field.name.replace('_', '-')}",
-            field.name,
-            type=click.Choice(field.choices) if field.choices else _TYPES[field.kind],
-            metavar=_METAVARS.get(field.name, "N" if field.kind != "string" else field.name.upper()),
-            help=field.meaning.replace("`", ""),
-        )(function)
-    return function
-
-
 @command.command("add", short_help="Set a fault.")
 @click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
 @click.argument("apis", nargs=-1, metavar="[API...]")
-@_field_options
+@field_options(each for each in FIELDS if each.name not in _ARGUMENTS)
 @json_option
 @control_option
 def add(control: Control, kind: str, apis: tuple[str, ...], as_json: bool, **options: Any) -> None:

@@ -13,21 +13,18 @@ from typing import Any
 import click
 
 from kbroker.cli.control_client import Control, control_option
+from kbroker.cli.field_options import field_options
 from kbroker.cli.output import NOTHING, json_option, print_json, print_table
+from kbroker.control.about import ABOUT, LIMIT
 
 
 @click.command("requests")
 @click.option("--follow", "-f", is_flag=True, help="Show requests as they are answered, until Ctrl-C.")
-@click.option("--api", metavar="NAME", help="Those of this API, as Produce.")
-@click.option("--topic", metavar="NAME", help="Those that name this topic.")
-@click.option("--group", metavar="ID", help="Those that name this group.")
-@click.option("--transactional-id", metavar="ID", help="Those that name this transactional id.")
-@click.option("--client-id", metavar="ID", help="Those of this client.")
-@click.option("--limit", type=click.IntRange(0, 1000), default=100, show_default=True, help="No more than the newest.")
+@field_options([*ABOUT, LIMIT])
 @click.option("--clear", is_flag=True, help="Forget all requests.")
 @json_option
 @control_option
-def command(control: Control, follow: bool, limit: int, clear: bool, as_json: bool, **about: str | None) -> None:
+def command(control: Control, follow: bool, limit: int | None, clear: bool, as_json: bool, **about: str | None) -> None:
     """Show what a broker that runs with `kbroker start --control` was asked.
 
     Requests are recorded from the first time on that somebody looks, until the broker stops. --json tells requests and

@@ -1,7 +1,7 @@
 """The control API as an ASGI application: operations behind paths, JSON in and out, errors in one line.
 
-Owns bodies (how large, how long they may take), which of Python's exceptions are which status, and the pace at which
-long answers are written. Never knows what an operation does.
+Owns bodies (how large, how long they may take), whose turn it is, which of Python's exceptions are which status, and
+the pace at which long answers are written. Never knows what an operation does.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -36,21 +36,23 @@ BODY_S: Final = 10.0
 """How long a body may take to arrive."""
 READER_S: Final = 30.0
 """How long one who follows may leave what was sent unread."""
-_AT_ONCE: Final = 8
-"""Operations that work, or wait for the broker, at a time; the rest wait for their turn."""
+AT_ONCE: Final = 8
+"""Operations that change something, and as many that read, at a time: the rest wait for their turn."""
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
 }
+_T = TypeVar("_T")
 _Endpoint = Callable[[Request], Awaitable[Response]]
 log = logging.getLogger(__name__)
 
 
 def application(control: Control, *, public: bool) -> Guard:
     """Return the application; a `public` one has any Host."""
-    turns = asyncio.Semaphore(_AT_ONCE)
+    changing, reading = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
     by_path: dict[str, dict[str, _Endpoint]] = {}
     for each in OPERATIONS:
+        turns = reading if each.method == "GET" else changing
         by_path.setdefault(each.path, {})[each.method] = partial(_answered, control, each, turns)
     told = json_bytes(document(OPERATIONS))
     shown = page(OPERATIONS).encode()
@@ -82,14 +84,48 @@ async def _answered(control: Control, operation: Operation, turns: asyncio.Semap
         with _refusing():
             if operation.lines is not None:
                 return Lines(operation.lines(control, values))
-            value = None if operation.wait is None else await operation.wait(control, values)
-            async with turns:
+            value = None
+            if operation.wait is not None:
+                value = await _while_there(request.receive, operation.wait(control, values))
+            async with _turn(turns, request.receive):
                 body = await asyncio.to_thread(_worked, operation, control, values, value)
         return Response(body, operation.status, media_type="application/json")
     except Refused as error:
         return _error(error.status, error.text, error.code)
     except ClientDisconnect:
         return Response(status_code=400)
+
+
+@contextlib.asynccontextmanager
+async def _turn(turns: asyncio.Semaphore, receive: Receive) -> AsyncIterator[None]:
+    """Have a turn. What has begun is brought to its end; who goes before that has it not begun: ClientDisconnect."""
+    if turns.locked():
+        await _while_there(receive, turns.acquire())
+    else:
+        await turns.acquire()
+    try:
+        yield
+    finally:
+        turns.release()
+
+
+async def _while_there(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """Return what comes of it. Cancels it and raises ClientDisconnect when the one who asked goes."""
+    gone, working = asyncio.ensure_future(_until_gone(receive)), asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({gone, working}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnect
+    finally:
+        gone.cancel()
+        working.cancel()
+        await asyncio.gather(gone, working, return_exceptions=True)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _worked(operation: Operation, control: Control, values: Values, waited_for: Any) -> bytes:
@@ -109,7 +145,7 @@ def _refusing() -> Iterator[None]:
         log.debug("refused", exc_info=True)
         raise Refused(400, " ".join(str(error).split())) from None
     except TimeoutError:
-        raise Refused(504, "the broker did not answer in ten seconds") from None
+        raise Refused(504, "the broker did not answer in time") from None
     except OSError as error:
         raise Refused(507, (error.strerror or str(error)).lower()) from None
     except RuntimeError as error:  # what a broker that stops says
@@ -155,14 +191,8 @@ class Lines(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write line by line; ends with the values, with the reader, or when the reader does not read."""
         del scope
-        gone = asyncio.ensure_future(_until_gone(receive))
-        writing = asyncio.ensure_future(self._write(send))
-        try:
-            await asyncio.wait({gone, writing}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            writing.cancel()
-            await asyncio.gather(gone, writing, return_exceptions=True)
+        with contextlib.suppress(Exception):  # the answer has begun: it can but end
+            await _while_there(receive, self._write(send))
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -171,11 +201,6 @@ class Lines(Response):
             async with asyncio.timeout(READER_S):
                 await send({"type": "http.response.body", "body": line, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _error(status: int, text: str, code: str | None = None) -> Response:

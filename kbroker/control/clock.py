@@ -9,6 +9,8 @@ from kbroker.control.operations import Control, Operation
 from kbroker.control.values import Field, Refused, Values
 
 _YEARS_MS: Final = 100 * 365 * 24 * 3600 * 1000
+_LAST_MS: Final = 2 * _YEARS_MS
+_BOUNDS: Final = "the time lies between 1970 and 2169"
 _UNITS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000, "ms": 1}
 
 
@@ -25,10 +27,14 @@ def _told(control: Control) -> dict[str, Any]:
 def _advance(control: Control, values: Values) -> dict[str, Any]:
     if not values:
         raise Refused(400, f"say how long: {', '.join(_UNITS)}")
-    if sum(_UNITS[unit] * count for unit, count in values.items()) > _YEARS_MS:
+    step_ms = sum(_UNITS[unit] * count for unit, count in values.items())
+    if step_ms > _YEARS_MS:
         raise Refused(400, "that is more than a hundred years")
     with control.changing:
-        control.subject.clock.advance(**values)
+        clock = control.subject.clock
+        if clock.now_ms() + step_ms > _LAST_MS:
+            raise Refused(400, _BOUNDS)
+        clock.advance(**values)
     return _told(control)
 
 
@@ -49,8 +55,8 @@ def _moment(values: Values) -> float:
         raise Refused(400, f"now is a time as 2026-01-31T12:00:00Z, not {values['now'][:100]!r}") from None
     if moment.tzinfo is None:
         raise Refused(400, "now is to say its zone, as in 2026-01-31T12:00:00Z")
-    if not 0 <= moment.timestamp() * 1000 <= 2 * _YEARS_MS:
-        raise Refused(400, "now lies between 1970 and 2169")
+    if not 0 <= moment.timestamp() * 1000 <= _LAST_MS:
+        raise Refused(400, _BOUNDS)
     return moment.timestamp()
 
 
@@ -68,7 +74,7 @@ OPERATIONS: Final = (
         "Clock", work=_set,
         body=(
             Field("now", "string", "A time as 2026-01-31T12:00:00Z."),
-            Field("now_ms", "integer", "The same in ms since 1970.", least=0, most=2 * _YEARS_MS),
+            Field("now_ms", "integer", "The same in ms since 1970.", least=0, most=_LAST_MS),
         ),
     ),
     Operation(

@@ -6,15 +6,14 @@ Owns the ids, and what the fields of a fault mean; testing/faults.py has the fau
 
 from __future__ import annotations
 
-import difflib
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kbroker.control.values import Field, Refused, Values
 from kbroker.protocol.errors import ErrorCode
 from kbroker.testing.faults import Fault, Faults
+from kbroker.testing.known import unknown
 from kbroker.testing.when import When
 
 KEPT: Final = 1_000
@@ -163,7 +162,7 @@ def _set(faults: Faults, given: Values) -> Fault:
     if surplus:
         there = ", ".join(sorted(known - {"kind"})) or "nothing"
         raise Refused(400, f"{kind} has no {' and no '.join(surplus)}; it has {there}")
-    apis = checked_apis(given.get("api", ["*"]), faults.apis)
+    apis = given.get("api", ["*"])
     match kind:
         case "fail":
             return faults.fail(apis, _error(given["error"]), given.get("message"), **filters)
@@ -185,22 +184,8 @@ def _set(faults: Faults, given: Values) -> Fault:
             return faults.storm(apis, **filters)
 
 
-def checked_apis(names: list[str], known: Iterable[str]) -> list[str]:
-    """Return names of APIs, or "*". Raises Refused for one that there is not."""
-    for name in names:
-        if name != "*" and name not in known:
-            raise Refused(400, f"there is no API {_with_known(name, known)}")
-    return names
-
-
 def _error(name: str) -> ErrorCode:
     known = ErrorCode.__members__.keys() - {"NONE"}
     if name not in known:
-        raise Refused(400, f"there is no error {_with_known(name, known)}")
+        raise Refused(400, unknown("error", name, known))
     return ErrorCode[name]
-
-
-def _with_known(name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    near = difflib.get_close_matches(name[:100], names, 1)
-    return f"{name[:100]!r}; {f'did you mean {near[0]}? ' if near else ''}there are {', '.join(names)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -45,8 +45,9 @@ class Control:
 class Operation:
     """One method of one path. Exactly one of the three ways to do it is there.
 
-    `work` is called in a thread of its own and may wait for the broker; `wait` is awaited in the server's loop and may
-    take long; `lines` yields values as newline-delimited JSON, as long as somebody reads.
+    `work` is called in a thread of its own and may wait for the broker; `wait` is awaited in the server's loop, may
+    take long, and is cancelled when the one who asked goes; `lines` yields values as newline-delimited JSON, as long as
+    somebody reads.
     """
 
     method: str
@@ -56,7 +57,7 @@ class Operation:
     answer: str
     """The schema of what is answered: see document.py."""
     work: Callable[[Control, Values], Any] | None = None
-    wait: Callable[[Control, Values], Awaitable[Any]] | None = None
+    wait: Callable[[Control, Values], Coroutine[Any, Any, Any]] | None = None
     lines: Callable[[Control, Values], AsyncIterator[Any]] | None = None
     status: int = 200
     query: tuple[Field, ...] = ()

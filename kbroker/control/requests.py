@@ -1,7 +1,7 @@
 """Requests over HTTP: what clients asked and were answered, as a list, and as it happens.
 
-Owns the filters, and what a follower misses who does not keep up: the broker keeps so many requests and no more, for
-whomever (testing/requests.py). Never holds a request back.
+Owns how many are told, and what a follower misses who does not keep up: the broker keeps so many requests and no
+more, for whomever (testing/requests.py). Never holds a request back.
 """
 
 from __future__ import annotations
@@ -10,24 +10,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from kbroker.control.known_faults import checked_apis
+from kbroker.control.about import ABOUT, LIMIT, USUAL_LIMIT
 from kbroker.control.operations import TIMEOUT, Control, Operation, until
 from kbroker.control.telling import json_bytes, told_request
 from kbroker.control.values import Field, Refused, Values
-from kbroker.testing.known import check_filters
+from kbroker.testing.known import check_apis, check_filters
 from kbroker.testing.requests import KEPT, Request
 
 MOST_BYTES: Final = 8 * 1024 * 1024
 """Of JSON in one list; the newest are told."""
-_LIMIT: Final = 100
 _FOLLOW_S: Final = 0.05
-ABOUT: Final = (
-    Field("api", "string", 'Kafka\'s name of what was asked, as "Produce".'),
-    Field("topic", "string", "Requests that name this topic."),
-    Field("group", "string", "Requests that name this group."),
-    Field("transactional_id", "string", "Requests that name this transactional id."),
-    Field("client_id", "string", "Requests of this client."),
-)
 _ABOUT_NAMES: Final = tuple(field.name for field in ABOUT)
 
 
@@ -36,7 +28,7 @@ def _about(control: Control, values: Values) -> dict[str, Any]:
     if about.get("api") == "*":
         del about["api"]
     if "api" in about:
-        check_filters(frozenset(checked_apis([about["api"]], control.subject.faults.apis)), about)
+        check_filters(check_apis([about["api"]], control.subject.faults.apis), about)
     return about
 
 
@@ -60,7 +52,7 @@ async def _list(control: Control, values: Values) -> dict[str, Any]:
 
         if not await until(enough, values.get("timeout_ms"), control.ending):
             raise Refused(504, f"{answered()} of {count} {about.get('api', 'requests')} in the time given")
-    return await asyncio.to_thread(_told, requests.of(**about), values.get("limit", _LIMIT))
+    return await asyncio.to_thread(_told, requests.of(**about), values.get("limit", USUAL_LIMIT))
 
 
 def _told(found: list[Request], limit: int) -> dict[str, Any]:
@@ -110,7 +102,7 @@ OPERATIONS: Final = (
         "Requests", wait=_list,
         query=(
             *ABOUT,
-            Field("limit", "integer", f"No more than the newest so many; without, {_LIMIT}.", least=0, most=1000),
+            LIMIT,
             Field("count", "integer", "Wait until so many are answered.", least=0, most=KEPT),
             TIMEOUT,
         ),

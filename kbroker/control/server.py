@@ -20,13 +20,15 @@ import logging
 import socket
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Self
 
 import uvicorn
 
 from kbroker.control.address import url_of
-from kbroker.control.application import application
+from kbroker.control.application import AT_ONCE, application
+from kbroker.control.connections import Connection
 from kbroker.control.known_faults import KnownFaults
 from kbroker.control.known_snapshots import KnownSnapshots
 from kbroker.control.operations import Control
@@ -34,6 +36,8 @@ from kbroker.control.subject import Subject
 
 CONNECTIONS: Final = 100
 """At a time; more are answered 503."""
+_THREADS: Final = 2 * AT_ONCE + 8
+"""One for each turn, and some for those who follow: python's own number is six on two processors."""
 _TURN_S: Final = 0.0005
 _LARGEST_HEAD: Final = 16 * 1024
 _STOP_S: Final = 3
@@ -56,7 +60,7 @@ class ControlServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
-            http="h11",
+            http=Connection,
             ws="none",
             interface="asgi3",
             proxy_headers=False,
@@ -110,4 +114,5 @@ class ControlServer:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "kbroker-control"))
         await self._server.serve(sockets=[self._socket])

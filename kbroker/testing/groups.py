@@ -5,6 +5,7 @@ Owns what a test sees of a group. Everything is asked of the broker when it is l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ from kbroker.testing.asking import Asking
 
 TopicPartition = tuple[str, int]
 _LATEST, _EARLIEST = -1, -2
+_LOADING_S, _PAUSE_S = 10.0, 0.002
+"""How long a coordinator may read its log, as after a reset with the first member, and how often one looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,11 @@ class Group:
         if not self._asking.partitions_of(OFFSETS_TOPIC):  # there has been no group yet, and no coordinator
             return {}
         asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.id, topics=None)])
+        deadline = time.monotonic() + _LOADING_S
         (group,) = self._asking.ask(asked, OffsetFetchResponse).groups
+        while group.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+            (group,) = self._asking.ask(asked, OffsetFetchResponse).groups
         if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
             raise ApiError(ErrorCode(group.error_code))
         return {
@@ -124,7 +131,7 @@ class Group:
         """Return how many offsets lie between what it has committed and the ends of partitions.
 
         Without `topic` of all topics of which it has committed something, or a member has been given something. A
-        partition of which nothing is committed counts from its beginning.
+        partition of which nothing is committed counts from its beginning, and a topic that is not there (yet) has none.
         """
         offsets = self.offsets
         topics = {name for name, _ in offsets} | {name for each in self.members for name, _ in each.assigned}

@@ -13,16 +13,24 @@ from kbroker.handlers.registry import APIS
 from kbroker.testing.subjects import could_name
 
 _SUBJECTS: Final = ("topic", "partition", "group", "transactional_id")
+_LONGEST: Final = 100
+"""Characters of a wrong name that are looked at, and told."""
 
 
 def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:
     """Return the names of APIs; raises ValueError for one that is not served."""
     wanted = frozenset(names)
     for name in sorted(wanted.difference(served)):
-        near = get_close_matches(name, sorted(served), 1, 0.5)
-        hint = f"did you mean {near[0]!r}?" if near else "Kafka's names are, for instance, Produce and Fetch"
-        raise ValueError(f"there is no API {name!r}; {hint}")
+        raise ValueError(unknown("API", name, served))
     return wanted
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Return the line for a name that there is not: with the one that is meant, or with all where none is near."""
+    names = sorted(known)
+    near = get_close_matches(name[:_LONGEST], names, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    return f"there is no {what} {name[:_LONGEST]!r}; {hint}"
 
 
 def check_filters(names: frozenset[str], filters: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
@@ -29,6 +29,16 @@ class About(TypedDict, total=False):
     group: str | None
     transactional_id: str | None
     client_id: str | None
+
+
+def _check(about: Mapping[str, Any]) -> None:
+    """Raise TypeError for what is no filter: of those who have no types checked it would be passed over."""
+    known = About.__annotations__
+    for name, value in about.items():
+        if name not in known:
+            raise TypeError(f"requests are not told apart by {name!r}, only by {', '.join(known)}")
+        if not isinstance(value, str | None):
+            raise TypeError(f"{name} is to be a name, not {value!r}")
 
 
 class Request:
@@ -136,8 +146,9 @@ class Requests(Sequence[Request]):
     def of(self, api: str | None = None, **about: Unpack[About]) -> list[Request]:
         """Return those of an API, and about what is given: `topic`, `group`, `transactional_id`, `client_id`.
 
-        Raises ValueError for what no request could be.
+        Raises ValueError for what no request could be, TypeError for what is no filter.
         """
+        _check(about)
         if api is not None and self._known:
             check_filters(check_apis([api], self._known), about)
         return [each for each in self if each.is_about(api, **about)]

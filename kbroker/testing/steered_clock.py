@@ -5,11 +5,16 @@ Owns the difference. Never sleeps; what waits for a time is told by whoever made
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
+from typing import Final
 
 from kbroker.clock import SystemClock
+
+_LAST_MS: Final = 253_370_764_800_000
+"""The beginning of the year 9999: what is stored then can still be told as a date."""
 
 
 class SteeredClock(SystemClock):
@@ -24,10 +29,10 @@ class SteeredClock(SystemClock):
         """What it is moved in, for nobody else to do so meanwhile."""
 
     def now_ms(self) -> int:
-        return super().now_ms() + self._wall_ms
+        return time.time_ns() // 1_000_000 + self._wall_ms
 
     def monotonic_ms(self) -> float:
-        return super().monotonic_ms() + self._monotonic_ms
+        return time.monotonic() * 1000 + self._monotonic_ms
 
     def advance(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, ms: float = 0
@@ -35,7 +40,7 @@ class SteeredClock(SystemClock):
         """Let time pass: sessions and transactions run out, retention and compaction have their turn.
 
         Returns when what is due has been done, or begun where it takes long. Raises ValueError for time that would go
-        back: that is for `set`.
+        back, which is for `set`, and for a time after the year 9998.
         """
         step = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + ms
         if step < 0:
@@ -47,6 +52,7 @@ class SteeredClock(SystemClock):
         """Let it be another time, as a datetime or in seconds since the epoch.
 
         Earlier than now it is the clock on the wall alone that goes back: timers have as long to go as before.
+        Raises ValueError for a time before 1970 or after the year 9998.
         """
         moment = when.timestamp() if isinstance(when, datetime) else when
         with self.turn():
@@ -67,6 +73,8 @@ class SteeredClock(SystemClock):
         return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
 
     def _move(self, wall_ms: int, monotonic_ms: int) -> None:
+        if not 0 <= self.now_ms() + wall_ms < _LAST_MS:
+            raise ValueError("the time lies between 1970 and 9998")
         self._wall_ms += wall_ms
         self._monotonic_ms += monotonic_ms
         if self.moved is not None:

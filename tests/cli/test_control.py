@@ -13,7 +13,8 @@ from contextlib import ExitStack
 import pytest
 
 from kbroker import Broker
-from kbroker.control.known_faults import KINDS
+from kbroker.control.about import ABOUT, LIMIT
+from kbroker.control.known_faults import FILTERS, KINDS
 from kbroker.control.server import CONNECTIONS
 from tests.cli.conftest import CommandLine
 from tests.control.conftest import Http, controlled
@@ -64,6 +65,14 @@ def test_the_help_names_every_kind(control: CommandLine) -> None:
         assert kind in told
 
 
+@pytest.mark.parametrize("verb", [["requests"], ["fault", "add"]])
+def test_the_options_are_those_of_the_api(control: CommandLine, verb: list[str]) -> None:
+    told = " ".join(control.ok(*verb, "--help").text.split())
+    for field in (*ABOUT, LIMIT) if verb == ["requests"] else FILTERS:
+        assert f"--{field.name.replace('_', '-')} " in told
+        assert field.meaning.replace("`", "") in told
+
+
 def test_faults_as_json(control: CommandLine) -> None:
     made = control.ok("fault", "add", "delay", "Fetch", "ListOffsets", "--ms", "5", "--rate", "0.5", "--json").json
     assert (made["api"], made["ms"], made["rate"], made["active"]) == (["Fetch", "ListOffsets"], 5, 0.5, True)
@@ -76,7 +85,7 @@ def test_faults_as_json(control: CommandLine) -> None:
     ("arguments", "said"),
     [
         (["fault", "add", "fail", "Produce"], "fail needs error"),
-        (["fault", "add", "drop", "Prodce"], "there is no API 'Prodce'; did you mean Produce?"),
+        (["fault", "add", "drop", "Prodce"], "there is no API 'Prodce'; did you mean 'Produce'?"),
         (["fault", "remove", "0"], "there is no fault 0"),
         (["clock", "set", "tomorrow"], "now is a time as 2026-01-31T12:00:00Z, not 'tomorrow'"),
         (["clock", "advance", "--hours", "-1"], "hours is at least 0, not -1"),

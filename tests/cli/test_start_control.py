@@ -134,3 +134,12 @@ def test_without_the_option_the_library_is_not_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True, env=os.environ)
     assert done.stdout.strip() == b"[]"
+
+
+def test_a_start_loads_nothing_of_tests_but_the_clock() -> None:
+    code = (
+        "import sys; import kbroker.cli.start; "
+        "print(sorted(each for each in sys.modules if each.startswith('kbroker.testing.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True, env=os.environ)
+    assert done.stdout.strip() == b"['kbroker.testing.steered_clock']"

@@ -107,6 +107,16 @@ def test_waiting_for_hits(broker: Broker, api: Http) -> None:
     assert met["hits"] == 2
 
 
+def test_a_wrong_name_is_told_in_the_same_words_as_to_python(broker: Broker, api: Http) -> None:
+    for name in ("Prodce", "x" * 300):
+        with pytest.raises(ValueError, match="there is no API") as told:
+            broker.faults.drop(name)
+        assert len(str(told.value)) < 5000
+        for kind in ({"kind": "drop"}, {"kind": "storm", "seed": 1}, {"kind": "throttle", "ms": 1}):
+            assert api.refused(400, "POST", "/faults", {**kind, "api": name}) == str(told.value)
+        assert api.refused(400, "GET", f"/requests?api={name}") == str(told.value)
+
+
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
@@ -116,11 +126,11 @@ def test_waiting_for_hits(broker: Broker, api: Http) -> None:
         ({"kind": "broken"}, "kind is one of fail, delay, drop"),
         (
             {"kind": "fail", "api": "Prodce", "error": "UNKNOWN_SERVER_ERROR"},
-            "no API 'Prodce'; did you mean Produce? there are ",
+            "no API 'Prodce'; did you mean 'Produce'?",
         ),
         (
             {"kind": "fail", "api": "Produce", "error": "NOT_LEADER"},
-            "no error 'NOT_LEADER'; did you mean NOT_LEADER_OR_FOLLOWER?",
+            "no error 'NOT_LEADER'; did you mean 'NOT_LEADER_OR_FOLLOWER'?",
         ),
         ({"kind": "fail", "api": "Produce", "error": "NONE"}, "there is no error 'NONE'"),
         ({"kind": "drop", "api": "Produce", "ms": 5}, "drop has no ms; it has api, client_id,"),

@@ -183,6 +183,15 @@ def test_time_is_moved(broker: Broker, api: Http) -> None:
     assert abs(api.ok("GET", "/clock")["ahead_ms"]) < 1000
 
 
+def test_time_is_not_moved_out_of_the_calendar_by_many_calls(api: Http) -> None:
+    refused = ""
+    for _ in range(4):
+        status, told = api("POST", "/clock/advance", {"days": 36_500})
+        refused = refused or ("" if status == 200 else f"{status} {told['error']}")
+    assert refused == "400 the time lies between 1970 and 2169"
+    assert "2026" < api.ok("GET", "/clock")["now"] < "2170"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "said"),
     [
@@ -240,7 +249,7 @@ def test_a_message_that_is_long_is_told_in_part(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("path", ["/requests", "/requests/live"])
 def test_requests_that_cannot_be_are_told(api: Http, path: str) -> None:
-    assert "no API 'Prodce'; did you mean Produce?" in api.refused(400, "GET", f"{path}?api=Prodce")
+    assert "no API 'Prodce'; did you mean 'Produce'?" in api.refused(400, "GET", f"{path}?api=Prodce")
     assert api.refused(400, "GET", f"{path}?api=Produce&group=g") == "no request of Produce names a group"
 
 

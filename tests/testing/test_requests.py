@@ -73,3 +73,10 @@ def test_what_cannot_be_read_closes_the_connection_with_one_line(caplog: pytest.
     (line,) = [each for each in caplog.records if each.name == "kbroker.network.connection"]
     assert line.levelno == logging.INFO
     assert "Metadata v1" in line.getMessage()
+
+
+def test_what_is_no_filter_is_told() -> None:
+    requests = Requests()
+    for wrong in ({"topics": "t"}, {"partition": 7}, {"topic": object()}):
+        with pytest.raises(TypeError):
+            requests.of("Produce", **wrong)  # type: ignore[arg-type]

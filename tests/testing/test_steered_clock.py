@@ -56,6 +56,20 @@ def test_it_is_the_machines_until_it_is_moved() -> None:
         clock.advance(hours=-1)
 
 
+def test_it_stays_in_the_calendar() -> None:
+    clock, moves = SteeredClock(), []
+    clock.moved = moves.append
+    clock.set(datetime(9998, 12, 31, 23, 59, tzinfo=UTC))
+    moves.clear()
+    with pytest.raises(ValueError, match="between 1970 and 9998"):
+        clock.advance(hours=1)
+    with pytest.raises(ValueError, match="between 1970 and 9998"):
+        clock.set(-1)
+    assert (clock.now().year, moves) == (9998, []), "nothing has been moved"
+    clock.set(0)
+    assert clock.now().year == 1970
+
+
 def test_retention(broker: Broker) -> None:
     create(broker, "day", retention_ms="86400000")
     client = producer(broker)

@@ -9,6 +9,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kbroker import Broker, ErrorCode
 from kbroker.protocol.errors import ApiError
+from kbroker.protocol.messages.offset_fetch import OffsetFetchResponse
+from kbroker.testing.asking import Asking
 
 PATIENCE_S = 20.0
 
@@ -185,3 +187,27 @@ def test_what_no_record_has_is_refused_in_a_line(broker: Broker) -> None:
         assert str(raised.value) == said
     assert topic.produce("v", headers=[("n", "text"), ("nothing", None)]).headers == (("n", b"text"), ("nothing", None))
     assert len(topic.records()) == 1
+
+
+def test_offsets_are_looked_for_until_the_coordinator_has_read_its_log(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.topics.create("loading").produce("v")
+    client = consumer(broker, "loading")
+    client.subscribe(["loading"])
+    assert client.poll(PATIENCE_S) is not None
+    client.commit(asynchronous=False)
+    client.close()
+    fetch, asked = Asking.ask, []
+
+    def ask(self: Asking, request: object, kind: type[object]) -> object:
+        answer = fetch(self, request, kind)
+        if isinstance(answer, OffsetFetchResponse):
+            asked.append(answer)
+            if len(asked) < 3:
+                answer.groups[0].error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return answer
+
+    monkeypatch.setattr(Asking, "ask", ask)
+    assert broker.groups["loading"].offsets == {("loading", 0): 1}
+    assert len(asked) == 3
