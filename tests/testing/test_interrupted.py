@@ -201,6 +201,23 @@ def test_who_waits_for_a_restore_is_told_of_a_stop(broker: Broker, monkeypatch: 
     assert [type(each) for each in raised] == [RuntimeError]
 
 
+def test_others_wait_for_a_restore(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot, done = with_orders(broker), []
+    works: list[Callable[[], object]] = [broker.snapshot, broker.reset, lambda: broker.clock.advance(hours=1)]
+    threads = [threading.Thread(target=lambda each=each: done.append(each())) for each in works]  # type: ignore[misc]
+
+    def meanwhile() -> None:
+        for each in threads:
+            each.start()
+        threads[0].join(0.2)
+        assert not done
+
+    assert not restored_slowly(broker, snapshot, monkeypatch, meanwhile)
+    for each in threads:
+        each.join(PATIENCE_S)
+    assert len(done) == len(works)
+
+
 def test_one_thing_is_done_at_a_time(broker: Broker) -> None:
     snapshot, raised = with_orders(broker), []
     kept = []
