@@ -97,6 +97,7 @@ class Broker:
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._steered: Steering | None = None
+        self._making = threading.Lock()
         self._first: ClusterState | None = None
 
     def __repr__(self) -> str:
@@ -162,8 +163,6 @@ class Broker:
         Clients stay connected, and producer ids are not given out again. The clock shows the machine's time.
         """
         assert self._first is not None
-        if isinstance(self._clock, SteeredClock):
-            self._clock.reset()
         self._steering().reset(self._first)
 
     def snapshot(self) -> Snapshot:
@@ -173,10 +172,7 @@ class Broker:
         tokens, and how far the clock is ahead; not who is a member of a group, nor faults. It goes with the broker, or
         when nobody refers to it any more. Raises OSError where the files cannot be kept.
         """
-        taken = self._steering().snapshot()
-        if isinstance(self._clock, SteeredClock):
-            taken.clock_ahead_ms = self._clock.ahead_ms
-        return taken
+        return self._steering().snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be as when a snapshot was taken, without faults or requests; clients stay connected.
@@ -187,8 +183,6 @@ class Broker:
         from kbroker.testing.restored_groups import empty_groups
 
         asking = self._asking()
-        if isinstance(self._clock, SteeredClock):
-            self._clock.reset(snapshot.clock_ahead_ms)
         self._steering().restore(snapshot, lambda: empty_groups(asking))
 
     def _asking(self) -> Asking:
@@ -207,7 +201,9 @@ class Broker:
             node, loop, thread = self.node, self._loop, self._thread
             assert loop is not None
             assert thread is not None
-            self._steered = Steering(node, loop, thread)
+            with self._making:
+                if self._steered is None:
+                    self._steered = Steering(node, loop, thread)
         return self._steered
 
     @property
@@ -327,6 +323,8 @@ class Broker:
                 loop.run_until_complete(self._serve(config))
             finally:
                 loop.close()
+                if self._steered is not None:
+                    self._steered.ended()
         except BaseException as err:  # noqa: BLE001 - handed to the thread that waits in start()
             self._error = err
         finally:
@@ -342,6 +340,8 @@ class Broker:
         asked: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
+        if self._steered is not None:
+            await self._steered.end()
         await node.stop()
 
     def _stop_at_exit(self) -> None:

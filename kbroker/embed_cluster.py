@@ -123,6 +123,7 @@ class ClusterBroker:
 
     async def _end(self, how: Any) -> None:
         node, self._node = self.node, None
+        self._cluster.break_waiting(node)
         await how(node)
 
 
@@ -176,6 +177,7 @@ class Cluster:
         self._thread = threading.Thread(target=self._loop.run_forever, name="kbroker cluster", daemon=True)
         self._stopped = False
         self._steered: ClusterSteering | None = None
+        self._making = threading.Lock()
 
     @property
     def faults(self) -> Faults:
@@ -191,14 +193,15 @@ class Cluster:
         return self._steering().record()
 
     def _steering(self) -> ClusterSteering:
-        if self._steered is None:
-            from kbroker.testing.of_cluster import ClusterSteering
+        from kbroker.testing.of_cluster import ClusterSteering
 
-            self._steered = ClusterSteering(
-                lambda: [each.node for each in self.brokers.values() if each.is_running],
-                self._call,
-                SystemClock().monotonic_ms,
-            )
+        with self._making:
+            if self._steered is None:
+                self._steered = ClusterSteering(
+                    lambda: [each.node for each in self.brokers.values() if each.is_running],
+                    self._call,
+                    SystemClock().monotonic_ms,
+                )
         return self._steered
 
     def _call(self, work: Callable[[], None]) -> None:
@@ -214,6 +217,11 @@ class Cluster:
         """Have a broker that has just started meet what all others meet; on the cluster's loop."""
         if self._steered is not None:
             self._steered.follow()
+
+    def break_waiting(self, node: ClusterNode) -> None:
+        """Break what a fault has wait at a broker that ends; on the cluster's loop."""
+        if self._steered is not None:
+            self._steered.break_waiting(node)
 
     @property
     def bootstrap_servers(self) -> str:

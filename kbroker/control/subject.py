@@ -94,16 +94,12 @@ class RunningBroker:
 
     def reset(self) -> None:
         """Be as at the start: see testing/reset.py. The clock shows the machine's time."""
-        self.clock.reset()
         self._steering.reset(self._first)
 
     def snapshot(self) -> Snapshot:
         """Keep what lies in the broker: see testing/snapshot.py."""
-        taken = self._steering.snapshot()
-        taken.clock_ahead_ms = self.clock.ahead_ms
-        return taken
+        return self._steering.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be as when a snapshot was taken: see testing/restoring.py."""
-        self.clock.reset(snapshot.clock_ahead_ms)
         self._steering.restore(snapshot, lambda: empty_groups(self._asking))

@@ -80,7 +80,7 @@ class Filter(TypedDict, total=False):
     broker: int
     """Those to the broker with this id, of a cluster."""
     where: Callable[[Seen], bool]
-    """Called in the broker's thread."""
+    """Called in the broker's thread. What it raises is raised by `wait`, `remove` and the end of `with`."""
     times: int
     """The fault is gone after so many requests."""
     skip: int
@@ -108,6 +108,7 @@ class Fault:
         if min(wanted.get("times", 1), wanted.get("skip", 0) + 1) < 1:
             raise ValueError("times is at least 1, and skip at least 0")
         self._faults = faults
+        self._error: Exception | None = None
         self.kind = kind
         self.apis = apis
         """The APIs by name; empty for all."""
@@ -131,16 +132,30 @@ class Fault:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.remove()
+        self._faults.remove(self)
+        if error is None:
+            self._tell()
 
     def remove(self) -> None:
-        """Let no request meet it any more."""
+        """Let no request meet it any more. Raises what its `where` raised, once."""
         self._faults.remove(self)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Raise what `where` raised, which only the broker's thread has seen."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def wait(self, hits: int = 1, timeout: float = 10.0) -> None:
-        """Wait until so many requests have met it. Raises AssertionError when they have not after `timeout` seconds."""
+        """Wait until so many requests have met it. Raises AssertionError when they have not after `timeout` seconds.
+
+        Raises what its `where` raised, once.
+        """
         with self._met:
-            if not self._met.wait_for(lambda: self.hits >= hits, timeout):
+            there = self._met.wait_for(lambda: self.hits >= hits or self._error is not None, timeout)
+            self._tell()
+            if not there:
                 raise AssertionError(f"{self!r} was met {self.hits} times in {timeout} s, not {hits} times")
 
     def keeps(self, topic: str | None, partition: int | None) -> bool:
@@ -163,7 +178,7 @@ class Fault:
         """Count a request, and tell whether it meets this fault. Only the broker's thread asks."""
         wanted = self.filter
         if self.is_over(now_ms):
-            self.remove()
+            self._faults.remove(self)
             return False
         if not self._is_for(seen, wanted):
             return False
@@ -176,7 +191,7 @@ class Fault:
             self.hits += 1
             self._met.notify_all()
         if self.hits == wanted.get("times"):
-            self.remove()
+            self._faults.remove(self)
         return True
 
     def happens(self, seen: Seen) -> tuple[Kind, Any]:
@@ -204,7 +219,16 @@ class Fault:
             for each in (partitions or {wanted.get("partition", -1)})
         ):
             return False
-        return "where" not in wanted or bool(wanted["where"](seen))
+        return "where" not in wanted or self._is_meant(wanted["where"], seen)
+
+    def _is_meant(self, where: Callable[[Seen], bool], seen: Seen) -> bool:
+        try:
+            return bool(where(seen))
+        except Exception as err:  # noqa: BLE001 - for the test's thread; the request is served as without a fault
+            with self._met:
+                self._error = self._error or err
+                self._met.notify_all()
+            return False
 
 
 @dataclass(frozen=True, slots=True)

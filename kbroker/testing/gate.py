@@ -1,33 +1,58 @@
-"""A gate before the dispatcher: requests wait while a broker's content is another from one moment to the next.
+"""A broker's entrance: what a frame meets before the dispatcher, in the order gate, interceptor, dispatcher.
 
-Owns the waiting. Never changes a request, and knows nothing of what happens meanwhile.
+Owns who is asked first, and the waiting while a broker's content is another from one moment to the next. Never changes
+a request, and knows nothing of what happens meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import cast
 
 from kbroker.handlers.registry import RequestContext
-from kbroker.network.dispatch import Dispatcher, Run, Steps, Work
+from kbroker.network.dispatch import Run, Steps, Work
+from kbroker.network.server import Server
 from kbroker.protocol.compiler import Spill
 
 
-class Gate:
-    """Closed until `open`; used on the broker's loop. `run` takes the place of Dispatcher.run."""
+class Entrance:
+    """One broker's; used on its loop. Nobody else diverts the frames of its server."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-        self._behind: Run = dispatcher.entrance
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._interceptor: Run | None = None
         self._opened = asyncio.Event()
-
-    def open(self) -> None:
-        """Let go on who waits."""
         self._opened.set()
 
-    def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
+    def intercept(self, run: Run | None) -> None:
+        """Have frames go to something before the dispatcher, once the gate is open; None: to the dispatcher."""
+        self._interceptor = run
+        self._divert()
+
+    @contextlib.contextmanager
+    def shut(self) -> Iterator[None]:
+        """Have requests wait until this is left."""
+        self._opened.clear()
+        self._divert()
+        try:
+            yield
+        finally:
+            self._opened.set()
+            self._divert()
+
+    async def passed(self) -> None:
+        """Return once the gate is open."""
+        while not self._opened.is_set():
+            await self._opened.wait()
+
+    def _divert(self) -> None:
+        self._server.divert(self._interceptor if self._opened.is_set() else self._wait)
+
+    def _wait(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
         """Have a frame wait; as Dispatcher.run."""
-        entry, _, _ = self._dispatcher.head(context, frame)
+        entry, _, _ = self._server.dispatcher.head(context, frame)
         if entry.version != context.version:  # of ApiVersions: answered in another version
             return self._behind(context, frame, out, spill)
         work = Work(entry, len(frame))
@@ -36,7 +61,7 @@ class Gate:
         return work
 
     def _steps(self, context: RequestContext, work: Work, frame: memoryview) -> Steps:
-        yield self._opened.wait()
+        yield self.passed()
         out, spill = bytearray(), cast("Spill", [])
         inner = self._behind(context, frame, out, spill)
         if inner is not None:
@@ -44,3 +69,7 @@ class Gate:
             work.metering, work.pause_ms = inner.metering, inner.pause_ms
             return answer
         return (out, spill) if out else None
+
+    def _behind(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
+        run = self._interceptor or self._server.dispatcher.run
+        return run(context, frame, out, spill)

@@ -8,7 +8,9 @@ request while nothing is asked of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
+from collections.abc import Generator
 from functools import partial
 from typing import Any, cast
 
@@ -23,6 +25,7 @@ from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.testing.faults import End, Faults, Kind, Plan, Seen
+from kbroker.testing.gate import Entrance
 from kbroker.testing.refusals import refusal
 from kbroker.testing.requests import Requests
 from kbroker.testing.subjects import Subjects, joined, part_of, subjects_of
@@ -45,12 +48,21 @@ class Interceptor:
         faults: Faults,
         requests: Requests,
         services: Services,
+        entrance: Entrance | None = None,
     ) -> None:
+        """An `entrance` may be shut while a request is delayed."""
         self._dispatcher = dispatcher
         self._run: Run = dispatcher.run
         self._faults = faults
         self._requests = requests
         self._services = services
+        self._entrance = entrance
+        self._broken = asyncio.Event()
+
+    def break_waiting(self) -> None:
+        """Break the connections of requests that are delayed, or whose answers were dropped; on the loop."""
+        self._broken.set()
+        self._broken = asyncio.Event()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
         """Run one frame; as Dispatcher.run."""
@@ -125,7 +137,7 @@ class Interceptor:
                 self._requests.ended(request, data, read, clock.monotonic_ms() - began)
         if plan is not None and plan.end is not None and plan.end.kind is Kind.DROP:
             # Answers come in the order of requests: with one that is missing, those behind it would make no sense.
-            yield asyncio.Event().wait()
+            yield from self._pause(None)
         return answer
 
     def _by_plan(
@@ -135,7 +147,9 @@ class Interceptor:
         if end is not None and end.value is When.REQUEST:
             raise CloseConnection(_BREAK)
         if plan.delay_ms:
-            yield asyncio.sleep(plan.delay_ms / 1000)
+            yield from self._pause(plan.delay_ms / 1000)
+            if self._entrance is not None:
+                yield self._entrance.passed()
         if end is not None and end.kind is Kind.FAIL:
             answer = yield from self._failed(context, work, correlation_id, seen, end)
         else:
@@ -147,6 +161,10 @@ class Interceptor:
         if end is not None and end.kind is Kind.DISCONNECT:
             _break(answer, end.value)
         return answer
+
+    def _pause(self, seconds: float | None) -> Generator[Any, Any, None]:
+        if (yield _is_set(self._broken, seconds)):
+            raise CloseConnection(_BREAK)
 
     def _answered(self, context: RequestContext, work: Work, frame: memoryview) -> Steps:
         """Let the dispatcher run a frame; what the client has used of its quotas is then what `work` has."""
@@ -223,6 +241,14 @@ class Interceptor:
                 topic_id = bytes(16) if known is None else known.topic_id
                 failures.responses.append(FetchableTopicResponse(topic=name, topic_id=topic_id, partitions=errors))
         return _framed(entry, correlation_id, joined(kept, failures, self._name))
+
+
+async def _is_set(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for an event, or until the time is over; return whether it was the event."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    return False
 
 
 def _is_of_broker(api: str, request: Any) -> bool:

@@ -52,5 +52,11 @@ class ClusterSteering:
         for gone in self._interceptors.keys() - set(running):
             del self._interceptors[gone]
 
+    def break_waiting(self, node: ClusterNode) -> None:
+        """Break the connections of requests that a fault has wait at a broker; on the loop."""
+        interceptor = self._interceptors.get(node)
+        if interceptor is not None:
+            interceptor.break_waiting()
+
     def _changed(self) -> None:
         self._call(self.follow)

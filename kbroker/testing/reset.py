@@ -36,4 +36,14 @@ async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = (
     settled = controller.published()
     if settled is not None:
         await settled
+    delete_ownerless(node)
     node.server.shorten_pauses(math.inf)
+
+
+def delete_ownerless(node: BrokerNode) -> None:
+    """Delete the logs that no topic owns: what is left of a restore that failed."""
+    topics = node.controller.decided.topics
+    for home in node.logs.online:
+        left = [key for key in home.logs if key[0] not in topics and node.replicas.get(key) is None]
+        if left:
+            home.delete_all(left, node.clock.now_ms())

@@ -23,9 +23,9 @@ from kbroker.divided import whole
 from kbroker.log import checkpoints
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.partition_dirs import DELETE_SUFFIX, Key, MadeAhead, NewPartition, new_name
-from kbroker.log.files import SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, offset_name
+from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, offset_name
 from kbroker.log.producers.producer_snapshots import write_snapshot
-from kbroker.testing.reset import reset
+from kbroker.testing.reset import delete_ownerless, reset
 from kbroker.testing.snapshot import KeptFile, KeptLog, Snapshot, link_or_copy, segments_of
 from kbroker.testing.waiting import until
 
@@ -37,23 +37,17 @@ _PIECE: Final = 1 << 20
 # --- files, by any thread
 
 
-def make_files(node: BrokerNode, logs: Iterable[KeptLog], state: ClusterState) -> dict[Key, MadeAhead]:
-    """Lay kept logs beside those that are there; raises OSError, and then nothing is left."""
-    made: dict[Key, MadeAhead] = {}
+def make_files(node: BrokerNode, logs: Iterable[KeptLog], state: ClusterState, made: dict[Key, MadeAhead]) -> None:
+    """Lay kept logs beside those that are there, and add them to `made`, also where it ends by OSError."""
     online = [manager.directory for manager in node.logs.online]
-    try:
-        for kept in logs:
-            topic, index = kept.key
-            directory = kept.directory if kept.directory in online else online[0]
-            topic_id = UUID(bytes=state.topics[topic].topic_id)
-            path = f"{directory}/{new_name(topic, index, DELETE_SUFFIX)}"
-            made[kept.key] = MadeAhead(NewPartition(kept.key, topic_id), directory, path)
-            os.mkdir(path)
-            _fill(path, kept, topic_id)
-    except BaseException:
-        remove_files(made)
-        raise
-    return made
+    for kept in logs:
+        topic, index = kept.key
+        directory = kept.directory if kept.directory in online else online[0]
+        topic_id = UUID(bytes=state.topics[topic].topic_id)
+        path = f"{directory}/{new_name(topic, index, DELETE_SUFFIX)}"
+        made[kept.key] = MadeAhead(NewPartition(kept.key, topic_id), directory, path)
+        os.mkdir(path)
+        _fill(path, kept, topic_id)
 
 
 def remove_files(made: Mapping[Key, MadeAhead]) -> None:
@@ -65,7 +59,7 @@ def remove_files(made: Mapping[Key, MadeAhead]) -> None:
 def _fill(path: str, kept: KeptLog, topic_id: UUID) -> None:
     for file in kept.files:
         target = offset_name(path, file.base_offset, file.suffix)
-        if file.grows or not file.size:
+        if file.grows or not file.size or file.suffix != LOG_SUFFIX:  # indexes are written to as they are used
             _copy(file, target)
         else:
             link_or_copy(file.path, target)
@@ -100,7 +94,7 @@ def _copy(file: KeptFile, target: str) -> None:
 def changed_logs(node: BrokerNode, snapshot: Snapshot) -> list[KeptLog]:
     """Return the logs of topics that are not as they were."""
     same = {name for name, topic in snapshot.state.topics.items() if _is_same(node.controller.decided, name, topic)}
-    same -= {kept.key[0] for kept in snapshot.logs if not _is_as_it_was(node, kept)}
+    same -= {kept.key[0] for kept in snapshot.logs if not _is_as_it_was(node, snapshot, kept)}
     return [kept for kept in snapshot.logs if kept.key[0] not in same]
 
 
@@ -113,9 +107,13 @@ def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
     return as_then and len(now.partitions) == len(topic.partitions)
 
 
-def _is_as_it_was(node: BrokerNode, kept: KeptLog) -> bool:
-    partition = node.replicas.get(kept.key)
+def _is_as_it_was(node: BrokerNode, snapshot: Snapshot, kept: KeptLog) -> bool:
+    """Whether a log has only what it had. Within an epoch of it that is so where it has as much."""
+    partition, (topic, index) = node.replicas.get(kept.key), kept.key
     if partition is None or not partition.leading:
+        return False
+    then = snapshot.state.topics[topic].partitions[index].leader_epoch
+    if partition.leader_epoch not in (then, snapshot.restored_in.get(kept.key)):
         return False
     log = partition.log
     offsets = log.log_start_offset == kept.start_offset and log.log_end_offset == kept.end_offset
@@ -123,26 +121,38 @@ def _is_as_it_was(node: BrokerNode, kept: KeptLog) -> bool:
 
 
 async def put_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, MadeAhead], epoch: int) -> None:
-    """Let the broker hold what the snapshot holds, what has changed in this leader epoch. `made` is used up."""
+    """Let the broker hold what the snapshot holds, what has changed in this leader epoch. `made` is used up.
+
+    Where it fails, no log stays without its topic.
+    """
+    try:
+        await _put_logs_back(node, snapshot, made, epoch)
+    except BaseException:
+        delete_ownerless(node)
+        raise
+    await until(lambda: node.replicas.has_hosted_all, "the broker has not made all its partitions")
+    loaded = (node.groups, node.transactions)
+    await until(lambda: all(each.is_loaded for each in loaded), "the coordinators have not read their topics")
+
+
+async def _put_logs_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, MadeAhead], epoch: int) -> None:
     logs = changed_logs(node, snapshot)
-    made |= make_files(node, (each for each in logs if each.key not in made), snapshot.state)
+    make_files(node, (each for each in logs if each.key not in made), snapshot.state, made)
     names = {each.key[0] for each in logs}
     kept = snapshot.state.topics.keys() - names
     await reset(node, snapshot.state, kept)
-    if node.controller.decided.topics.keys() - kept:  # a request that was under way has created something
+    while node.controller.decided.topics.keys() - kept:  # a request that was under way has created something
         await reset(node, snapshot.state, kept)
     _put_tokens_back(node, snapshot.state)
     topics = [_in_epoch(each, epoch) for each in snapshot.state.topics.values() if each.name in names]
     by_name = {each.name: each for each in topics}
     for each in logs:
         _put_log_back(node, each, made.pop(each.key), by_name[each.key[0]], epoch)
+        snapshot.restored_in[each.key] = epoch
     node.controller.put_topics(topics)
     settled = node.controller.published()
     if settled is not None:
         await settled
-    await until(lambda: node.replicas.has_hosted_all, "the broker has not made all its partitions")
-    loaded = (node.groups, node.transactions)
-    await until(lambda: all(each.is_loaded for each in loaded), "the coordinators have not read their topics")
 
 
 def _in_epoch(topic: TopicState, epoch: int) -> TopicState:
@@ -170,7 +180,12 @@ def _put_log_back(node: BrokerNode, kept: KeptLog, made: MadeAhead, topic: Topic
     if not home.takes(made):
         raise OSError(f"{made.path} could not take the place of {kept.key[0]}-{kept.key[1]}")
     settings = node.replicas.settings_of(topic)
-    log = home.get_or_create(*kept.key, made.new.topic_id, settings.log, now_ms)
+    try:
+        log = home.get_or_create(*kept.key, made.new.topic_id, settings.log, now_ms)
+    except BaseException:
+        os.rename(f"{home.directory}/{kept.key[0]}-{kept.key[1]}", made.path)
+        home.discard(made.path, now_ms)
+        raise
     if log.log_end_offset != kept.end_offset:
         raise OSError(f"{kept.key[0]}-{kept.key[1]} ends at {log.log_end_offset}, not at {kept.end_offset}")
     log.may_have_holes |= kept.may_have_holes

@@ -68,6 +68,8 @@ class Snapshot:
         self.state = state
         self.logs = logs
         self.clock_ahead_ms = 0
+        self.restored_in: dict[Key, int] = {}
+        """The leader epochs in which logs were last put back from it."""
         self._end = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
 
     def __repr__(self) -> str:
@@ -129,17 +131,21 @@ def _files(log: PartitionLog, prefix: str) -> Iterator[KeptFile]:
         for suffix in _GROWING if segment is active else SEGMENT_SUFFIXES:
             path = segment.path(suffix)
             size = segment.size if suffix == LOG_SUFFIX else _size(path)
+            if size is None:
+                continue
             kept = f"{prefix}-{segment.base_offset}{suffix}"
-            if size:
+            if size and (segment is active or suffix == LOG_SUFFIX):
                 link_or_copy(path, kept)
+            elif size:
+                shutil.copyfile(path, kept)  # indexes are written to as they are used
             yield KeptFile(kept, segment.base_offset, suffix, size, segment is active)
 
 
-def _size(path: str) -> int:
+def _size(path: str) -> int | None:
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
-        return 0
+        return None
 
 
 def link_or_copy(path: str, other: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Final
 
@@ -24,6 +25,8 @@ class SteeredClock(SystemClock):
         self._monotonic_ms = 0
         self.moved: Callable[[float], None] | None = None
         """Called with the ms by which timers have come nearer; returns when what is due has been done."""
+        self.turn: Callable[[], AbstractContextManager[None]] = nullcontext
+        """What it is moved in, for nobody else to do so meanwhile."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self._wall_ms
@@ -42,7 +45,8 @@ class SteeredClock(SystemClock):
         step = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + ms
         if step < 0:
             raise ValueError("time does not go back by advance: set() moves the clock on the wall")
-        self._move(round(step), round(step))
+        with self.turn():
+            self._move(round(step), round(step))
 
     def set(self, when: datetime | float) -> None:
         """Let it be another time, as a datetime or in seconds since the epoch.
@@ -51,8 +55,9 @@ class SteeredClock(SystemClock):
         Raises ValueError for a time before 1970 or after the year 9998.
         """
         moment = when.timestamp() if isinstance(when, datetime) else when
-        step = round(moment * 1000) - self.now_ms()
-        self._move(step, max(step, 0))
+        with self.turn():
+            step = round(moment * 1000) - self.now_ms()
+            self._move(step, max(step, 0))
 
     @property
     def ahead_ms(self) -> int:

@@ -1,50 +1,62 @@
 """What an embedded broker's owner can do with it beside its service, from another thread than the broker's.
 
-Owns when requests go through the interceptor: while there are faults, or while they are recorded. Never decides what
-becomes of one.
+Owns when requests go through the interceptor: while there are faults, or while they are recorded; and that of all that
+changes the broker's content or its time one thing is done at a time. Never decides what becomes of a request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
 
 from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import ClusterState
+from kbroker.testing.calling import Calling, to_its_end
 from kbroker.testing.faults import Faults
+from kbroker.testing.gate import Entrance
 from kbroker.testing.interceptor import Interceptor
 from kbroker.testing.requests import Requests
 from kbroker.testing.reset import reset
+from kbroker.testing.steered_clock import SteeredClock
 
 if TYPE_CHECKING:  # loaded where a test takes a snapshot
     from kbroker.log.directories.partition_dirs import Key, MadeAhead
     from kbroker.testing.snapshot import Snapshot
 
-Result = TypeVar("Result")
-_PATIENCE_S = 10.0
 _COPYING_S = 600.0
 _PAUSE_S, _PAUSES = 0.01, 500
 """How a compaction is waited for, for five seconds at most."""
 
 
-class Steering:
+class Steering(Calling):
     """One broker's; made when its owner first asks for any of it."""
 
     def __init__(self, node: BrokerNode, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        super().__init__(loop, thread)
         self._node = node
-        self._loop = loop
-        self._thread = thread
         dispatcher = node.server.dispatcher
         self.faults = Faults(dispatcher.apis, node.clock.monotonic_ms, self._changed)
         self.requests = Requests(dispatcher.apis)
-        self._interceptor = Interceptor(dispatcher, self.faults, self.requests, node.services)
-        self._restoring = threading.Lock()
+        self._entrance = Entrance(node.server)
+        self._interceptor = Interceptor(dispatcher, self.faults, self.requests, node.services, self._entrance)
+        self._turns = threading.RLock()
+        self._one_at_a_time = asyncio.Lock()  # what was interrupted ends on the loop, after its thread went on
         self._newest_epoch = -1
         self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self._clock = node.clock if isinstance(node.clock, SteeredClock) else None
+        if self._clock is not None:
+            self._clock.turn = self.turn
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Be the only one who resets, restores, takes a snapshot or moves the clock."""
+        self.check_thread()
+        with self._turns:
+            yield
 
     def record(self) -> Requests:
         """Return the requests, which are recorded from the first call on."""
@@ -53,97 +65,105 @@ class Steering:
             self._changed()
         return self.requests
 
-    def call(self, work: Callable[[], Result]) -> Result:
-        """Do something in the broker's thread, and return what it returns. Raises RuntimeError once it has stopped."""
-        if threading.current_thread() is self._thread:
-            return work()
-        done: Future[Result] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(work())
-            except BaseException as err:  # noqa: BLE001 - for the thread that waits
-                done.set_exception(err)
-
-        self._loop.call_soon_threadsafe(run)
-        return done.result(_PATIENCE_S)
-
-    def wait_for(self, work: Coroutine[Any, Any, Result], patience_s: float = _PATIENCE_S) -> Result:
-        """Have the broker's loop do something, and return what comes of it.
-
-        Raises RuntimeError once the broker has stopped, and in its own thread, as in a fault's `where`.
-        """
-        why = ""
-        if threading.current_thread() is self._thread:
-            why = "this cannot be asked in the broker's own thread, which would have to answer"
-        elif not self._thread.is_alive():
-            why = "the broker does not run any more"
-        if why:
-            work.close()  # or Python tells that nobody awaited it
-            raise RuntimeError(why)
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(patience_s)
-
     def moved(self, ms: float) -> None:
         """Have done what is due by a clock that was moved."""
-        if self._thread.is_alive():
+        if self.is_alive:
             self.wait_for(self._catch_up(ms))
 
     async def _catch_up(self, ms: float) -> None:
         node = self._node
-        node.server.forgive(ms)
-        await node.periodic_work.tick()
-        for _ in range(_PAUSES):
-            if not node.logs.cleaning:
-                return
-            await asyncio.sleep(_PAUSE_S)
+        async with self._one_at_a_time:
+            node.server.forgive(ms)
+            await node.periodic_work.tick()
+            for _ in range(_PAUSES):
+                if not node.logs.cleaning:
+                    return
+                await asyncio.sleep(_PAUSE_S)
 
     def reset(self, first: ClusterState) -> None:
-        """Have everything as it was at the start: see reset.py. Faults are removed, requests forgotten."""
-        self.faults.clear()
-        self.wait_for(reset(self._node, first))
-        self.requests.clear()
+        """Have everything as it was at the start: see reset.py. Faults are removed, requests forgotten.
+
+        The clock shows the machine's time.
+        """
+        with self.turn():
+            self.wait_for(self._reset(first))
+
+    async def _reset(self, first: ClusterState) -> None:
+        async with self._one_at_a_time:
+            self.faults.clear()
+            self._interceptor.break_waiting()
+            self._set_clock(0)
+            await reset(self._node, first)
+            self.requests.clear()
 
     def snapshot(self) -> Snapshot:
         """Return what lies in the broker: see snapshot.py."""
+        with self.turn():
+            taken = self.wait_for(self._snapshot(), _COPYING_S)
+            self._snapshots.add(taken)
+            return taken
+
+    async def _snapshot(self) -> Snapshot:
         from kbroker.testing.snapshot import take
 
-        taken = self.wait_for(take(self._node), _COPYING_S)
-        self._snapshots.add(taken)
-        return taken
+        async with self._one_at_a_time:
+            taken = await take(self._node)
+            taken.clock_ahead_ms = 0 if self._clock is None else self._clock.ahead_ms
+            return taken
 
-    def restore(self, snapshot: Snapshot, empty_groups: Callable[[], None]) -> None:
-        """Have everything as it was when a snapshot was taken: see restoring.py. As `reset` otherwise."""
+    def restore(self, snapshot: Snapshot, empty_groups: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have everything as it was when a snapshot was taken: see restoring.py. As `reset` otherwise.
+
+        The clock is as far ahead as then.
+        """
         if snapshot.node() is not self._node:
             raise ValueError("the snapshot is of another broker")
-        with self._restoring:
+        with self.turn():
             if not snapshot.is_kept:
                 raise RuntimeError("the snapshot was removed")
-            self.faults.clear()
-            self._put_back(snapshot, empty_groups)
-            self.requests.clear()
+            self.wait_for(self._restore(snapshot, empty_groups), _COPYING_S)
 
-    def _put_back(self, snapshot: Snapshot, empty_groups: Callable[[], None]) -> None:
-        from kbroker.testing.gate import Gate
+    async def _restore(self, snapshot: Snapshot, empty_groups: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        from kbroker.testing.restoring import remove_files
+
+        made: dict[Key, MadeAhead] = {}
+        async with self._one_at_a_time:
+            try:
+                self.faults.clear()
+                with self._entrance.shut():
+                    self._interceptor.break_waiting()
+                    await self._put_back(snapshot, made, empty_groups)
+                    self.requests.clear()
+            finally:
+                left = dict(made)  # where something has failed
+                if left:
+                    await to_its_end(lambda: remove_files(left))
+
+    async def _put_back(
+        self, snapshot: Snapshot, made: dict[Key, MadeAhead], empty_groups: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
         from kbroker.testing.restored_transactions import known_now, settle
-        from kbroker.testing.restoring import changed_logs, highest_epoch, make_files, put_back, remove_files
+        from kbroker.testing.restoring import changed_logs, highest_epoch, make_files, put_back
 
         node = self._node
-        gate = self.call(lambda: Gate(node.server.dispatcher))
-        self.call(lambda: node.server.divert(gate.run))
-        made: dict[Key, MadeAhead] = {}
-        try:
-            logs = self.call(lambda: changed_logs(node, snapshot))
-            made |= make_files(node, logs, snapshot.state)
-            epoch = max(self._newest_epoch, highest_epoch(node.controller.decided, snapshot.state)) + 1
-            self._newest_epoch = epoch
-            before = self.call(lambda: known_now(node.transactions))
-            self.wait_for(put_back(node, snapshot, made, epoch), _COPYING_S)
-            empty_groups()
-            self.wait_for(settle(node.transactions, before, node.clock), _COPYING_S)
-        finally:
-            remove_files(made)  # what is left where something has failed
-            self.call(self._divert)
-            self.call(gate.open)
+        logs = changed_logs(node, snapshot)
+        if logs:
+            await to_its_end(lambda: make_files(node, logs, snapshot.state, made))
+        self._set_clock(snapshot.clock_ahead_ms)
+        self._newest_epoch = max(self._newest_epoch, highest_epoch(node.controller.decided, snapshot.state)) + 1
+        before = known_now(node.transactions)
+        await put_back(node, snapshot, made, self._newest_epoch)
+        await empty_groups()
+        await settle(node.transactions, before, node.clock)
+
+    def _set_clock(self, ahead_ms: int) -> None:
+        if self._clock is not None:
+            self._clock.reset(ahead_ms)
+
+    async def end(self) -> None:
+        """Break the connections of requests that a fault has wait, and end what is under way."""
+        self._interceptor.break_waiting()
+        await super().end()
 
     def close(self) -> None:
         """Let go what lies outside of the broker."""
@@ -151,10 +171,10 @@ class Steering:
             each.remove()
 
     def _changed(self) -> None:
-        if self._thread.is_alive():
+        if self.is_alive:
             self.call(self._divert)
 
     def _divert(self) -> None:
         wanted = bool(self.faults.active) or self.requests.on
         self._node.server.refuses = self.faults.refuses_connections
-        self._node.server.divert(self._interceptor.run if wanted else None)
+        self._entrance.intercept(self._interceptor.run if wanted else None)

@@ -16,6 +16,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.testing.faults import Seen
 from kbroker.testing.when import When
 
 PATIENCE_S = 20.0
@@ -335,3 +336,19 @@ def test_quotas_hold_where_requests_are_seen() -> None:
             before = time.monotonic()
             assert client.ask(MetadataRequest(), 12).throttle_time_ms == 1000
             assert time.monotonic() - before >= 0.9
+
+
+def test_what_where_raises_is_told(broker: Broker) -> None:
+    def where(seen: Seen) -> bool:
+        raise KeyError("mine")
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    fault = broker.faults.drop("Metadata", where=where)
+    admin.list_topics(timeout=PATIENCE_S)
+    with pytest.raises(KeyError, match="mine"):
+        fault.wait()
+    admin.list_topics(timeout=PATIENCE_S)
+    with pytest.raises(KeyError, match="mine"):
+        fault.remove()
+    with pytest.raises(KeyError, match="mine"), broker.faults.drop("Metadata", where=where):
+        admin.list_topics(timeout=PATIENCE_S)

@@ -1,0 +1,114 @@
+"""Work for the broker's loop that another thread asks for, and waits for.
+
+Owns the waiting: what is given up never begins, what is under way is cancelled, and whoever waits is told when the
+broker stops. Never knows what is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+PATIENCE_S = 10.0
+_ENDING_S = 5.0
+_OWN_THREAD = "this cannot be asked in the broker's own thread, which would have to answer"
+_NOT_RUNNING = "the broker does not run any more"
+
+
+class Calling:
+    """One loop's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        self._loop = loop
+        self._thread = thread
+        self._lock = threading.Lock()
+        self._waited: set[Future[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the loop's thread runs."""
+        return self._thread.is_alive()
+
+    def check_thread(self) -> None:
+        """Raise RuntimeError in the broker's own thread."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(_OWN_THREAD)
+
+    def call(self, work: Callable[[], Result]) -> Result:
+        """Do something in the broker's thread, and return what it returns. Raises RuntimeError once it has stopped."""
+        if threading.current_thread() is self._thread:
+            return work()
+
+        async def done() -> Result:
+            return work()
+
+        return self.wait_for(done())
+
+    def wait_for(self, work: Coroutine[Any, Any, Result], patience_s: float = PATIENCE_S) -> Result:
+        """Have the broker's loop do something, and return what comes of it.
+
+        Raises RuntimeError once the broker has stopped, and in its own thread, as in a fault's `where`.
+        """
+        given_up = threading.Event()
+        begun = self._unless(given_up, work)
+        try:
+            self.check_thread()
+            if not self.is_alive:
+                raise RuntimeError(_NOT_RUNNING)
+            with self._lock:  # `ended` comes after the loop was closed, which refuses this
+                future = asyncio.run_coroutine_threadsafe(begun, self._loop)
+                self._waited.add(future)
+        except BaseException:
+            begun.close()
+            work.close()  # or Python tells that nobody awaited it
+            raise
+        try:
+            return future.result(patience_s)
+        except CancelledError:
+            raise RuntimeError(_NOT_RUNNING) from None
+        finally:
+            given_up.set()
+            future.cancel()
+            with self._lock:
+                self._waited.discard(future)
+
+    async def _unless(self, given_up: threading.Event, work: Coroutine[Any, Any, Result]) -> Result:
+        if given_up.is_set():
+            work.close()
+            raise asyncio.CancelledError
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await work
+        finally:
+            self._tasks.discard(task)
+
+    async def end(self) -> None:
+        """Cancel what is under way, and wait until it has ended; on the loop."""
+        left = set(self._tasks)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_ENDING_S)
+
+    def ended(self) -> None:
+        """Tell all who still wait; once the loop is closed."""
+        with self._lock:
+            for future in self._waited:
+                future.cancel()
+
+
+async def to_its_end(work: Callable[[], Result]) -> Result:
+    """Do something in a thread; returns, or is cancelled, only when that has ended."""
+    done = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await asyncio.wait([done])
+        raise
