@@ -121,6 +121,20 @@ def test_half_a_request_after_a_whole_one(api: Http, monkeypatch: pytest.MonkeyP
         assert raw.recv(10_000) == b""
 
 
+def test_a_body_that_nobody_waits_for(
+    api: Http, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    with connected(api, f"POST /none HTTP/1.1\r\nHost: {api.address}\r\nContent-Length: 100\r\n\r\n1") as raw:
+        told = b""
+        while not told.endswith(b"}"):
+            told += raw.recv(10_000)
+        assert told.startswith(b"HTTP/1.1 404")
+        raw.sendall(b"2")
+        assert raw.recv(10_000) == b""
+    assert not caplog.records
+
+
 def test_who_waits_longer_than_a_head_may_take_is_answered(api: Http, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 0.1)
     number = api.ok("POST", "/faults", {"kind": "drop", "api": "ListGroups"})["id"]
