@@ -2,6 +2,8 @@
 
     start    `with Broker()`, until clients can connect; the first one, which also imports, is told apart
     reset    of 100 topics, with a group that has committed and a transaction that is open
+    suite    100 tests in a process of pytest's, each with `kafka` and a producer and a consumer of confluent-kafka: the
+             seconds in which pytest sets up and tears down, which is the fixture's share, of all that its tests take
 
 Medians of rounds in one process. Asserts nothing about time.
 """
@@ -10,13 +12,45 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kbroker import Broker
 
 TOPICS = 100
+TESTS = 100
+_SUITE = """
+import pytest
+from confluent_kafka import Consumer, Producer
+
+
+@pytest.mark.parametrize("number", range({tests}))
+def test_what_is_written_is_read(kafka, number):
+    producer = Producer({{"bootstrap.servers": kafka.bootstrap_servers}})
+    producer.produce("orders", str(number))
+    assert producer.flush(10) == 0
+    reader = {{"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}}
+    consumer = Consumer(reader)
+    consumer.subscribe(["orders"])
+    assert consumer.poll(10).value() == str(number).encode()
+    consumer.close()
+"""
+_CONFTEST = """
+took = {"setup": 0.0, "call": 0.0, "teardown": 0.0}
+
+
+def pytest_runtest_logreport(report):
+    took[report.when] += report.duration
+
+
+def pytest_unconfigure():
+    print("\\nshare", took["setup"] + took["teardown"], took["call"])
+"""
 
 
 def starts(rounds: int) -> tuple[float, float]:
@@ -55,6 +89,19 @@ def resets(rounds: int) -> list[float]:
     return took
 
 
+def suite() -> tuple[float, float]:
+    """Return the fixture's seconds and those of the tests' own work."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        Path(directory, "test_orders.py").write_text(_SUITE.format(tests=TESTS))
+        Path(directory, "conftest.py").write_text(_CONFTEST)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", directory, directory]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
+        if done.returncode:
+            raise SystemExit(done.stdout[-2000:])
+    share, work = next(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("share "))
+    return float(share), float(work)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.embedded", description=__doc__)
     parser.add_argument("--rounds", type=int, default=50)
@@ -69,6 +116,9 @@ def main() -> None:
         f"| reset of {TOPICS} topics, median of {rounds} | {middle:.1f} | <= 20 {'met' if middle <= 20 else 'MISSED'} |"
     )
     print(f"| reset, the longest | {reset[-1]:.1f} | |")
+    share, work = suite()
+    met = "met" if share <= 5 else "MISSED"
+    print(f"| the fixture's share of {TESTS} tests, which take {work:.1f} s | {share * 1000:.0f} | <= 5000 {met} |")
 
 
 if __name__ == "__main__":

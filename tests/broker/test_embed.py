@@ -114,7 +114,8 @@ def test_the_plugin_gives_a_broker_and_a_topic(pytester):
 
 def test_the_plugin_is_silent_where_warnings_are_errors(pytester):
     pytester.makepyfile("def test_it(kafka_topic): assert kafka_topic")
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error")
+    # pytest-asyncio has a warning of its own for those who do not configure it.
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error")
     result.assert_outcomes(passed=1)
 
 
