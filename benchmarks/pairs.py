@@ -223,6 +223,9 @@ def main() -> None:
     lines = measure(args.beside, args.acls, args.starts, args.slices, args.only)
     # Not where the other checkout lies on this machine.
     which_told = f"--acls {args.acls}" if args.acls else "--beside CHECKOUT"
+    print("all starts:")
+    for line in lines:
+        print("  ".join(line))
     told = f"{which_told} --starts {args.starts} --slices {args.slices} --only {args.only!r}"
     print(f"saved {save(lines, told)}", file=sys.stderr)
 
