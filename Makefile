@@ -31,7 +31,7 @@ cluster: .venv-run/.stamp
 	.venv-run/bin/kbroker cluster up --listen 127.0.0.1:$(PORT)
 
 unit: .venv/.stamp
-	KBROKER_TESTS=short $(BIN)/pytest tests examples/recipes --ignore=tests/crash -m "not java and not spark and not long" \
+	KBROKER_TESTS=short $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long" \
 	    --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 test: .venv/.stamp
