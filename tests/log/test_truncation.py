@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 import random
+import threading
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
