@@ -18,6 +18,7 @@ from kbroker.controller import embedded_store, metadata_snapshot
 from kbroker.controller.embedded_store import JOURNAL, NEXT, SNAPSHOT, CorruptMetadata, EmbeddedStore
 from kbroker.controller.store_interface import Change, Delete, Put
 from tests.crash.power import Power
+from tests.own_thread import in_this_thread
 
 SEED = 20261122
 PATHS = [f"/{a}/{b}" for a in "abc" for b in range(20)]
@@ -284,7 +285,7 @@ def test_a_second_journal_that_could_not_be_begun_is_in_nobodys_way(
         sync(fd)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", failing)
+        patch.setattr(os, "fsync", in_this_thread(failing, sync))
         for number in range(20):
             store.write([Put(f"/{number}", {})])
     store.close()

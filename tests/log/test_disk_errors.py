@@ -21,6 +21,7 @@ from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ErrorCode
 from tests.descriptors import no_descriptors
 from tests.log.builders import NOW, batch, offsets_of, open_log, read_all
+from tests.own_thread import in_this_thread
 
 
 def failing(code: int, after: int = 0) -> Callable[..., int]:
@@ -179,7 +180,7 @@ def test_an_index_that_cannot_grow_is_done_without(log: PartitionLog, monkeypatc
 
 def test_a_failed_flush_ends_appending(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", failing(errno.EIO))
+        patch.setattr(os, "fsync", in_this_thread(failing(errno.EIO), os.fsync))
         with pytest.raises(AppendError):
             log.flush()
     assert log.recovery_point == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import threading
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +20,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
 from tests.descriptors import no_descriptors
 from tests.log.builders import NOW, batch, offsets_of, open_log, read_all
+from tests.own_thread import in_this_thread
 from tests.tries import tries
 
 
@@ -103,8 +103,7 @@ def test_a_follower_that_is_cut_waits_for_no_disk_and_a_loss_of_power_does_not_m
         log.append_as_leader(batch(), epoch, NOW)
     before = (tmp_path / "log" / LEADER_EPOCHS).read_bytes()
     synced: list[int] = []
-    here = threading.get_ident()  # a broker of other tests may live in another thread
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(fd) if threading.get_ident() == here else None)
+    monkeypatch.setattr(os, "fsync", in_this_thread(synced.append, os.fsync))
     log.truncate_to(3, NOW)
     log.leader_epochs.assign(2, 3, sync=False)
     log.truncate_to(3, NOW)  # only of the epoch that has no batch

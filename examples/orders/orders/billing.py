@@ -50,6 +50,8 @@ class Billing:
         """Bill what comes in time, up to a batch, in one transaction; return how many messages it were.
 
         What goes wrong aborts the transaction, is raised, and the messages come again. Raises Fenced.
+        Where the broker with the group's offsets is gone for good, librdkafka may never return (its issue 5511): who
+        runs this for long watches that it gets on, and starts the process anew.
         """
         messages = [each for each in self._consumer.consume(self._batch, timeout) if each.error() is None]
         if not messages:

@@ -26,6 +26,7 @@ from tests.log.cleaner.context import (
     reopened,
     swap,
 )
+from tests.own_thread import in_this_thread
 
 CONFIG = LogConfig(cleanup_policy=("compact",), segment_bytes=3000, index_interval_bytes=256, file_delete_delay_ms=1)
 OPERATIONS = ("rename", "replace", "unlink")
@@ -50,7 +51,8 @@ def crash_after(monkeypatch: pytest.MonkeyPatch, count: int) -> Callable[[], int
         return call
 
     for name in OPERATIONS:
-        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, in_this_thread(counted(real), real))
     return lambda: done
 
 

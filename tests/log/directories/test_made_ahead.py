@@ -18,6 +18,7 @@ from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.partition_dirs import NewPartition
 from kbroker.log.log_config import LogConfig
 from tests.log.builders import NOW, batch
+from tests.own_thread import in_this_thread
 
 TOPIC_ID = uuid.UUID(int=7)
 
@@ -58,8 +59,11 @@ def test_what_was_made_ahead_is_what_a_log_makes_itself(tmp_path: Path, monkeypa
         assert not flags & os.O_CREAT or os.path.exists(path), path
         return opened(path, flags, *rest)
 
-    monkeypatch.setattr(os, "open", makes_none)
-    monkeypatch.setattr(os, "replace", None)
+    def refuses(path: str, to: str) -> None:
+        raise AssertionError(f"{path} is put in the place of {to}")
+
+    monkeypatch.setattr(os, "open", in_this_thread(makes_none, opened))
+    monkeypatch.setattr(os, "replace", in_this_thread(refuses, os.replace))
     for index in range(1, 40):
         assert dirs.get_or_create("t", index, TOPIC_ID, LogConfig(), NOW).topic_id == TOPIC_ID
     monkeypatch.undo()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import uuid
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
+from tests.own_thread import in_this_thread
 
 NOW = 1_700_000_000_000
 
@@ -39,14 +39,13 @@ def test_a_lost_topic_id_is_written_again(tmp_path: Path) -> None:
 def test_creating_many_partitions_forces_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = manager(tmp_path)
     forced = []
-    real, here = os.fsync, threading.get_ident()
+    real = os.fsync
 
     def fsync(fd: int) -> None:
-        if threading.get_ident() == here:  # a broker of other tests may live in another thread
-            forced.append(fd)
+        forced.append(fd)
         real(fd)
 
-    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", in_this_thread(fsync, real))
     for index in range(50):
         log = logs.get_or_create("t", index, uuid.uuid4(), LogConfig(), NOW)
         log.leader_epochs.assign(0, 0)

@@ -22,6 +22,7 @@ from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.log.producers.producer_state import ProducerEntry
 from tests.crash.power import Power
 from tests.log.builders import HOUR, NOW, batch, committed, open_log
+from tests.own_thread import in_this_thread
 
 PRODUCERS = 2000
 SEED = 20261122
@@ -277,7 +278,7 @@ def test_an_append_that_is_flushed_at_once_leaves_the_snapshot_to_the_thread(
         synced.append(os.readlink(f"/proc/self/fd/{fd}"))
         sync(fd)
 
-    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "fsync", in_this_thread(noted, sync))
     world.produce(0)
     assert world.log.recovery_point == world.log.log_end_offset
     assert not [name for name in synced if name.endswith(".snapshot")]
