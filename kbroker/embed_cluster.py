@@ -201,6 +201,7 @@ class Cluster:
                     lambda: [each.node for each in self.brokers.values() if each.is_running],
                     self._call,
                     SystemClock().monotonic_ms,
+                    self.brokers,
                 )
         return self._steered
 

@@ -24,7 +24,8 @@ from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.testing.faults import End, Faults, Kind, Plan, Seen
+from kbroker.testing.faults import End, Faults, Kind, Plan
+from kbroker.testing.filters import Seen
 from kbroker.testing.gate import Entrance
 from kbroker.testing.refusals import refusal
 from kbroker.testing.requests import Requests

@@ -6,7 +6,7 @@ and is not recorded. Never decides what becomes of a request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from kbroker.broker.cluster_node import ClusterNode
 from kbroker.handlers.registry import served
@@ -16,18 +16,22 @@ from kbroker.testing.requests import Requests
 
 
 class ClusterSteering:
-    """One cluster's. `call` does something on the loop on which all its brokers live; they have one clock."""
+    """One cluster's. `call` does something on the loop on which all its brokers live; they have one clock.
+
+    `brokers` are the ids of all, also of those that do not run.
+    """
 
     def __init__(
         self,
         nodes: Callable[[], Iterable[ClusterNode]],
         call: Callable[[Callable[[], None]], None],
         now_ms: Callable[[], float],
+        brokers: Collection[int],
     ) -> None:
         self._nodes = nodes
         self._call = call
         apis = [each.name for each in served(in_cluster=True).values()]
-        self.faults = Faults(apis, now_ms, self._changed)
+        self.faults = Faults(apis, now_ms, self._changed, brokers)
         self.requests = Requests(apis)
         self._interceptors: dict[ClusterNode, Interceptor] = {}
 

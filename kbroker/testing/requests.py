@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
-from kbroker.testing.faults import Seen
+from kbroker.testing.filters import Seen
 from kbroker.testing.known import check_apis, check_filters
 
 KEPT = 10_000

@@ -39,7 +39,7 @@ class Steering(Calling):
         super().__init__(loop, thread)
         self._node = node
         dispatcher = node.server.dispatcher
-        self.faults = Faults(dispatcher.apis, node.clock.monotonic_ms, self._changed)
+        self.faults = Faults(dispatcher.apis, node.clock.monotonic_ms, self._changed, [node.services.node_id])
         self.requests = Requests(dispatcher.apis)
         self._entrance = Entrance(node.server)
         self._interceptor = Interceptor(dispatcher, self.faults, self.requests, node.services, self._entrance)

@@ -19,7 +19,7 @@ from kbroker import Broker
 from kbroker.control import application, known_snapshots, telling, topics
 from kbroker.control import requests as control_requests
 from kbroker.testing import requests as kept_requests
-from kbroker.testing.faults import Seen
+from kbroker.testing.filters import Seen
 from kbroker.testing.requests import Request
 from kbroker.testing.subjects import Subjects
 from tests.control.conftest import Http
