@@ -16,6 +16,8 @@ from kbroker.testing.subjects import could_name
 _SUBJECTS: Final = ("topic", "partition", "group", "transactional_id")
 _LONGEST: Final = 100
 """Characters of a wrong name that are looked at, and told."""
+_MOST: Final = 150
+"""Names that are told where none is near."""
 
 
 def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:
@@ -50,7 +52,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return the line for a name that there is not: with the one that is meant, or with all where none is near."""
     names = sorted(known)
     near = get_close_matches(name[:_LONGEST], names, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:_MOST]) or 'none'}{more}"
     return f"there is no {what} {name[:_LONGEST]!r}; {hint}"
 
 

@@ -38,7 +38,7 @@ class ClusterSteering:
     def record(self) -> Requests:
         """Return the requests, which are recorded from the first call on."""
         if not self.requests.on:
-            self.requests.on = True
+            self.requests.start(late=True)  # that the brokers come to each other is nothing to tell clients by
             self._changed()
         return self.requests
 

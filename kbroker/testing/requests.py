@@ -124,7 +124,18 @@ class Requests(Sequence[Request]):
         self._kept: deque[Request] = deque()
         self._bytes = 0
         self._count = 0
+        self._is_late = False
         self._changed = threading.Condition()
+
+    def start(self, *, late: bool) -> None:
+        """Record from now on; `late` where clients may have asked something before."""
+        self.on = True
+        self._is_late = late
+
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether clients came before recording began, and none has asked anything since."""
+        return self._is_late and not self._count and not self._kept
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -169,6 +180,8 @@ class Requests(Sequence[Request]):
     def clear(self) -> None:
         """Forget all."""
         with self._changed:
+            if self.on:
+                self._is_late = False  # somebody wants to know what comes from now on
             while self._kept:
                 self._forget()
 

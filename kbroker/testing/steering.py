@@ -61,7 +61,7 @@ class Steering(Calling):
     def record(self) -> Requests:
         """Return the requests, which are recorded from the first call on."""
         if not self.requests.on:
-            self.requests.on = True
+            self.requests.start(late=self._node.server.count_opened > 0)
             self._changed()
         return self.requests
 
