@@ -37,9 +37,12 @@ from kbroker.security.sasl.user_configs import USERS
 
 if TYPE_CHECKING:  # loaded where a cluster is asked for TLS, or for what a test can do with it
     from kbroker.embed_certificates import Certificates
+    from kbroker.testing.asking_cluster import ClusterAsking
     from kbroker.testing.faults import Faults
+    from kbroker.testing.groups import Groups
     from kbroker.testing.of_cluster import ClusterSteering
     from kbroker.testing.requests import Requests
+    from kbroker.testing.topics import Topics
 
 T = TypeVar("T")
 _PATIENCE_SECONDS = 60.0
@@ -192,6 +195,37 @@ class Cluster:
         """What clients ask of all brokers, and are answered: recorded from the first time on that this is looked at."""
         return self._steering().record()
 
+    @property
+    def topics(self) -> Topics:
+        """The topics by name, as `Broker.topics`: each partition is asked of its leader, whoever that is by then."""
+        from kbroker.testing.topics import Topics
+
+        return Topics(self._asking())
+
+    @property
+    def groups(self) -> Groups:
+        """The groups by id, as `Broker.groups`: each is asked of its coordinator."""
+        from kbroker.testing.groups import Groups
+
+        return Groups(self._asking())
+
+    def wait_for(self, holds: Callable[[Self], T], timeout: float = 10.0) -> T:
+        """Look at the cluster until something holds; as `Broker.wait_for`."""
+        from kbroker.testing.looking import hold
+
+        return hold(lambda: holds(self), timeout)
+
+    def _asking(self) -> ClusterAsking:
+        from kbroker.testing.asking_cluster import ClusterAsking
+        from kbroker.testing.calling import Calling
+
+        return ClusterAsking(Calling(self._loop, self._thread), self._running)
+
+    def _running(self) -> dict[int, ClusterNode]:
+        """Return the brokers that run, first those that hear of the others."""
+        nodes = [each.node for each in self.brokers.values() if each.is_running]
+        return {each.node_id: each for each in sorted(nodes, key=_is_cut)}
+
     def _steering(self) -> ClusterSteering:
         from kbroker.testing.of_cluster import ClusterSteering
 
@@ -314,7 +348,10 @@ class Cluster:
         await asyncio.gather(*left, return_exceptions=True)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something on the cluster's loop, and wait for it."""
+        """Run something on the cluster's loop, and wait for it. Raises RuntimeError where the cluster does not run."""
+        if not self._thread.is_alive():
+            work.close()  # or Python tells that nobody awaited it
+            raise RuntimeError("the cluster is not running")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(_PATIENCE_SECONDS)
@@ -330,3 +367,7 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _is_cut(node: ClusterNode) -> bool:
+    return not (isinstance(node.tree, MemoryTree) and node.tree.is_reachable)

@@ -5,12 +5,14 @@ Owns the way of such a request to its handler and to its answer. Never knows wha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from time import perf_counter
 from types import GeneratorType
 from typing import Any, TypeAlias, TypeVar
 
 from kbroker.cluster_state import ClusterState
-from kbroker.divided import in_slices
+from kbroker.divided import SLICE_SECONDS
 from kbroker.handlers.registry import APIS, RequestContext
 from kbroker.handlers.services import Services
 from kbroker.protocol.errors import ApiError
@@ -66,8 +68,8 @@ class Asking:
         listed = self.ask(ListGroupsRequest(), ListGroupsResponse).groups
         return {each.group_id: each for each in listed}
 
-    def by_leader(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
-        """Divide partitions into those that one broker can be asked about."""
+    def asked_together(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
+        """Divide partitions into those that the leader of the first of them can be asked about."""
         return [partitions] if partitions else []
 
     def known_everywhere(self, topic: str) -> None:
@@ -101,7 +103,7 @@ async def handled(services: Services, listener: str, request: Any) -> Any:
         answer = api.handler(context, request)
         while not isinstance(answer, api.response):
             if isinstance(answer, GeneratorType):
-                answer = await in_slices(answer)
+                answer = await _stepped(answer)
             else:
                 assert isinstance(answer, Awaitable)
                 answer = await answer
@@ -109,3 +111,26 @@ async def handled(services: Services, listener: str, request: Any) -> Any:
         check(err.code, api.name, err.message)
         raise
     return answer
+
+
+async def _stepped(work: Generator[Any, Any, Any]) -> Any:
+    """Run what a handler does in steps: each yields None, or what has to be awaited."""
+    came: Any = None
+    failed: Exception | None = None
+    until = perf_counter() + SLICE_SECONDS
+    try:
+        while True:
+            step = work.send(came) if failed is None else work.throw(failed)
+            came = failed = None
+            if perf_counter() >= until:
+                await asyncio.sleep(0)
+                until = perf_counter() + SLICE_SECONDS
+            if step is not None:
+                try:
+                    came = await step
+                except Exception as err:  # noqa: BLE001 - for the handler, which may know what to do
+                    failed = err
+    except StopIteration as end:
+        return end.value
+    finally:
+        work.close()

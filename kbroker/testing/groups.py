@@ -157,7 +157,7 @@ class Group:
 
     def _listed_offsets(self, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
-        for part in self._asking.by_leader(partitions):
+        for part in self._asking.asked_together(partitions):
             found |= self._listed_at(part, timestamp)
         return found
 
@@ -169,6 +169,7 @@ class Group:
             replica_id=-1, topics=[ListOffsetsTopic(name, indexes) for name, indexes in by_topic.items()]
         )
         answer = self._asking.ask_leader(*partitions[0], request, ListOffsetsResponse, _first_error)
+        check(_first_error(answer), f"offsets of topic {', '.join(by_topic)}")
         return {(each.name, one.partition_index): one.offset for each in answer.topics for one in each.partitions}
 
 
