@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -43,6 +44,7 @@ class Kind(Enum):
 
 
 _OF_A_STORM = 0.05
+_STORMS_KEPT = 100
 
 
 class Fault:
@@ -79,6 +81,14 @@ class Fault:
         self._faults.remove(self)
         if error is None:
             self._tell()
+        elif self.kind is Kind.STORM:
+            error.add_note(f"in {self.told_again()}")
+
+    def told_again(self) -> str:
+        """Return how a storm is had again, and how many requests it has met."""
+        apis = [] if not self.apis else [repr(sorted(self.apis))]
+        told = ", ".join([*apis, *(f"{name}={value!r}" for name, value in self.filter.items())])
+        return f"storm({told}), met by {self.hits} request{'' if self.hits == 1 else 's'}"
 
     def remove(self) -> None:
         """Let no request meet it any more. Raises what its `where` raised, once."""
@@ -231,6 +241,8 @@ class Faults:
         self._lock = threading.Lock()
         self.active: tuple[Fault, ...] = ()
         """In the order in which they were set."""
+        self.storms: deque[Fault] = deque(maxlen=_STORMS_KEPT)
+        """The storms that were set last, also those that are gone."""
 
     def __repr__(self) -> str:
         return f"<Faults {list(self.active)!r}>"
@@ -281,7 +293,9 @@ class Faults:
         """
         if "seed" not in filters:
             raise TypeError("a storm has a seed, by which it can come again")
-        return self._set(Kind.STORM, api, None, {"rate": _OF_A_STORM, **filters})
+        storm = self._set(Kind.STORM, api, None, {"rate": _OF_A_STORM, **filters})
+        self.storms.append(storm)
+        return storm
 
     def refuse_connections(self) -> Fault:
         """Close each new connection at once; those that are there stay."""
