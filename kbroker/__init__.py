@@ -68,3 +68,7 @@ if not TYPE_CHECKING:  # a type checker would take it for any name, also for one
         if name in _WHERE:
             return getattr(importlib.import_module(f"kbroker.{_WHERE[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        """Name them all, loaded or not."""
+        return sorted({*globals(), *__all__})

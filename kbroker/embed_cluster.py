@@ -57,6 +57,9 @@ class ClusterBroker:
         self._node: ClusterNode | None = None
         self.node_id = node_id
 
+    def __repr__(self) -> str:
+        return f"<broker {self.node_id} {self.bootstrap_servers if self.is_running else 'that does not run'}>"
+
     @property
     def node(self) -> ClusterNode:
         """The running broker; its state belongs to the cluster's loop."""
@@ -237,6 +240,8 @@ class Cluster:
                     SystemClock().monotonic_ms,
                     self.brokers,
                 )
+                if self._stopped:
+                    self._steered.ended()
         return self._steered
 
     def _call(self, work: Callable[[], None]) -> None:
@@ -333,6 +338,8 @@ class Cluster:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join(_PATIENCE_SECONDS)
             self._loop.close()
+            if self._steered is not None:
+                self._steered.ended()
             self._security.remove()
             if self._private:
                 shutil.rmtree(self._data_dir, ignore_errors=True)
@@ -359,6 +366,9 @@ class Cluster:
             with contextlib.suppress(Exception):
                 future.cancel()
             raise
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(map(repr, self.brokers.values()))}>"
 
     def __enter__(self) -> Self:
         return self.start()

@@ -39,7 +39,8 @@ class Asking:
 
     @property
     def state(self) -> ClusterState:
-        """What the broker knows of topics."""
+        """What the broker knows of topics. Raises RuntimeError once it has stopped."""
+        self._steering.check_alive()
         return self._services.controller.state
 
     def ask(self, request: Any, kind: type[Answer]) -> Answer:

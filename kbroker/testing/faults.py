@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from kbroker.protocol.errors import ErrorCode
+from kbroker.testing.calling import NOT_RUNNING
 from kbroker.testing.filters import (
     LONGEST_DELAY_MS,
     LONGEST_THROTTLE_MS,
@@ -104,13 +105,24 @@ class Fault:
     def wait(self, hits: int = 1, timeout: float = 10.0) -> None:
         """Wait until so many requests have met it. Raises AssertionError when they have not after `timeout` seconds.
 
-        Raises what its `where` raised, once.
+        Raises what its `where` raised, once, and RuntimeError once the broker has stopped.
         """
         with self._met:
-            there = self._met.wait_for(lambda: self.hits >= hits or self._error is not None, timeout)
+            self._faults.waiting.add(self)
+            there = self._met.wait_for(
+                lambda: self.hits >= hits or self._error is not None or self._faults.has_ended, timeout
+            )
+            self._faults.waiting.discard(self)
             self._tell()
+            if there and self.hits < hits:
+                raise RuntimeError(f"{NOT_RUNNING}: {self!r} was met {self.hits} times, not {hits} times")
             if not there:
                 raise AssertionError(f"{self!r} was met {self.hits} times in {timeout} s, not {hits} times")
+
+    def end(self) -> None:
+        """Tell those who wait that the broker has stopped."""
+        with self._met:
+            self._met.notify_all()
 
     def keeps(self, topic: str | None, partition: int | None) -> bool:
         """Whether a failure is told of a topic, or of one partition."""
@@ -243,6 +255,10 @@ class Faults:
         """In the order in which they were set."""
         self.storms: deque[Fault] = deque(maxlen=_STORMS_KEPT)
         """The storms that were set last, also those that are gone."""
+        self.waiting: set[Fault] = set()
+        """Those whose hits somebody waits for."""
+        self.has_ended = False
+        """Whether the broker has stopped: nothing can meet a request any more."""
 
     def __repr__(self) -> str:
         return f"<Faults {list(self.active)!r}>"
@@ -322,6 +338,12 @@ class Faults:
             self.active = tuple(each for each in self.active if each is not fault)
         self._changed()
 
+    def end(self) -> None:
+        """Refuse to set any, and tell those who wait; once the broker has stopped."""
+        self.has_ended = True
+        for each in {*self.waiting, *self.active}:
+            each.end()
+
     def clear(self) -> None:
         """Remove all faults."""
         with self._lock:
@@ -363,6 +385,8 @@ class Faults:
         check_values(filters, self._brokers)
         check_filters(names, filters)
         ends_ms = self._now_ms() + filters["seconds"] * 1000 if "seconds" in filters else None
+        if self.has_ended:
+            raise RuntimeError(NOT_RUNNING)
         fault = Fault(self, kind, names, value, narrowed(filters), ends_ms)
         with self._lock:
             self.active = (*self.active, fault)

@@ -28,7 +28,7 @@ from kbroker.protocol.messages.list_offsets import (
 )
 from kbroker.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.testing.asking import Asking
-from kbroker.testing.missing import MissingError, visible
+from kbroker.testing.missing import MissingError, told, visible
 from kbroker.testing.refused import check
 
 TopicPartition = tuple[str, int]
@@ -196,6 +196,9 @@ class Groups(Mapping[str, Group]):
 
     def __getitem__(self, group_id: str) -> Group:
         return Group(group_id, self._asking)
+
+    def __repr__(self) -> str:
+        return told("Groups", self)
 
     def __contains__(self, group_id: object) -> bool:
         return group_id in list(self)

@@ -6,9 +6,13 @@ Owns the error, and which topics a test is told of: not the broker's own. Never 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from kbroker.cluster_state import ClusterState, TopicState
+from kbroker.protocol.errors import ApiError
 from kbroker.testing.known import unknown
+
+_TOLD: Final = 10
 
 
 class MissingError(KeyError):
@@ -32,3 +36,13 @@ def topic_state(name: str, state: ClusterState) -> TopicState:
 def visible(state: ClusterState) -> list[str]:
     """Return the topics that are not the broker's own, in order."""
     return [name for name in sorted(state.topics) if not name.startswith("__")]
+
+
+def told(what: str, names: Iterable[str]) -> str:
+    """Return "<what: names>", also where nobody can say which there are."""
+    try:
+        there = list(names)
+    except (RuntimeError, TimeoutError, ApiError) as err:
+        return f"<{what}: {err or 'no answer in time'}>"
+    more = f" and {len(there) - _TOLD} more" if len(there) > _TOLD else ""
+    return f"<{what}: {', '.join(there[:_TOLD]) or 'none'}{more}>"

@@ -62,5 +62,10 @@ class ClusterSteering:
         if interceptor is not None:
             interceptor.break_waiting()
 
+    def ended(self) -> None:
+        """Tell all who still wait for requests; once the cluster has stopped."""
+        self.faults.end()
+        self.requests.end()
+
     def _changed(self) -> None:
         self._call(self.follow)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from kbroker.clock import SystemClock
@@ -27,6 +27,11 @@ class SteeredClock(SystemClock):
         """Called with the ms by which timers have come nearer; returns when what is due has been done."""
         self.turn: Callable[[], AbstractContextManager[None]] = nullcontext
         """What it is moved in, for nobody else to do so meanwhile."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.now():%Y-%m-%d %H:%M:%S} UTC, {timedelta(milliseconds=self.ahead_ms)} ahead>"
+        )
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self._wall_ms

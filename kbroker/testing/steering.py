@@ -50,6 +50,8 @@ class Steering(Calling):
         self._clock = node.clock if isinstance(node.clock, SteeredClock) else None
         if self._clock is not None:
             self._clock.turn = self.turn
+        if not self.is_alive:
+            self.ended()
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -164,6 +166,12 @@ class Steering(Calling):
         """Break the connections of requests that a fault has wait, and end what is under way."""
         self._interceptor.break_waiting()
         await super().end()
+
+    def ended(self) -> None:
+        """Tell all who still wait, for the broker or for requests; once the loop is closed."""
+        super().ended()
+        self.faults.end()
+        self.requests.end()
 
     def close(self) -> None:
         """Let go what lies outside of the broker."""

@@ -30,7 +30,7 @@ from kbroker.protocol.messages.list_offsets import (
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, read_records
 from kbroker.testing.asking import Asking
-from kbroker.testing.missing import MissingError, topic_state, visible
+from kbroker.testing.missing import MissingError, told, topic_state, visible
 from kbroker.testing.refused import check
 
 _BYTES = 64 * 1024 * 1024
@@ -139,7 +139,11 @@ class Topic:
         )
         request = ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=[asked])
         answer = self._asking.ask_leader(
-            self.name, index, request, ProduceResponse, lambda told: told.responses[0].partition_responses[0].error_code
+            self.name,
+            index,
+            request,
+            ProduceResponse,
+            lambda found: found.responses[0].partition_responses[0].error_code,
         )
         (done,) = answer.responses[0].partition_responses
         check(done.error_code, self._about(index), done.error_message)
@@ -150,7 +154,7 @@ class Topic:
         """Delete it."""
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=self.name)], timeout_ms=_TIMEOUT_MS)
         (done,) = self._asking.ask_controller(
-            request, DeleteTopicsResponse, lambda told: told.responses[0].error_code
+            request, DeleteTopicsResponse, lambda found: found.responses[0].error_code
         ).responses
         if done.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise MissingError("topic", self.name, visible(self._asking.state))
@@ -190,7 +194,7 @@ class Topic:
         asked = ListOffsetsPartition(partition_index=index, timestamp=_EARLIEST)
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(self.name, [asked])])
         answer = self._asking.ask_leader(
-            self.name, index, request, ListOffsetsResponse, lambda told: told.topics[0].partitions[0].error_code
+            self.name, index, request, ListOffsetsResponse, lambda found: found.topics[0].partitions[0].error_code
         )
         (found,) = answer.topics[0].partitions
         check(found.error_code, self._about(index))
@@ -222,7 +226,7 @@ class Topic:
                 max_bytes=piece, topics=[FetchTopic(topic_id=self._now.topic_id, partitions=[wanted])]
             )
             answer = self._asking.ask_leader(
-                self.name, index, request, FetchResponse, lambda told: told.responses[0].partitions[0].error_code
+                self.name, index, request, FetchResponse, lambda found: found.responses[0].partitions[0].error_code
             )
             (found,) = answer.responses[0].partitions
             if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and start > earliest:
@@ -261,6 +265,9 @@ class Topics(Mapping[str, Topic]):
         topic_state(name, self._asking.state)
         return Topic(name, self._asking)
 
+    def __repr__(self) -> str:
+        return told("Topics", self)
+
     def __iter__(self) -> Iterator[str]:
         return iter(visible(self._asking.state))
 
@@ -284,7 +291,7 @@ class Topics(Mapping[str, Topic]):
         asked = CreatableTopic(name, num_partitions=partitions, replication_factor=copies, configs=told)
         request = CreateTopicsRequest(topics=[asked], timeout_ms=_TIMEOUT_MS)
         (done,) = self._asking.ask_controller(
-            request, CreateTopicsResponse, lambda told: told.topics[0].error_code
+            request, CreateTopicsResponse, lambda found: found.topics[0].error_code
         ).topics
         check(done.error_code, f"topic {name}", done.error_message)
         self._asking.known_everywhere(name)
