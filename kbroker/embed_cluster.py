@@ -116,8 +116,6 @@ class ClusterBroker:
 
     async def _start(self) -> None:
         config = BrokerConfig(self._settings)
-        for warning in config.warnings:
-            warnings.warn(warning, stacklevel=3)
         self._node = await ClusterNode.start(config, tree=self._cluster.ensemble.connect())
         self._node.server.watch.level = logging.DEBUG  # as in embed.py
         # Clients know the broker by its address: it keeps it.
@@ -286,11 +284,17 @@ class Cluster:
         self._thread.start()
         atexit.register(self.stop)
         try:
+            for warning in self._warnings():
+                warnings.warn(warning, stacklevel=3)
             self.run(self._start_all())
         except BaseException:
             self.stop()
             raise
         return self
+
+    def _warnings(self) -> list[str]:
+        """Return what is to be said of the config, which all brokers have."""
+        return BrokerConfig(self.brokers[1]._settings).warnings  # noqa: SLF001 - its other half
 
     async def _begin_security(self) -> None:
         """Make users and ACLs known before the first broker comes."""

@@ -73,6 +73,27 @@ def test_a_cluster(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
+def test_a_key_that_does_not_exist_is_a_warning(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.kafka(config={"num.partition": 3})
+        def test_it(kafka):
+            pass
+
+        @pytest.mark.kafka(config={"num.partition": 3})
+        def test_a_cluster(kafka_cluster):
+            pass
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2, warnings=2)
+    result.stdout.fnmatch_lines(["*pytest_plugin.py:*: UserWarning: unknown config num.partition*"] * 2)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "error::UserWarning")
+    result.assert_outcomes(errors=2)
+
+
 def test_a_topic_and_settings_of_a_cluster(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nkafka_config =\n    message.max.bytes = 1000\n")
     pytester.makepyfile(
