@@ -162,7 +162,8 @@ class Topic:
         self._asking.known_everywhere(self.name)
 
     def _about(self, index: int) -> str:
-        return f"partition {index} of topic {self.name}, which has {self.partitions}"
+        there = self.partitions
+        return f"partition {index} of topic {self.name}{'' if 0 <= index < there else f', which has {there}'}"
 
     def _records(self, index: int, start: int = 0, count: int | None = None) -> Iterator[StoredRecord]:
         """Read a partition to its high watermark, or so many records of it, with the outcome of each transaction."""

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kbroker import Broker, ErrorCode
-from kbroker.protocol.errors import ApiError
+from kbroker import ApiError, Broker, ErrorCode
 from kbroker.protocol.messages.offset_fetch import OffsetFetchResponse
 from kbroker.testing.asking import Asking
 
@@ -194,7 +193,7 @@ def test_a_broker_that_has_stopped_is_asked_for_nothing() -> None:
 
 def test_a_refusal_is_told(broker: Broker) -> None:
     topic = broker.topics.create("small", configs={"max.message.bytes": 100})
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE: partition 0 of topic small") as refused:
         topic.produce(b"x" * 1000)
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
