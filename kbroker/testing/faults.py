@@ -23,11 +23,10 @@ from kbroker.testing.filters import (
     LONGEST_THROTTLE_MS,
     Filter,
     Seen,
-    check_number,
     check_values,
-    check_whole,
 )
 from kbroker.testing.known import check_apis, check_filters, error_code
+from kbroker.testing.numbers import check_number, check_whole
 from kbroker.testing.storm import squall
 from kbroker.testing.when import When
 
@@ -107,6 +106,8 @@ class Fault:
 
         Raises what its `where` raised, once, and RuntimeError once the broker has stopped.
         """
+        check_whole("hits", hits, 0)
+        check_number("timeout", timeout)
         with self._met:
             self._faults.waiting.add(self)
             there = self._met.wait_for(
@@ -378,6 +379,8 @@ class Faults:
         filters: Filter,
         narrowed: Callable[[Filter], Filter] = lambda same: same,
     ) -> Fault:
+        if not isinstance(api, Iterable):
+            raise TypeError(f'an API is named as "Produce", not {api!r}')
         names = frozenset([api] if isinstance(api, str) else api)
         if not names:
             raise ValueError('no API is named: "*" is all of them')

@@ -5,11 +5,11 @@ Owns the filters and their bounds: a value that no request could meet is told at
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
 
+from kbroker.testing.numbers import check_number, check_whole
 from kbroker.testing.subjects import Subjects
 
 
@@ -109,26 +109,3 @@ def _check_met(wanted: Mapping[str, Any], brokers: Collection[int]) -> None:
     if wanted.get("broker") not in {None, *brokers}:
         there = ", ".join(map(str, sorted(brokers)))
         raise ValueError(f"there is no broker {wanted['broker']}; there {'is' if len(brokers) == 1 else 'are'} {there}")
-
-
-def check_whole(name: str, value: object, least: int | None = None, most: int | None = None) -> None:
-    """Raise TypeError for what is no whole number, ValueError for one out of bounds."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} is to be a whole number, not {value!r}")
-    _check_bounds(name, value, least, most)
-
-
-def check_number(name: str, value: object, most: float | None = None) -> None:
-    """Raise TypeError for what is no number, ValueError for one that is not finite, below 0 or above `most`."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{name} is to be a number, not {value!r}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} is to be a number that ends, not {value!r}")
-    _check_bounds(name, value, 0, most)
-
-
-def _check_bounds(name: str, value: float, least: float | None, most: float | None) -> None:
-    if least is not None and value < least:
-        raise ValueError(f"{name} is at least {least:g}, not {value!r}")
-    if most is not None and value > most:
-        raise ValueError(f"{name} is at most {most:.12g}, not {value!r}")

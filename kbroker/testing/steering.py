@@ -118,6 +118,8 @@ class Steering(Calling):
 
         The clock is as far ahead as then.
         """
+        if not hasattr(snapshot, "node"):
+            raise TypeError(f"what is restored is what snapshot() has returned, not {snapshot!r}")
         if snapshot.node() is not self._node:
             raise ValueError("the snapshot is of another broker")
         with self.turn():

@@ -31,6 +31,7 @@ from kbroker.protocol.messages.produce import PartitionProduceData, ProduceReque
 from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, read_records
 from kbroker.testing.asking import Asking
 from kbroker.testing.missing import MissingError, told, topic_state, visible
+from kbroker.testing.numbers import check_whole
 from kbroker.testing.refused import check
 
 _BYTES = 64 * 1024 * 1024
@@ -102,6 +103,10 @@ class Topic:
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"isolation is read_uncommitted or read_committed, not {isolation!r}")
+        check_whole("start", start, 0)
+        for name, number in (("partition", partition), ("count", count)):
+            if number is not None:
+                check_whole(name, number, 0)
         wanted = range(self.partitions) if partition is None else [partition]
         found = [each for index in wanted for each in self._records(index, start, count)]
         return (
@@ -129,6 +134,10 @@ class Topic:
         Text is written as UTF-8; anything else than text, bytes and None is a TypeError.
         """
         state = self._now
+        if partition is not None:
+            check_whole("partition", partition, 0)
+        if timestamp is not None:
+            check_whole("timestamp", timestamp, -1)
         data, name = _bytes("value", value), _bytes("key", key)
         told = tuple((each, _bytes(f"value of header {each!r}", text)) for each, text in headers)
         index = partition if partition is not None else 0 if name is None else zlib.crc32(name) % len(state.partitions)
@@ -287,9 +296,13 @@ class Topics(Mapping[str, Topic]):
 
         Without `replication_factor` it has one replica, in a cluster as many as `default.replication.factor` says.
         """
-        told = [CreatableTopicConfig(key, str(value)) for key, value in (configs or {}).items()]
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a topic is to be a str, not {name!r}")
+        check_whole("partitions", partitions)
+        given = [CreatableTopicConfig(key, str(value)) for key, value in (configs or {}).items()]
         copies = self._asking.replication_factor if replication_factor is None else replication_factor
-        asked = CreatableTopic(name, num_partitions=partitions, replication_factor=copies, configs=told)
+        check_whole("replication_factor", copies)
+        asked = CreatableTopic(name, num_partitions=partitions, replication_factor=copies, configs=given)
         request = CreateTopicsRequest(topics=[asked], timeout_ms=_TIMEOUT_MS)
         (done,) = self._asking.ask_controller(
             request, CreateTopicsResponse, lambda found: found.topics[0].error_code

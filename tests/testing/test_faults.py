@@ -326,6 +326,7 @@ def test_what_is_not_there_is_refused(broker: Broker) -> None:
         (lambda faults: faults.drop("Produce", where="acks"), "where is to be a function of a request, not 'acks'"),
         (lambda faults: faults.full_disk(where="acks"), "where is to be a function of a request, not 'acks'"),
         (lambda faults: faults.drop([]), 'no API is named: "*" is all of them'),
+        (lambda faults: faults.drop(None), 'an API is named as "Produce", not None'),
         (lambda faults: faults.drop([0]), 'an API is named as "Produce", not 0'),
         (lambda faults: faults.delay("Produce", -0.5), "seconds is at least 0, not -0.5"),
         (lambda faults: faults.delay("Produce", math.inf), "seconds is to be a number that ends, not inf"),

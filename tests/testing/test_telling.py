@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 import kbroker
@@ -28,6 +32,37 @@ def test_what_is_printed_of_a_broker() -> None:
         broker.requests.wait_for("Metadata")
         assert re.fullmatch(r"<Requests: \d+ \w+(, \d+ \w+)*>", repr(broker.requests))
         assert re.search(r"[ ,]\d+ Metadata[,>]", repr(broker.requests))
+
+
+def test_numbers_that_are_none_are_told_by_name() -> None:
+    with Broker() as broker:
+        fault, orders = broker.faults.drop("Produce"), broker.topics.create("orders")
+        looks: tuple[tuple[Callable[[Any], object], str], ...] = (
+            (
+                lambda wrong: broker.topics.create("other", partitions=wrong),
+                "partitions is to be a whole number, not '3'",
+            ),
+            (
+                lambda wrong: broker.topics.create("other", replication_factor=wrong),
+                "replication_factor is to be a whole number, not '3'",
+            ),
+            (lambda wrong: orders.records(start=wrong), "start is to be a whole number, not '3'"),
+            (lambda wrong: orders.records(count=wrong), "count is to be a whole number, not '3'"),
+            (lambda _: orders.records(count=-1), "count is at least 0, not -1"),
+            (lambda wrong: orders.produce("v", partition=wrong), "partition is to be a whole number, not '3'"),
+            (lambda _: orders.produce("v", timestamp=-5), "timestamp is at least -1, not -5"),
+            (lambda wrong: broker.clock.advance(hours=wrong), "hours is to be a number, not '3'"),
+            (lambda _: broker.clock.advance(hours=math.nan), "hours is to be a number that ends, not nan"),
+            (broker.clock.set, "the time is to be a number, not '3'"),
+            (fault.wait, "hits is to be a whole number, not '3'"),
+            (broker.restore, "what is restored is what snapshot() has returned, not '3'"),
+        )
+        for look, said in looks:
+            with pytest.raises((TypeError, ValueError)) as told:
+                look("3")
+            assert str(told.value) == said
+        with pytest.raises(TypeError, match="the name of a topic is to be a str, not 5"):
+            broker.topics.create(5)  # type: ignore[arg-type]
 
 
 def test_what_is_printed_of_a_cluster() -> None:
