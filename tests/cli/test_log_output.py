@@ -266,7 +266,7 @@ def test_a_broker_writes_json(tmp_path: Path) -> None:
     arguments = ["--memory", "--listen", "127.0.0.1:0", "--set", "broker.id=3", "--ready-file", str(ready)]
     levels = [
         "--log-level",
-        "WARN",
+        "ERROR",
         "--log-level",
         "kbroker.network.server=INFO",
         "--log-level=kafka.request.logger=debug",
