@@ -1,6 +1,6 @@
 """`kbroker start`: run a broker until SIGTERM or SIGINT.
 
-Owns the process around a broker: logging, signals, the ready file. The first lines printed say how to reach it.
+Owns the process around a broker: signals, the ready file. The first lines printed say how to reach it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -27,6 +27,7 @@ from kbroker.broker.base_node import Node
 from kbroker.broker.garbage import GarbageCollection
 from kbroker.broker.node import BrokerNode
 from kbroker.cli.control_server import ControlPlace, control_options, control_place
+from kbroker.cli.log_output import log_options, name_broker, set_up_log
 from kbroker.clock import Clock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
@@ -35,8 +36,6 @@ from kbroker.security.sasl.add_scram import ScramUser, parse_user
 
 DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT://127.0.0.1:9092"}
 """What `--dev` sets: what one who develops against a broker of his own would set anyway."""
-
-LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
@@ -73,7 +72,7 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @click.option("--dev", is_flag=True, help=f"For development: {', '.join(f'{k}={v}' for k, v in DEV_SETTINGS.items())}.")
 @control_options()
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
-@click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="INFO", show_default=True)
+@log_options()
 def command(
     config_file: str | None,
     settings: tuple[str, ...],
@@ -87,14 +86,15 @@ def command(
     control: str | None,
     control_public: bool,
     strict: bool,
-    log_level: str,
+    log_format: str,
+    log_levels: tuple[str, ...],
 ) -> None:
     """Start a broker.
 
     Settings come from the config file, then KAFKA_* environment variables, then --set. Those of --dev are weaker than
     all of them. Without it a new consumer group waits 3 s for more members, as Apache Kafka's do.
     """
-    set_up_log(sys.stderr, log_level.upper())
+    set_up_log(sys.stderr, log_format, log_levels)
     if memory and data_dir is not None:
         raise click.UsageError("--memory and --data-dir exclude each other")
     if ready_file is not None:
@@ -160,6 +160,8 @@ def run(
 ) -> None:
     """Serve until a signal comes; `started` is called when clients can connect. `users` are there then."""
     _raise_file_limit()
+    if config.node_id >= 0:
+        name_broker(config.node_id)
     for warning in config.warnings:
         logging.getLogger("kbroker").warning("%s", warning)
     loop = new_event_loop()
@@ -179,21 +181,6 @@ def _starting(
 
         return ClusterNode.start(config, cluster_id=cluster_id, users=users)
     return BrokerNode.start(config, clock, cluster_id=cluster_id, users=users)
-
-
-def set_up_log(stream: TextIO, level: str = "INFO") -> None:
-    """Log to `stream`, one line a record."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(_OneLine("[%(asctime)s] %(levelname)s %(message)s (%(name)s)"))
-    logging.basicConfig(level=level, handlers=[handler])
-
-
-class _OneLine(logging.Formatter):
-    """Escapes control characters: clients choose names that are logged, and must not write lines of their own."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it so
-        text = super().formatMessage(record)
-        return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _raise_file_limit() -> None:
@@ -224,6 +211,7 @@ async def _serve(
     node = await _unless_stopped(starting, stop)
     if node is None:
         return
+    name_broker(node.node_id)
     garbage = GarbageCollection(loop)
     control = None
     try:

@@ -376,7 +376,7 @@ class Server:
             if connection.has_moved():
                 connection.idle_since = now
             elif 0 <= self.limits.max_idle_ms <= now - connection.idle_since:
-                log.info("closing the connection from %s: idle", connection.peer)
+                log.debug("closing the connection from %s: idle", connection.peer)
                 connection.abort()
 
 
