@@ -21,9 +21,11 @@ from kbroker.testing.calling import NOT_RUNNING
 from kbroker.testing.filters import (
     LONGEST_DELAY_MS,
     LONGEST_THROTTLE_MS,
+    WRITING,
     Filter,
     Seen,
     check_values,
+    that_write,
 )
 from kbroker.testing.known import check_apis, check_filters, error_code
 from kbroker.testing.numbers import check_number, check_whole
@@ -287,7 +289,7 @@ class Faults:
 
     def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:
         """Break the connection: see `When`."""
-        return self._set(Kind.DISCONNECT, api, _when(when), filters)
+        return self._set(Kind.DISCONNECT, api, When.of(when), filters)
 
     def throttle(self, ms: int, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
         """Tell clients that they are over a quota: they send nothing for so long."""
@@ -296,12 +298,12 @@ class Faults:
 
     def full_disk(self, **filters: Unpack[Filter]) -> Fault:
         """Refuse all that would be written to a log, as a broker whose disk is full."""
-        return self._set(Kind.FAIL, WRITING, (ErrorCode.KAFKA_STORAGE_ERROR, None), filters, _that_write)
+        return self._set(Kind.FAIL, WRITING, (ErrorCode.KAFKA_STORAGE_ERROR, None), filters, that_write)
 
     def slow_disk(self, ms: float, **filters: Unpack[Filter]) -> Fault:
         """Let all that is written to a log take so much longer."""
         check_number("ms", ms, LONGEST_DELAY_MS)
-        return self._set(Kind.DELAY, WRITING, ms, filters, _that_write)
+        return self._set(Kind.DELAY, WRITING, ms, filters, that_write)
 
     def storm(self, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
         """Let a share of all requests, 5 % without `rate`, meet trouble as Kafka may have it: see storm.py.
@@ -395,27 +397,3 @@ class Faults:
             self.active = (*self.active, fault)
         self._changed()
         return fault
-
-
-WRITING = (
-    "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
-)  # fmt: skip
-"""The APIs whose answers wait for a log."""
-
-
-def _when(given: When | str) -> When:
-    try:
-        return When(given)
-    except ValueError:
-        raise ValueError(f"when is one of {', '.join(each.value for each in When)}, not {given!r}") from None
-
-
-def _that_write(filters: Filter) -> Filter:
-    """Narrow filters: a producer id without a transactional id is given out, and stands in no log."""
-    wanted = filters.get("where")
-
-    def writes(seen: Seen) -> bool:
-        stands = seen.api != "InitProducerId" or bool(seen.transactional_ids)
-        return stands and (wanted is None or wanted(seen))
-
-    return {**filters, "where": writes}
