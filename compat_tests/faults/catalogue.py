@@ -95,7 +95,7 @@ def _all() -> Iterator[Scenario]:
     yield _scenario(PRODUCE, "full_disk()", slow=True)
     yield _scenario(PRODUCE, "slow_disk(500, times=1)", late_s=0.5)
     yield _scenario(PRODUCE, "refuse_connections()", slow=True)
-    yield _scenario(PRODUCE, "storm(seed=7, rate=0.2)", count=25, slow=True)
+    yield _scenario(PRODUCE, "storm(seed=7, rate=0.1)", count=25, slow=True)
     yield _scenario(PRODUCE_PLAIN, 'drop("Produce", times=1)', slow=True)
     yield from _breaking(PRODUCE_PLAIN, "Produce")
     yield from _failing(
