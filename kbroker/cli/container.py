@@ -21,6 +21,7 @@ import click
 
 from kbroker.broker.base_node import Node
 from kbroker.cli.control_server import control_options, control_place
+from kbroker.cli.metrics_server import metrics_option, metrics_place
 from kbroker.cli.start import run, set_up_log
 from kbroker.config.listeners import Endpoint, parse_endpoint
 from kbroker.config.model import ConfigError
@@ -44,8 +45,16 @@ log = logging.getLogger("kbroker")
 @click.option("--config", "mounted", default=MOUNTED, show_default=True, help="A server.properties, if it is there.")
 @click.option("--data-dir", default=DATA_DIR, show_default=True, help="Where the data lies unless log.dirs says.")
 @click.option("--ready-file", metavar="FILE", help="As of `kbroker start`.")
+@metrics_option("KBROKER_METRICS_LISTEN")
 @control_options("KBROKER_CONTROL_LISTEN", "KBROKER_CONTROL_PUBLIC")
-def command(mounted: str, data_dir: str, ready_file: str | None, control: str | None, control_public: bool) -> None:
+def command(
+    mounted: str,
+    data_dir: str,
+    ready_file: str | None,
+    metrics: str | None,
+    control: str | None,
+    control_public: bool,
+) -> None:
     """Run a broker by the rules of the apache/kafka image."""
     set_up_log(sys.stdout)
     for name in sorted(filter(_IGNORED.fullmatch, os.environ)):
@@ -53,10 +62,13 @@ def command(mounted: str, data_dir: str, ready_file: str | None, control: str | 
     file = Path(mounted)
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     config = BrokerConfig(container_settings(os.environ, text, data_dir, socket.gethostname()))
-    with control_place(control or None, config, public=control_public) as place:
+    with (
+        metrics_place(metrics or None, config) as seen,
+        control_place(control or None, config, public=control_public) as place,
+    ):
         if place is not None:
             log.info("the control API will be at %s", place.url)
-        run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), place)
+        run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), place, seen)
 
 
 def container_settings(environment: Mapping[str, str], file: str, data_dir: str, hostname: str) -> dict[str, str]:
