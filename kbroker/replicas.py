@@ -80,6 +80,7 @@ class Partition:
     """
 
     __slots__ = (
+        "_counted_to",
         "alone",
         "full_validation",
         "index",
@@ -108,10 +109,22 @@ class Partition:
         self.alone = False
         self.min_isr = 1
         self.full_validation = False
+        self._counted_to = 0
         self.traffic = Traffic()
         """What it adds to; its topic's once it is hosted."""
         self.waiters: dict[Waiter, None] = {}
         """In the order in which they came: of objects, sets have another in each run."""
+
+    def begin_counting(self) -> None:
+        """Count what is appended from now on, as this broker begins to lead."""
+        self._counted_to = self.log.log_end_offset
+
+    def count(self) -> None:
+        """Count the records that were appended as leader since the last time: not at each append, which costs."""
+        if self.leading:
+            end = self.log.log_end_offset
+            self.traffic.messages_in += end - self._counted_to
+            self._counted_to = end
 
     def append(
         self,
@@ -153,7 +166,6 @@ class Partition:
             raise
         traffic.produces += 1
         traffic.bytes_in += len(records)
-        traffic.messages_in += info.last_offset - info.base_offset + 1
         if self.alone:
             self.log.set_high_watermark(self.log.log_end_offset)
             if self.waiters:
@@ -262,6 +274,7 @@ class Replicas:
     def _remove(self, key: tuple[str, int]) -> Partition | None:
         partition = self._partitions.pop(key, None)
         if partition is not None:
+            partition.count()
             self.traffic.hosts_no_more(partition.topic)
         return partition
 
@@ -463,9 +476,11 @@ class Replicas:
             partition.min_isr = min(config.min_insync_replicas, len(state.replicas))
             partition.full_validation = settings.full_validation
             if partition.leader_epoch != state.leader_epoch:
+                partition.count()
                 partition.leader_epoch = state.leader_epoch
                 partition.leading = state.leader == self.node_id
                 if partition.leading:
+                    partition.begin_counting()
                     self._begin_epoch(partition)
                     if partition.alone:
                         partition.log.set_high_watermark(partition.log.log_end_offset)

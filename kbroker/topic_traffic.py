@@ -4,8 +4,9 @@ Owns the numbers, one object for all partitions of a topic here, and what topics
 Whoever serves adds to them; nobody reads them unless metrics are asked for. Never asks what time it is: rates are for
 who reads.
 
-What counts is what counts in Kafka (BrokerTopicStats): what was appended as leader, by clients and by coordinators,
-also when it was there already; and what leaves in answers to fetches.
+What counts is what counts in Kafka (BrokerTopicStats): what was appended as leader, by clients and by coordinators, and
+what leaves in answers to fetches. A batch that comes again and stands there already counts as a batch with its bytes,
+but its records, unlike Kafka's, do not.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self.messages_in = 0
+        """Up to when it was last asked for: a log's end tells how many there were since (Partition.count)."""
         self.bytes_in = 0
         self.produces = 0
         """Batches that were to be appended, whether they were or not."""

@@ -28,7 +28,7 @@ from kbroker.protocol.messages.fetch import (
 from kbroker.replica_manager.replica_selector import nearest
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Partition, Waiter
-from kbroker.topic_traffic import TopicTraffic
+from kbroker.topic_traffic import TopicTraffic, Traffic
 
 _READ_COMMITTED = 1
 _CONSUMER = -1
@@ -158,14 +158,14 @@ class Fetch:
     def attempt(self, *, last: bool) -> FetchResponse | None:
         """Read everything; return the answer, or None when it is worth waiting for more."""
         answered: Answered = []
-        sent: list[tuple[Partition, int]] = []
+        sent: list[tuple[Traffic, int]] = []
         left, size, urgent = self.max_bytes, 0, False
         first, self._is_new = self._is_new, False
         for key, want, partition in self.items:
             data = self.read(key, want, partition, left, size == 0, first)
             if data.records and partition is not None:
                 taken = len(data.records)
-                sent.append((partition, taken))
+                sent.append((partition.traffic, taken))
                 size += taken
                 left = max(0, self.max_bytes - size)
                 urgent |= data.records.cut_short  # waiting brings no more of it
@@ -304,13 +304,16 @@ class Fetch:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return PartitionData(index, code, -1, aborted_transactions=None, records=b"")
 
-    def _answer(self, answered: Answered, sent: list[tuple[Partition, int]]) -> FetchResponse:
+    def _answer(self, answered: Answered, sent: list[tuple[Traffic, int]]) -> FetchResponse:
         session_id = 0
         session = self._session
         if self._metering is not None and self._must_pause(sum(self._size(key, data) for key, _, data in answered)):
             return self._nothing()
-        for partition, size in sent:
-            self._count(partition, size)
+        for traffic, size in sent:
+            if self._replica >= 0:
+                traffic.replicated_out += size
+            else:
+                traffic.bytes_out += size
         if session is not None:
             session_id = session.id
             kept: Answered = []
@@ -333,12 +336,12 @@ class Fetch:
         """Settle what the client has used of its quotas with an answer of so many bytes: whether it is to get none."""
         return self._metering is not None and self._metering.settle_fetch(_BYTES_ALWAYS + size) > 0
 
-    def _count(self, partition: Partition, size: int) -> None:
-        """Count what leaves of a partition."""
+    def _count(self, traffic: Traffic, size: int) -> None:
+        """Count what leaves of a topic."""
         if self._replica >= 0:
-            partition.traffic.replicated_out += size
+            traffic.replicated_out += size
         else:
-            partition.traffic.bytes_out += size
+            traffic.bytes_out += size
 
     def _size(self, key: Key, data: PartitionData) -> int:
         """Return how many bytes of an answer are a partition's, by and large; 0: it would not be told."""
@@ -372,7 +375,7 @@ class Fetch:
                 return self._nothing()
         for (key, want, partition), data in zip(self.items, found, strict=True):
             if data.records and partition is not None:
-                self._count(partition, len(data.records))
+                self._count(partition.traffic, len(data.records))
             if self._session is None or self._must_answer(self._session, key, data):
                 answered.append((key, want, data))
             yield

@@ -40,9 +40,9 @@ def collect(node: Node, lag_s: float) -> Divided[Values]:
     """Find all values; `lag_s` is how long this waited for its turn."""
     values: Values = {}
     put(values, "kbroker_build_info", 1, {"version": version("kbroker")})
-    yield from _topics(node, values)
-    yield from _requests(node, values)
     yield from _partitions(node, values)
+    yield from _topics(node, values)  # behind the partitions, of which some numbers come
+    yield from _requests(node, values)
     yield from cluster(node, values)
     yield from _logs(node, values)
     yield from groups(node, values, MOST_OFFSETS)

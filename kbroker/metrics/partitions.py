@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kbroker.broker.base_node import Node
 from kbroker.divided import Divided
-from kbroker.metrics.values import Values, put_all
+from kbroker.metrics.values import Values, put, put_all
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Partition
 
@@ -43,6 +43,7 @@ def partitions(node: Node, values: Values, most: int) -> Divided[Sums]:
     """Tell of each partition, up to so many, and of all of them in sums."""
     sums = Sums()
     for partition in list(node.replicas):
+        partition.count()
         replicas, in_sync = replica_count(node, partition), len(partition.isr)
         leads = int(partition.leading)
         lacks, too_few = leads and in_sync < replicas, int(is_under_min_isr(partition))
@@ -109,3 +110,5 @@ def cluster(node: Node, values: Values) -> Divided[None]:
         "preferredreplicaimbalancecount": imbalanced,
     }
     put_all(values, "kafka_controller_kafkacontroller", found.items())
+    unclean = 0 if of_cluster is None else of_cluster.controller.unclean_elections
+    put(values, "kafka_controller_controllerstats_uncleanleaderelections_total", unclean)

@@ -272,8 +272,8 @@ class Dispatcher:
         since = perf_counter() if self._metered else None
         entry = self._table.get(key << 16 | version) or self._resolve(key, version)
         tally = entry.tally
-        tally.requests += 1
-        if tally.requests <= KNOWN:
+        tally.requests = count = tally.requests + 1
+        if count <= KNOWN:
             self.times.due = 0
         position = 10
         if id_length >= 0:

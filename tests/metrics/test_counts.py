@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import time
+
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -110,11 +113,22 @@ def test_a_deleted_topic_is_told_no_more_and_stays_in_the_sums(seen: Seen) -> No
 
 
 def test_connections_by_listener(seen: Seen) -> None:
-    admin = AdminClient({"bootstrap.servers": seen.broker.bootstrap_servers})
-    assert admin.list_topics(timeout=20).brokers
-    values = seen.values()
-    listener = frozenset({"listener": "PLAINTEXT", "networkProcessor": "0"}.items())
-    prefix = "kafka_server_socket_server_metrics_connection"
-    assert values[f"{prefix}_count", listener] == values["kbroker_connections", frozenset()] >= 1
-    created, closed = values[f"{prefix}_creation_total", listener], values[f"{prefix}_close_total", listener]
-    assert created - closed == values[f"{prefix}_count", listener]
+    host, _, port = seen.broker.bootstrap_servers.rpartition(":")
+    with socket.create_connection((host, int(port)), 20):
+        with socket.create_connection((host, int(port)), 20):
+            assert connections(seen, 2) == (2, 2, 0)
+        assert connections(seen, 1) == (1, 2, 1)
+        assert seen.value("kbroker_connections") == 1
+
+
+def connections(seen: Seen, count: int) -> tuple[float | None, ...]:
+    """Wait for so many connections; return how many there are, came, and went."""
+    deadline = time.monotonic() + 20
+    prefix, listener = "kafka_server_socket_server_metrics_connection", "PLAINTEXT"
+    while True:
+        found = seen.values()
+        labels = frozenset({"listener": listener, "networkProcessor": "0"}.items())
+        told = tuple(found.get((f"{prefix}_{what}", labels)) for what in ("count", "creation_total", "close_total"))
+        if told[0] == count:
+            return told
+        assert time.monotonic() < deadline, told

@@ -18,6 +18,7 @@ from tests.metrics.test_counts import produce
 DASHBOARD = [
     "kafka_cluster_partition_atminisr",
     "kafka_cluster_partition_underminisr",
+    "kafka_controller_controllerstats_uncleanleaderelections_total",
     "kafka_controller_kafkacontroller_activecontrollercount",
     "kafka_controller_kafkacontroller_offlinepartitionscount",
     "kafka_log_log_size",
