@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -87,3 +89,11 @@ def test_the_watchdog_of_another_process_is_left_alone(tmp_path: Path) -> None:
             listening.recv(100)
         systemd.close()
     loop.close()
+
+
+def test_a_start_without_metrics_loads_nothing_of_them() -> None:
+    script = (
+        "import sys, kbroker.cli.start; print([n for n in ('prometheus_client', 'http.server') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=True)
+    assert done.stdout.strip() == b"[]"
