@@ -11,9 +11,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
     "Acl",
+    "ApiError",
     "Broker",
     "BrokerTestCase",
     "ClientSettings",
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from kbroker.embed_cluster import Cluster
     from kbroker.embed_security import Acl
     from kbroker.log.directories.dir_lock import LogDirError
-    from kbroker.protocol.errors import ErrorCode
+    from kbroker.protocol.errors import ApiError, ErrorCode
     from kbroker.pytest_plugin import ExternalBroker
     from kbroker.testing.faults import Faults
     from kbroker.testing.snapshot import Snapshot
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Acl": "embed_security",
+    "ApiError": "protocol.errors",
     "Broker": "embed",
     "BrokerTestCase": "unittest_case",
     "ClientSettings": "embed_clients",
@@ -68,3 +70,7 @@ if not TYPE_CHECKING:  # a type checker would take it for any name, also for one
         if name in _WHERE:
             return getattr(importlib.import_module(f"kbroker.{_WHERE[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        """Name them all, loaded or not."""
+        return sorted({*globals(), *__all__})

@@ -21,7 +21,8 @@ _T = TypeVar("_T")
 _U = TypeVar("_U")
 Divided = Generator[None, None, _T]
 """Work in slices, with its result."""
-_SLICE_SECONDS = 0.001
+SLICE_SECONDS = 0.001
+"""How long work goes on before others have their turn."""
 
 
 def whole(work: Generator[Any, Any, _T]) -> _T:
@@ -38,7 +39,7 @@ async def in_slices(work: Generator[None, None, _T]) -> _T:
     """Run work to its end in slices of a millisecond, between which the loop is free."""
     try:
         while True:
-            until = perf_counter() + _SLICE_SECONDS
+            until = perf_counter() + SLICE_SECONDS
             while perf_counter() < until:
                 next(work)
             await asyncio.sleep(0)

@@ -15,7 +15,6 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -44,7 +43,6 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 _STOP_SECONDS = 30.0
-_LOOK_SECONDS = 0.01
 
 TEST_DEFAULTS = {
     "offsets.topic.num.partitions": "4",
@@ -129,7 +127,7 @@ class Broker:
         """The topics by name: `broker.topics["orders"].records()`."""
         from kbroker.testing.topics import Topics
 
-        return Topics(self._asking(), lambda: self.node.controller.state)
+        return Topics(self._asking())
 
     @property
     def groups(self) -> Groups:
@@ -141,21 +139,12 @@ class Broker:
     def wait_for(self, holds: Callable[[Self], Result], timeout: float = 10.0) -> Result:
         """Look at the broker until something holds; return what `holds` returned.
 
-        Raises AssertionError after `timeout` seconds; where `holds` itself asserts, with what it said last.
+        Raises AssertionError after `timeout` seconds; where `holds` itself asserts, or looks at a topic or group that
+        there is not, with what it said last.
         """
-        deadline = time.monotonic() + timeout
-        while True:
-            said: AssertionError | None = None
-            try:
-                found = holds(self)
-            except AssertionError as err:
-                said = err
-            else:
-                if found:
-                    return found
-            if time.monotonic() >= deadline:
-                raise AssertionError(f"not within {timeout:g} s{f': {said}' if said else ''}") from said
-            time.sleep(_LOOK_SECONDS)
+        from kbroker.testing.looking import hold
+
+        return hold(lambda: holds(self), timeout)
 
     def reset(self) -> None:
         """Be as at the start, for the next test: no topics, groups, transactions, faults, requests, changed settings.

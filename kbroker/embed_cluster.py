@@ -37,9 +37,12 @@ from kbroker.security.sasl.user_configs import USERS
 
 if TYPE_CHECKING:  # loaded where a cluster is asked for TLS, or for what a test can do with it
     from kbroker.embed_certificates import Certificates
+    from kbroker.testing.asking_cluster import ClusterAsking
     from kbroker.testing.faults import Faults
+    from kbroker.testing.groups import Groups
     from kbroker.testing.of_cluster import ClusterSteering
     from kbroker.testing.requests import Requests
+    from kbroker.testing.topics import Topics
 
 T = TypeVar("T")
 _PATIENCE_SECONDS = 60.0
@@ -53,6 +56,9 @@ class ClusterBroker:
         self._settings = dict(settings)
         self._node: ClusterNode | None = None
         self.node_id = node_id
+
+    def __repr__(self) -> str:
+        return f"<broker {self.node_id} {self.bootstrap_servers if self.is_running else 'that does not run'}>"
 
     @property
     def node(self) -> ClusterNode:
@@ -110,8 +116,6 @@ class ClusterBroker:
 
     async def _start(self) -> None:
         config = BrokerConfig(self._settings)
-        for warning in config.warnings:
-            warnings.warn(warning, stacklevel=3)
         self._node = await ClusterNode.start(config, tree=self._cluster.ensemble.connect())
         self._node.server.watch.level = logging.DEBUG  # as in embed.py
         # Clients know the broker by its address: it keeps it.
@@ -192,6 +196,37 @@ class Cluster:
         """What clients ask of all brokers, and are answered: recorded from the first time on that this is looked at."""
         return self._steering().record()
 
+    @property
+    def topics(self) -> Topics:
+        """The topics by name, as `Broker.topics`: each partition is asked of its leader, whoever that is by then."""
+        from kbroker.testing.topics import Topics
+
+        return Topics(self._asking())
+
+    @property
+    def groups(self) -> Groups:
+        """The groups by id, as `Broker.groups`: each is asked of its coordinator."""
+        from kbroker.testing.groups import Groups
+
+        return Groups(self._asking())
+
+    def wait_for(self, holds: Callable[[Self], T], timeout: float = 10.0) -> T:
+        """Look at the cluster until something holds; as `Broker.wait_for`."""
+        from kbroker.testing.looking import hold
+
+        return hold(lambda: holds(self), timeout)
+
+    def _asking(self) -> ClusterAsking:
+        from kbroker.testing.asking_cluster import ClusterAsking
+        from kbroker.testing.calling import Calling
+
+        return ClusterAsking(Calling(self._loop, self._thread), self._running)
+
+    def _running(self) -> dict[int, ClusterNode]:
+        """Return the brokers that run, first those that hear of the others."""
+        nodes = [each.node for each in self.brokers.values() if each.is_running]
+        return {each.node_id: each for each in sorted(nodes, key=_is_cut)}
+
     def _steering(self) -> ClusterSteering:
         from kbroker.testing.of_cluster import ClusterSteering
 
@@ -201,7 +236,10 @@ class Cluster:
                     lambda: [each.node for each in self.brokers.values() if each.is_running],
                     self._call,
                     SystemClock().monotonic_ms,
+                    self.brokers,
                 )
+                if self._stopped:
+                    self._steered.ended()
         return self._steered
 
     def _call(self, work: Callable[[], None]) -> None:
@@ -246,11 +284,17 @@ class Cluster:
         self._thread.start()
         atexit.register(self.stop)
         try:
+            for warning in self._warnings():
+                warnings.warn(warning, stacklevel=3)
             self.run(self._start_all())
         except BaseException:
             self.stop()
             raise
         return self
+
+    def _warnings(self) -> list[str]:
+        """Return what is to be said of the config, which all brokers have."""
+        return BrokerConfig(self.brokers[1]._settings).warnings  # noqa: SLF001 - its other half
 
     async def _begin_security(self) -> None:
         """Make users and ACLs known before the first broker comes."""
@@ -298,6 +342,8 @@ class Cluster:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join(_PATIENCE_SECONDS)
             self._loop.close()
+            if self._steered is not None:
+                self._steered.ended()
             self._security.remove()
             if self._private:
                 shutil.rmtree(self._data_dir, ignore_errors=True)
@@ -313,7 +359,10 @@ class Cluster:
         await asyncio.gather(*left, return_exceptions=True)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something on the cluster's loop, and wait for it."""
+        """Run something on the cluster's loop, and wait for it. Raises RuntimeError where the cluster does not run."""
+        if not self._thread.is_alive():
+            work.close()  # or Python tells that nobody awaited it
+            raise RuntimeError("the cluster is not running")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(_PATIENCE_SECONDS)
@@ -322,6 +371,9 @@ class Cluster:
                 future.cancel()
             raise
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(map(repr, self.brokers.values()))}>"
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -329,3 +381,7 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _is_cut(node: ClusterNode) -> bool:
+    return not (isinstance(node.tree, MemoryTree) and node.tree.is_reachable)

@@ -2,11 +2,13 @@
 
     kafka_broker    a broker for the session; `.bootstrap_servers` is what clients connect to
     kafka           a clean broker for one test: the session's, reset before it; or one of its own, by the marker
-    kafka_topic     the name of a fresh topic with one partition, of `kafka` where a test has both, or of kafka_broker
+    kafka_topic     the name of a fresh topic with one partition, of `kafka` or `kafka_cluster` where a test has it, or
+                    of kafka_broker
     kafka_clock     the clean broker's clock;  kafka_faults  its faults, or the cluster's
     kafka_cluster   three brokers of the test's own
 
-    @pytest.mark.kafka(config={...}, tls=True, users={"alice": "secret"}, acls=[...])   what `kafka` is given
+    @pytest.mark.kafka(config={...}, tls=True, users={"alice": "secret"}, acls=[...])   what `kafka` and `kafka_cluster`
+                                                                                        are given
     kafka_config, kafka_tls, kafka_users                                                the same for all, as ini options
 
 With KAFKA_BOOTSTRAP_SERVERS set, the fixtures use that broker instead, of which nothing else is known: one suite, two
@@ -22,7 +24,7 @@ import os
 import socket
 import uuid
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -31,7 +33,7 @@ import pytest
 if TYPE_CHECKING:
     from kbroker.embed import Broker
     from kbroker.embed_cluster import Cluster
-    from kbroker.testing.faults import Faults
+    from kbroker.testing.faults import Fault, Faults
     from kbroker.testing.requests import Request
     from kbroker.testing.steered_clock import SteeredClock
 
@@ -39,7 +41,9 @@ _PROBE_SECONDS = 3.0
 _REQUESTS = 20
 """How many requests are shown of a test that fails, and how many more that met a fault; pytest shows the log."""
 _OPTIONS = frozenset({"config", "tls", "users", "acls"})
-_USED: Final = pytest.StashKey["list[Broker]"]()
+_STORMS = 10
+"""How many storms are told of a test that fails."""
+_USED: Final = pytest.StashKey["list[_Used]"]()
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Add the marker."""
     config.addinivalue_line(
         "markers",
-        "kafka(config=None, tls=False, users=None, acls=None): what the broker of the fixture `kafka` is given",
+        "kafka(config=None, tls=False, users=None, acls=None): what the fixtures `kafka` and `kafka_cluster` are given",
     )
 
 
@@ -94,13 +98,11 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBroker]:
         with _watched(request.node, broker):
             yield broker
         return
-    unknown = sorted(marker.kwargs.keys() - _OPTIONS) or [str(each) for each in marker.args]
-    if unknown:
-        pytest.fail(f"@pytest.mark.kafka takes {', '.join(sorted(_OPTIONS))}, not {unknown[0]}", pytrace=False)
+    own = _own(marker)
     if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
         pytest.skip("settings cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names")
-    with _broker(request.config, marker.kwargs) as own, _watched(request.node, own):
-        yield own
+    with _broker(request.config, own) as made, _watched(request.node, made):
+        yield made
 
 
 @pytest.fixture
@@ -115,22 +117,21 @@ def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
 
     In a test that has `kafka_cluster`, and not `kafka`, how all brokers of that do.
     """
-    names = request.fixturenames
-    of_cluster = "kafka_cluster" in names and "kafka" not in names
-    owner: Broker | Cluster = request.getfixturevalue("kafka_cluster" if of_cluster else "kafka")
+    owner: Broker | Cluster = request.getfixturevalue("kafka_cluster" if _has_cluster_alone(request) else "kafka")
     faults = owner.faults
     yield faults
     faults.clear()
 
 
 @pytest.fixture
-def kafka_cluster() -> Iterator[Cluster]:
-    """Three brokers of the test's own."""
+def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three brokers of the test's own, with the settings that the marker `kafka` says."""
     if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
         pytest.skip("a cluster cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names")
     from kbroker.embed_cluster import Cluster
 
-    with Cluster(brokers=3) as cluster:
+    settings = _settings(request.config, _own(request.node.get_closest_marker("kafka")))
+    with Cluster(brokers=3, **settings) as cluster, _watched(request.node, cluster):
         yield cluster
 
 
@@ -138,11 +139,14 @@ def kafka_cluster() -> Iterator[Cluster]:
 def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a fresh topic with one partition, of the broker that the test has; deleted afterwards."""
     # First the clean broker, where the test has it: its reset would remove the topic.
-    names = request.fixturenames
-    is_clean = "kafka" in names or ("kafka_faults" in names and "kafka_cluster" not in names)
-    has = "kafka" if is_clean else "kafka_broker"
-    kafka_broker: Broker | ExternalBroker = request.getfixturevalue(has)
     name = f"test-{uuid.uuid4().hex[:12]}"
+    names = request.fixturenames
+    if _has_cluster_alone(request) and "kafka_broker" not in names:
+        cluster: Cluster = request.getfixturevalue("kafka_cluster")
+        yield cluster.topics.create(name).name  # it goes with the cluster
+        return
+    is_clean = "kafka" in names or ("kafka_faults" in names and not _has_cluster_alone(request))
+    kafka_broker: Broker | ExternalBroker = request.getfixturevalue("kafka" if is_clean else "kafka_broker")
     if not isinstance(kafka_broker, ExternalBroker):
         topic = kafka_broker.topics.create(name)
         yield name
@@ -166,13 +170,12 @@ def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add what the broker was asked last to the report of a test that fails."""
+    """Add what the broker was asked last, and the storms that it had, to the report of a test that fails."""
     report = yield
     if report.failed:
-        for broker in item.stash.get(_USED, []):
-            asked = _told(list(broker.requests))
-            if asked:
-                report.sections.append(("requests to kbroker", asked))
+        for used in item.stash.get(_USED, []):
+            told = {"requests to kbroker": _told(list(used.owner.requests)), "storms in kbroker": used.storms()}
+            report.sections += [section for section in told.items() if section[1]]
     return report
 
 
@@ -187,15 +190,48 @@ def _told(requests: Sequence[Request]) -> str:
     return "\n".join(lines)
 
 
-def _broker(config: pytest.Config, own: dict[str, Any]) -> Broker:
+@dataclass(frozen=True)
+class _Used:
+    """What a test has, with the storms that it had before."""
+
+    owner: Broker | Cluster
+    before: tuple[Fault, ...]
+
+    def storms(self) -> str:
+        """Return how to have the test's storms again, the last of them, a line each."""
+        storms = [each for each in self.owner.faults.storms if each not in self.before]
+        more = [f"... {len(storms) - _STORMS} before"] if len(storms) > _STORMS else []
+        return "\n".join([*more, *(each.told_again() for each in storms[-_STORMS:])])
+
+
+def _has_cluster_alone(request: pytest.FixtureRequest) -> bool:
+    """Whether a test has a cluster, and no clean broker beside it."""
+    return "kafka_cluster" in request.fixturenames and "kafka" not in request.fixturenames
+
+
+def _own(marker: pytest.Mark | None) -> Mapping[str, Any]:
+    """Return what a test's marker says; fails for what is no setting."""
+    if marker is None:
+        return {}
+    unknown = sorted(marker.kwargs.keys() - _OPTIONS) or [str(each) for each in marker.args]
+    if unknown:
+        pytest.fail(f"@pytest.mark.kafka takes {', '.join(sorted(_OPTIONS))}, not {unknown[0]}", pytrace=False)
+    return marker.kwargs
+
+
+def _broker(config: pytest.Config, own: Mapping[str, Any]) -> Broker:
     """Return a broker of the ini options and a test's own."""
     from kbroker.embed import Broker
 
+    return Broker(**_settings(config, own))
+
+
+def _settings(config: pytest.Config, own: Mapping[str, Any]) -> dict[str, Any]:
     settings = {**_pairs(config, "kafka_config"), **(own.get("config") or {})}
     users = {**_pairs(config, "kafka_users"), **(own.get("users") or {})}
     tls = bool(own.get("tls", config.getini("kafka_tls")))
     acls = own.get("acls")
-    return Broker(settings, tls=tls, users=users or None, acls=acls)
+    return {"config": settings, "tls": tls, "users": users or None, "acls": acls}
 
 
 def _pairs(config: pytest.Config, option: str) -> dict[str, str]:
@@ -209,15 +245,15 @@ def _pairs(config: pytest.Config, option: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _watched(item: pytest.Item, broker: Broker) -> Iterator[Broker]:
-    """Have the broker's log and its requests at hand, should the test fail."""
-    broker.requests.clear()
-    item.stash.setdefault(_USED, []).append(broker)
+def _watched(item: pytest.Item, owner: Broker | Cluster) -> Iterator[None]:
+    """Have the broker's log, its requests and its storms at hand, should the test fail."""
+    owner.requests.clear()
+    item.stash.setdefault(_USED, []).append(_Used(owner, tuple(owner.faults.storms)))
     logger = logging.getLogger("kbroker")
     level = logger.level
     if level == logging.NOTSET:
         logger.setLevel(logging.INFO)
-    yield broker
+    yield
     logger.setLevel(level)
 
 

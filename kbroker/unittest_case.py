@@ -28,3 +28,4 @@ class BrokerTestCase(unittest.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.broker.reset()
+        self.broker.requests.clear()  # they are recorded from the first test on

@@ -128,7 +128,7 @@ class Node:
             tokens=token_settings(config),
             cluster=cluster,
             authorizer=authorizer,
-            on_levels_changed=dispatcher.forget_entries,
+            on_levels_changed=dispatcher.look_at_loggers,
         )
         self.server = Server(
             self.services,

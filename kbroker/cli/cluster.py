@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from kbroker.cli.log_output import log_options
 from kbroker.cli.output import json_option, print_json, print_table
 from kbroker.launcher.addresses import parse_listen
 from kbroker.launcher.asking import ask_brokers
@@ -55,8 +57,16 @@ def command() -> None:
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one key of all brokers.")
 @click.option("--ready-file", metavar="FILE", help="Write JSON with addresses and process ids there while it runs.")
+@log_options()
 def up(
-    count: int, zookeeper: str | None, data_dir: str, listen: str, settings: tuple[str, ...], ready_file: str | None
+    count: int,
+    zookeeper: str | None,
+    data_dir: str,
+    listen: str,
+    settings: tuple[str, ...],
+    ready_file: str | None,
+    log_format: str,
+    log_levels: tuple[str, ...],
 ) -> None:
     """Start a cluster, and stop it on Ctrl-C.
 
@@ -64,6 +74,7 @@ def up(
     cluster had stored is there again at the next start in the same directory, with the same number of brokers.
     """
     plan = make_plan(Path(data_dir), count, parse_listen(listen), zookeeper, parse_settings(settings))
+    plan = replace(plan, options=("--log-format", log_format, *(f"--log-level={each}" for each in log_levels)))
     plan.directory.mkdir(parents=True, exist_ok=True)
     ready = None if ready_file is None else Path(ready_file).absolute()
     with ControlSocket(plan.directory) as control, StopSignals() as signals:

@@ -3,7 +3,7 @@
 Owns how the image's environment becomes settings: what works with that image works by changing the image's name. A
 mounted server.properties counts, and KAFKA_* variables win over it; without either, clients reach the broker at
 localhost:9092. Without `listeners`, they are the addresses of `advertised.listeners` on every interface. The keys of a
-KRaft node are accepted; there is no separate controller.
+KRaft node are accepted; there is no separate controller. Levels of the log come from the image's variables, too.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import click
 
 from kbroker.broker.base_node import Node
 from kbroker.cli.control_server import control_options, control_place
+from kbroker.cli.log_output import log_options, set_up_log
 from kbroker.cli.metrics_server import metrics_option, metrics_place
-from kbroker.cli.start import run, set_up_log
+from kbroker.cli.start import run
 from kbroker.config.listeners import Endpoint, parse_endpoint
+from kbroker.config.loggers import parse_level
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.sources import parse_properties, settings_from_environment
@@ -36,7 +38,11 @@ CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
 
 _EVERYWHERE: Final = ("", "0.0.0.0", "::")
 _HOST: Final = re.compile(r"://(?:\[[^\]]*\]|[^:]*):")
-_IGNORED: Final = re.compile(r"KAFKA_(LOG4J_.*|JMX_.*|HEAP_OPTS|JVM_PERFORMANCE_OPTS|GC_LOG_OPTS)")
+_ROOT_LEVEL: Final = "KAFKA_LOG4J_ROOT_LOGLEVEL"
+_LEVELS: Final = "KAFKA_LOG4J_LOGGERS"
+_IGNORED: Final = re.compile(
+    r"KAFKA_((?!LOG4J_(?:ROOT_LOGLEVEL|LOGGERS)$)LOG4J_.*|JMX_.*|HEAP_OPTS|JVM_PERFORMANCE_OPTS|GC_LOG_OPTS)"
+)
 
 log = logging.getLogger("kbroker")
 
@@ -46,17 +52,23 @@ log = logging.getLogger("kbroker")
 @click.option("--data-dir", default=DATA_DIR, show_default=True, help="Where the data lies unless log.dirs says.")
 @click.option("--ready-file", metavar="FILE", help="As of `kbroker start`.")
 @metrics_option("KBROKER_METRICS_LISTEN")
+@log_options("KBROKER_LOG_FORMAT", "KBROKER_LOG_LEVEL")
 @control_options("KBROKER_CONTROL_LISTEN", "KBROKER_CONTROL_PUBLIC")
 def command(
     mounted: str,
     data_dir: str,
     ready_file: str | None,
     metrics: str | None,
+    log_format: str,
+    log_levels: tuple[str, ...],
     control: str | None,
     control_public: bool,
 ) -> None:
     """Run a broker by the rules of the apache/kafka image."""
-    set_up_log(sys.stdout)
+    levels, unknown = image_levels(os.environ)
+    set_up_log(sys.stdout, log_format, [*levels, *log_levels])
+    for text in unknown:
+        log.info("%s has no effect", text)
     for name in sorted(filter(_IGNORED.fullmatch, os.environ)):
         log.info("%s is for a JVM and has no effect", name)
     file = Path(mounted)
@@ -69,6 +81,23 @@ def command(
         if place is not None:
             log.info("the control API will be at %s", place.url)
         run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), place, seen)
+
+
+def image_levels(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the levels that the image's variables set, and those of loggers or levels that do not exist here."""
+    texts = [(_ROOT_LEVEL, environment.get(_ROOT_LEVEL, ""))]
+    texts += [(_LEVELS, each) for each in environment.get(_LEVELS, "").split(",")]
+    levels, unknown = [], []
+    for variable, text in texts:
+        if not text.strip():
+            continue
+        try:
+            parse_level(text)
+        except ValueError:
+            unknown.append(f"{variable}: {text.strip()}")
+        else:
+            levels.append(text)
+    return levels, unknown
 
 
 def container_settings(environment: Mapping[str, str], file: str, data_dir: str, hostname: str) -> dict[str, str]:

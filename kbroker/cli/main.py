@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 VERBS = {
     "start": "Start a broker.",
@@ -31,6 +32,7 @@ VERBS = {
     "cert": "Make certificates for development.",
     "log": "Check, dump, repair and adopt the files of a data directory.",
     "pipeline": "Archive, replay and count what is in topics, on Apache Spark.",
+    "completion": "Print what lets bash, zsh or fish complete verbs and options.",
 }
 HIDDEN = ("container",)
 """What only the image's entrypoint uses."""
@@ -48,6 +50,11 @@ class _Lazy(click.Group):
         module = import_module(f"kbroker.cli.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a verb, or an option, without importing what the verbs need."""
+        verbs = [CompletionItem(name, help=text) for name, text in VERBS.items() if name.startswith(incomplete)]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; whoever read its output may stop reading."""

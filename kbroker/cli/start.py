@@ -1,6 +1,6 @@
 """`kbroker start`: run a broker until SIGTERM or SIGINT.
 
-Owns the process around a broker: logging, signals, the ready file. The first lines printed say how to reach it.
+Owns the process around a broker: signals, the ready file. The first lines printed say how to reach it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,7 @@ from kbroker.broker.base_node import Node
 from kbroker.broker.garbage import GarbageCollection
 from kbroker.broker.node import BrokerNode
 from kbroker.cli.control_server import ControlPlace, control_options, control_place
+from kbroker.cli.log_output import log_options, name_broker, set_up_log
 from kbroker.cli.metrics_server import MetricsPlace, metrics_option, metrics_place
 from kbroker.cli.systemd import Systemd
 from kbroker.clock import Clock
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT://127.0.0.1:9092"}
 """What `--dev` sets: what one who develops against a broker of his own would set anyway."""
-
-LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
@@ -79,7 +78,7 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @metrics_option()
 @control_options()
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
-@click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="INFO", show_default=True)
+@log_options()
 def command(
     config_file: str | None,
     settings: tuple[str, ...],
@@ -94,14 +93,15 @@ def command(
     control: str | None,
     control_public: bool,
     strict: bool,
-    log_level: str,
+    log_format: str,
+    log_levels: tuple[str, ...],
 ) -> None:
     """Start a broker.
 
     Settings come from the config file, then KAFKA_* environment variables, then --set. Those of --dev are weaker than
     all of them. Without it a new consumer group waits 3 s for more members, as Apache Kafka's do.
     """
-    set_up_log(sys.stderr, log_level.upper())
+    set_up_log(sys.stderr, log_format, log_levels)
     if memory and data_dir is not None:
         raise click.UsageError("--memory and --data-dir exclude each other")
     if ready_file is not None:
@@ -175,6 +175,8 @@ def run(
 ) -> None:
     """Serve until a signal comes; `started` is called when clients can connect. `users` are there then."""
     _raise_file_limit()
+    if config.node_id >= 0:
+        name_broker(config.node_id)
     for warning in config.warnings:
         logging.getLogger("kbroker").warning("%s", warning)
     loop = new_event_loop()
@@ -194,21 +196,6 @@ def _starting(
 
         return ClusterNode.start(config, cluster_id=cluster_id, users=users)
     return BrokerNode.start(config, clock, cluster_id=cluster_id, users=users)
-
-
-def set_up_log(stream: TextIO, level: str = "INFO") -> None:
-    """Log to `stream`, one line a record."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(_OneLine("[%(asctime)s] %(levelname)s %(message)s (%(name)s)"))
-    logging.basicConfig(level=level, handlers=[handler])
-
-
-class _OneLine(logging.Formatter):
-    """Escapes control characters: clients choose names that are logged, and must not write lines of their own."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it so
-        text = super().formatMessage(record)
-        return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _raise_file_limit() -> None:
@@ -253,17 +240,18 @@ async def _serve(
     node = await _unless_stopped(starting, stop)
     if node is None:
         return
+    name_broker(node.node_id)
     garbage = GarbageCollection(loop)
     control = None
     try:
         control = None if place is None else place.serve(node)
+        if seen is not None:
+            seen.node = node
         started(node)
         if ready_file is not None:
             others = {"control": control, "metrics": seen}
             _write_ready_file(node, ready_file, {name: each.url for name, each in others.items() if each is not None})
         garbage.begin()
-        if seen is not None:
-            seen.node = node
         systemd.ready(loop)
         if not await _stopped_or_failed(node, stop):
             raise click.ClickException(node.failed.result())

@@ -1,14 +1,15 @@
 """The loggers of this process as configs of a broker: what Kafka's tools list and alter under BROKER_LOGGER.
 
-Owns Kafka's names for levels, and its checks and messages. Never stores anything: levels last as long as the process.
-Only the root, this package's loggers and that of the authorizer are shown; those of a program that embeds a broker are
-its own.
+Owns Kafka's names for levels and loggers, and its checks and messages. Never stores anything: levels last as long as
+the process. Only the root, this package's loggers and those under Kafka's names are shown; those of a program that
+embeds a broker are its own.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Final
 
 from kbroker.config.model import InvalidConfig
@@ -24,16 +25,35 @@ _LEVELS: Final = {
     "ERROR": logging.ERROR,
     "FATAL": logging.CRITICAL,
 }
+_SAME_IN_PYTHON: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _PACKAGE: Final = "kbroker"
-_AUTHORIZER: Final = "kafka.authorizer.logger"
+_CLEANER: Final = "kbroker.log.cleaner"
+_CONTROLLER: Final = "kbroker.controller"
+KAFKAS_OWN: Final = ("kafka.authorizer.logger", "kafka.request.logger")
+"""Loggers that have Kafka's names: of who may do what, and of each request."""
+ALIASES: Final = {
+    "kafka": _PACKAGE,
+    "kafka.controller": _CONTROLLER,
+    "kafka.log.LogCleaner": _CLEANER,
+    "org.apache.kafka": _PACKAGE,
+    "org.apache.kafka.controller": _CONTROLLER,
+    "org.apache.kafka.storage.internals.log.LogCleaner": _CLEANER,
+}
+"""Names by which Kafka's operators set levels, of 3.x and of 4.x, and the loggers that do here what those do there."""
 
 log = logging.getLogger(__name__)
 
 
 def _loggers() -> dict[str, logging.Logger]:
+    """Return those that are shown; one may stand under two names."""
     known = logging.root.manager.loggerDict.items()
-    own = {name: each for name, each in known if name.partition(".")[0] == _PACKAGE or name == _AUTHORIZER}
-    return {ROOT: logging.root, **{name: each for name, each in own.items() if isinstance(each, logging.Logger)}}
+    own = {name: each for name, each in known if name.partition(".")[0] == _PACKAGE}
+    found = {ROOT: logging.root, **{name: each for name, each in own.items() if isinstance(each, logging.Logger)}}
+    for name in KAFKAS_OWN:
+        found[name] = logging.getLogger(name)
+    for name, own_name in ALIASES.items():
+        found[name] = found[own_name] = logging.getLogger(own_name)
+    return found
 
 
 def levels() -> dict[str, str]:
@@ -71,3 +91,37 @@ def set_levels(ops: Iterable[tuple[str, Op, str | None]]) -> None:
     for name, op, level in ops:
         known[name].setLevel(_LEVELS[level] if op is Op.SET and level else logging.NOTSET)
         log.warning("the log level of %s is %s", name, level if op is Op.SET else "inherited")
+
+
+def parse_level(text: str) -> tuple[str, str]:
+    """Read `LEVEL` or `LOGGER=LEVEL`, in capitals or not; return the logger and Kafka's name of the level.
+
+    A logger of a library may be named, too. Raises ValueError.
+    """
+    name, equals, word = text.rpartition("=")
+    name = name.strip() if equals else ROOT
+    level = word.strip().upper()
+    level = _SAME_IN_PYTHON.get(level, level)
+    if level not in _LEVELS:
+        raise ValueError(f"{word!r} is none of {', '.join(sorted(_LEVELS))}")
+    if not name or (_is_ours(name) and not _exists(name)):
+        raise ValueError(f"there is no logger {name!r}")
+    return name, level
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith((f"{_PACKAGE}.", "kafka.", "org.apache."))
+
+
+def _exists(name: str) -> bool:
+    if name in _loggers():
+        return True
+    try:  # a logger is named as its module, which may not be imported yet
+        return name.startswith(f"{_PACKAGE}.") and find_spec(name) is not None
+    except ImportError:
+        return False
+
+
+def set_level(name: str, level: str) -> None:
+    """Set the level of a logger, by Kafka's name of either."""
+    logging.getLogger(None if name == ROOT else ALIASES.get(name, name)).setLevel(_LEVELS[level])

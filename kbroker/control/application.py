@@ -27,6 +27,7 @@ from kbroker.control.operations import Control, Operation
 from kbroker.control.telling import json_bytes
 from kbroker.control.values import Refused, Values, checked, parsed, queried
 from kbroker.protocol.errors import ApiError
+from kbroker.testing.missing import MissingError
 
 OPERATIONS: Final = (
     *groups.OPERATIONS, *faults.OPERATIONS, *clock.OPERATIONS, *requests.OPERATIONS, *topics.OPERATIONS,
@@ -139,8 +140,8 @@ def _refusing() -> Iterator[None]:
         yield
     except ApiError as error:
         raise Refused(409, str(error), error.code.name) from None
-    except KeyError as error:  # a topic that went meanwhile
-        raise Refused(404, f"there is no {error.args[0]!r}") from None
+    except MissingError as error:
+        raise Refused(404, str(error)) from None
     except (ValueError, TypeError, OverflowError) as error:
         log.debug("refused", exc_info=True)
         raise Refused(400, " ".join(str(error).split())) from None

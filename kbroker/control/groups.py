@@ -11,9 +11,10 @@ from kbroker.testing.groups import Group
 
 
 def _told(group: Group, topic: str | None) -> dict[str, Any]:
+    state = group.state
     return {
         "id": group.id,
-        "state": group.state,
+        "state": state,
         "members": [
             {
                 "id": each.id,
@@ -28,7 +29,7 @@ def _told(group: Group, topic: str | None) -> dict[str, Any]:
             {"topic": name, "partition": index, "offset": offset}
             for (name, index), offset in sorted(group.offsets.items())
         ],
-        "lag": group.lag(topic),
+        "lag": 0 if topic is None and state == "Dead" else group.lag(topic),
     }
 
 

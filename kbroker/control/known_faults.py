@@ -10,16 +10,14 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kbroker.control.about import ABOUT
 from kbroker.control.values import Field, Refused, Values
-from kbroker.protocol.errors import ErrorCode
 from kbroker.testing.faults import Fault, Faults
-from kbroker.testing.known import unknown
+from kbroker.testing.filters import INT32, LONGEST_DELAY_MS
 from kbroker.testing.when import When
 
 KEPT: Final = 1_000
 """Faults that are known, those among them that are gone: the oldest of these are forgotten first."""
-_INT32: Final = 2**31 - 1
-_DAY_MS: Final = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +43,14 @@ KINDS: Final = {
 OWN: Final = (
     Field("kind", "string", f"What a request meets: {', '.join(KINDS)}.", required=True, choices=tuple(KINDS)),
     Field("api", "names", 'Kafka\'s name of what is asked, as "Produce", several of them, or "*".'),
-    Field("error", "string", 'For `fail`: Kafka\'s name of the error, as "NOT_LEADER_OR_FOLLOWER".'),
+    Field(
+        "error",
+        "string",
+        'For `fail`: Kafka\'s name of the error, as "NOT_LEADER_OR_FOLLOWER"; with `topic` or `partition` that part of '
+        "a request fails.",
+    ),
     Field("message", "string", "For `fail`: a text that goes with the error."),
-    Field("ms", "number", "For `delay`, `slow_disk` and `throttle`: how long, in ms.", least=0, most=_DAY_MS),
+    Field("ms", "number", "For `delay`, `slow_disk` and `throttle`: how long, in ms.", least=0, most=LONGEST_DELAY_MS),
     Field(
         "when",
         "string",
@@ -56,17 +59,14 @@ OWN: Final = (
     ),
 )
 FILTERS: Final = (
-    Field("topic", "string", "Requests that name this topic; `fail` fails that part of a request."),
-    Field("partition", "integer", "Requests that name this partition.", least=0, most=_INT32),
-    Field("group", "string", "Requests that name this group."),
-    Field("transactional_id", "string", "Requests that name this transactional id."),
-    Field("client_id", "string", "Requests of this client."),
+    *(each for each in ABOUT if each.name != "api"),
+    Field("partition", "integer", "Requests that name this partition.", least=0, most=INT32),
     Field("principal", "string", 'Requests of this user, as "User:alice".'),
-    Field("skip", "integer", "So many requests pass before it.", least=0, most=_INT32),
-    Field("times", "integer", "It is gone after so many requests.", least=1, most=_INT32),
+    Field("skip", "integer", "So many requests pass before it.", least=0, most=INT32),
+    Field("times", "integer", "It is gone after so many requests.", least=1, most=INT32),
     Field("rate", "number", "The share of requests that meets it.", least=0, most=1),
     Field("seed", "integer", "Chooses which: the same requests for the same seed."),
-    Field("seconds", "number", "It is gone after this time.", least=0, most=_DAY_MS / 1000),
+    Field("seconds", "number", "It is gone after this time.", least=0, most=LONGEST_DELAY_MS / 1000),
 )
 FIELDS: Final = (*OWN, *FILTERS)
 _FILTER_NAMES: Final = frozenset(field.name for field in FILTERS)
@@ -165,7 +165,7 @@ def _set(faults: Faults, given: Values) -> Fault:
     apis = given.get("api", ["*"])
     match kind:
         case "fail":
-            return faults.fail(apis, _error(given["error"]), given.get("message"), **filters)
+            return faults.fail(apis, given["error"], given.get("message"), **filters)
         case "delay":
             return faults.delay(apis, given["ms"] / 1000, **filters)
         case "drop":
@@ -182,10 +182,3 @@ def _set(faults: Faults, given: Values) -> Fault:
             return faults.refuse_connections()
         case _:
             return faults.storm(apis, **filters)
-
-
-def _error(name: str) -> ErrorCode:
-    known = ErrorCode.__members__.keys() - {"NONE"}
-    if name not in known:
-        raise Refused(400, unknown("error", name, known))
-    return ErrorCode[name]

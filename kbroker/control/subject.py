@@ -86,7 +86,7 @@ class RunningBroker:
 
     @property
     def topics(self) -> Topics:
-        return Topics(self._asking, lambda: self._node.controller.state)
+        return Topics(self._asking)
 
     @property
     def groups(self) -> Groups:

@@ -69,6 +69,8 @@ class ClusterPlan:
     brokers: tuple[BrokerPlan, ...]
     zookeeper: str | None
     settings: Mapping[str, str]
+    options: tuple[str, ...] = ()
+    """Further ones of `kbroker start`, for all brokers."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -118,7 +120,7 @@ def broker_command(program: Sequence[str], plan: ClusterPlan, broker: BrokerPlan
         "listeners": f"PLAINTEXT://{joined(broker.host, broker.port)}",
         **broker.settings,
     }
-    command = [*program, "start", "--data-dir", str(broker.data_dir)]
+    command = [*program, "start", "--data-dir", str(broker.data_dir), *plan.options]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     return command

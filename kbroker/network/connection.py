@@ -651,5 +651,5 @@ class Connection:
             self._account()
 
     def _gone(self, err: OSError) -> None:
-        log.info("closing the connection from %s: %s", self.peer, err)
+        log.debug("closing the connection from %s: %s", self.peer, err)
         self.abort()

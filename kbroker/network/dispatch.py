@@ -26,6 +26,7 @@ from kbroker.handlers.express_produce import Forms
 from kbroker.handlers.fetch_attempt import is_of_follower
 from kbroker.handlers.metering import BETWEEN_BROKERS, Metering
 from kbroker.handlers.registry import Api, CloseConnection, Handler, RequestContext, served
+from kbroker.network import request_log
 from kbroker.network.request_times import KNOWN, RequestTimes, Tally
 from kbroker.network.turns import Breadth, Lane
 from kbroker.protocol.compiler import (
@@ -79,8 +80,7 @@ class Entry:
         self.decode: Callable[[Any], Any] = decoder(api.request, version)
         self.decode_short = short_decoder(api.request, version) if api.key == PRODUCE_KEY else _never_short
         self.encode = encoder(api.response, version)
-        # Asked once and not per request: where DEBUG is off, requests cost nothing more.
-        self.handler = _told(api, version, handler) if log.isEnabledFor(logging.DEBUG) else handler
+        self.handler = handler
         self.response = api.response
         flexible: Versions = api.request.FLEXIBLE
         self.request_tags = version in flexible
@@ -112,16 +112,6 @@ class Decoded:
         self.bytes += size
         if self.bytes > MAX_DECODED_BYTES:
             raise Malformed(f"decoded it takes more than {MAX_DECODED_BYTES} bytes")
-
-
-def _told(api: Api, version: int, handler: Handler) -> Handler:
-    """Return an API's handler, with a line in the log for each request."""
-
-    def told(context: RequestContext, request: Any) -> Any:
-        log.debug("%s v%d from %s, client %s", api.name, version, context.client_host, context.client_id)
-        return handler(context, request)
-
-    return told
 
 
 class Work:
@@ -193,7 +183,7 @@ class Dispatcher:
         if authorizer is not None:
             authorizer.on_change(self._forget_forms)
         self._quotas = quotas
-        self._metered = self._told = False
+        self._metered = self._told = self._logged = self._timed = False
         self._express = self._is_express()
         self.entrance: Run = self.run
         """What connections hand their frames to: `run`, or what stands before it (Server.divert)."""
@@ -217,8 +207,10 @@ class Dispatcher:
 
     def _is_express(self) -> bool:
         """Whether all requests may pass by their handler, which then logs nothing of them."""
-        told = (log,) if self._authorizer is None else (log, authorizer_log)
-        self._told = any(each.isEnabledFor(logging.DEBUG) for each in told)
+        # Asked once and not per request: where DEBUG is off, requests cost nothing more.
+        self._logged = request_log.enabled()
+        self._told = self._logged or (self._authorizer is not None and authorizer_log.isEnabledFor(logging.DEBUG))
+        self._timed = self._metered or self._logged
         return not self._metered and not self._told
 
     def _is_express_for(self, context: RequestContext) -> bool:
@@ -247,9 +239,8 @@ class Dispatcher:
 
         return guarded(api)
 
-    def forget_entries(self) -> None:
-        """Ask anew, for every API that comes next, whether its requests are to be logged."""
-        self._table.clear()
+    def look_at_loggers(self) -> None:
+        """Ask anew whether requests that come are to be logged."""
         self._express = self._is_express()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
@@ -269,7 +260,7 @@ class Dispatcher:
         ):
             self._expressed[version].requests += 1
             return None
-        since = perf_counter() if self._metered else None
+        since = perf_counter() if self._timed else None
         entry = self._table.get(key << 16 | version) or self._resolve(key, version)
         tally = entry.tally
         tally.requests = count = tally.requests + 1
@@ -285,9 +276,9 @@ class Dispatcher:
             context.set_client_id(None)
         context.version = version
         if since is not None:
-            if self._is_limited(context):
+            if self._metered and self._is_limited(context):
                 self._begin_metering(context, len(frame), since)
-            else:
+            elif not self._logged:
                 since = None
         try:
             if entry.request_tags:
@@ -300,7 +291,7 @@ class Dispatcher:
                 if key == PRODUCE_KEY:
                     request = entry.decode_short(frame[position:])
                 if request is None:
-                    return self._long_work(entry, context, correlation_id, frame, position, metered=since is not None)
+                    return self._long_work(entry, context, correlation_id, frame, position, since)
             else:
                 request = entry.decode(frame[position:]) if entry.version == version else None
         except Malformed as err:
@@ -310,7 +301,7 @@ class Dispatcher:
         except Exception as err:  # noqa: BLE001 - the one place where failures become answers
             answer = self._failed(entry, request, err)
         if since is not None:
-            return self._metered_work(entry, context, correlation_id, frame, request, answer)
+            return self._timed_work(entry, context, correlation_id, frame, request, answer, since)
         if answer.__class__ is entry.response:
             encode_answer(entry, correlation_id, answer, out, spill)
             if key == PRODUCE_KEY and (self._express or self._is_express_for(context)):
@@ -333,7 +324,7 @@ class Dispatcher:
             context.metering = Metering(self._quotas)
         context.metering.begin(context.principal, context.client_id, size, since)
 
-    def _metered_work(
+    def _timed_work(
         self,
         entry: Entry,
         context: RequestContext,
@@ -341,13 +332,22 @@ class Dispatcher:
         frame: memoryview,
         request: Any,
         answer: Any,
+        since: float,
     ) -> Work:
         work = Work(entry, len(frame))
         work.keeps_waiting = work.keeps_frame and answer.__class__ is GeneratorType
-        work.metering = metering = context.metering
-        assert metering is not None
-        work.steps = metering.timed(self._answer(entry, correlation_id, request, answer, work))
+        work.steps = self._answer(entry, correlation_id, request, answer, work)
+        self._time(work, context, correlation_id, since)
         return work
+
+    def _time(self, work: Work, context: RequestContext, correlation_id: int, since: float) -> None:
+        """Let a request's steps be metered, logged, or both."""
+        metering = context.metering
+        if metering is not None and metering.running:
+            work.metering = metering
+            work.steps = metering.timed(work.steps)
+        if self._logged:
+            work.steps = request_log.told(work.steps, work, context, correlation_id, since)
 
     def head(self, context: RequestContext, frame: memoryview) -> tuple[Entry, int, int]:
         """Read the header of a frame that is not to be run; return what it asks, its number, and where its body begins.
@@ -382,17 +382,14 @@ class Dispatcher:
         correlation_id: int,
         frame: memoryview,
         position: int,
-        *,
-        metered: bool,
+        since: float | None,
     ) -> Work:
         work = Work(entry, len(frame))
         work.keeps_frame = True
         work.keeps_waiting = entry.api.key == PRODUCE_KEY
         work.steps = self._long(entry, context, correlation_id, frame[position:], work)
-        if metered:
-            work.metering = context.metering
-            assert work.metering is not None
-            work.steps = work.metering.timed(work.steps)
+        if since is not None:
+            self._time(work, context, correlation_id, since)
         return work
 
     def _long(self, entry: Entry, context: RequestContext, correlation_id: int, body: memoryview, work: Work) -> Steps:

@@ -139,6 +139,8 @@ class Server:
         self._paused: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] | None = None
+        self.count_opened = 0
+        """How many connections there have been."""
         self.refuses = False
         """Whether nobody new is let in: a fault that a test has set."""
 
@@ -326,6 +328,7 @@ class Server:
             self._refusals.tell(connection.peer, reason)
             return None
         self._connections[connection] = None
+        self.count_opened += 1
         log.debug("%s connects to %s", connection.peer, connection.listener)
         self._per_ip[host] += 1
         self._hosts[connection] = host
@@ -380,7 +383,7 @@ class Server:
             if connection.has_moved():
                 connection.idle_since = now
             elif 0 <= self.limits.max_idle_ms <= now - connection.idle_since:
-                log.info("closing the connection from %s: idle", connection.peer)
+                log.debug("closing the connection from %s: idle", connection.peer)
                 connection.abort()
 
 

@@ -19,3 +19,7 @@ else:  # a type checker would take it for any name, also for one that does not e
         if name in __all__:
             return getattr(importlib.import_module("kbroker.testing.asserting"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        """Name them all, loaded or not."""
+        return sorted({*globals(), *__all__})

@@ -5,26 +5,43 @@ Owns the way of such a request to its handler and to its answer. Never knows wha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from time import perf_counter
 from types import GeneratorType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from kbroker.divided import in_slices
+from kbroker.cluster_state import ClusterState
+from kbroker.divided import SLICE_SECONDS
 from kbroker.handlers.registry import APIS, RequestContext
 from kbroker.handlers.services import Services
+from kbroker.protocol.errors import ApiError
+from kbroker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kbroker.testing.refused import check
 from kbroker.testing.steering import Steering
 
 Answer = TypeVar("Answer")
+Code: TypeAlias = Callable[[Answer], int]
+"""Finds the error in an answer; 0 for none."""
 _CLIENT_ID = "kbroker-embedder"
 
 
 class Asking:
-    """One broker's."""
+    """One broker's, which leads all partitions and coordinates all groups; asking_cluster.py has those of several."""
+
+    replication_factor = 1
+    """Of topics that are created without one."""
 
     def __init__(self, steering: Steering, services: Services, listener: str) -> None:
         self._steering = steering
         self._services = services
         self._listener = listener
+
+    @property
+    def state(self) -> ClusterState:
+        """What the broker knows of topics. Raises RuntimeError once it has stopped."""
+        self._steering.check_alive()
+        return self._services.controller.state
 
     def ask(self, request: Any, kind: type[Answer]) -> Answer:
         """Have a request handled in the newest version; return its answer. Raises what the handler raises."""
@@ -32,30 +49,89 @@ class Asking:
         assert isinstance(answer, kind)
         return answer
 
+    def ask_leader(self, topic: str, index: int, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
+        """As `ask`, of the leader of a partition; by `code` it is seen whether another one leads by now."""
+        del topic, index, code
+        return self.ask(request, kind)
+
+    def ask_coordinator(self, group: str, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
+        """As `ask_leader`, of the coordinator of a group."""
+        del group, code
+        return self.ask(request, kind)
+
+    def ask_controller(self, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
+        """As `ask_leader`, of who creates and deletes topics."""
+        del code
+        return self.ask(request, kind)
+
+    def groups(self) -> dict[str, ListedGroup]:
+        """Return the groups by id."""
+        listed = self.ask(ListGroupsRequest(), ListGroupsResponse).groups
+        return {each.group_id: each for each in listed}
+
+    def asked_together(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
+        """Divide partitions into those that the leader of the first of them can be asked about."""
+        return [partitions] if partitions else []
+
+    def known_everywhere(self, topic: str) -> None:
+        """Wait until every broker knows that a topic was created, or deleted."""
+
     def now_ms(self) -> int:
         """Return the broker's time, in ms since the epoch."""
         return self._services.clock.now_ms()
 
     def name_of(self, topic_id: bytes) -> str | None:
         """Return the name of the topic with an id."""
-        return self._services.controller.state.topic_names.get(topic_id)
+        return self.state.topic_names.get(topic_id)
 
     def partitions_of(self, topic: str) -> int:
         """Return how many partitions a topic has; 0 where there is none of this name."""
-        found = self._services.controller.state.topics.get(topic)
+        found = self.state.topics.get(topic)
         return 0 if found is None else len(found.partitions)
 
     async def handled(self, request: Any) -> Any:
         """Have a request handled, where the broker's own loop asks."""
-        api = APIS[type(request).KEY]
-        context = RequestContext(self._services, "/127.0.0.1", self._listener, ("", 0))
-        context.client_id = _CLIENT_ID
-        context.version = api.versions.high
+        return await handled(self._services, self._listener, request)
+
+
+async def handled(services: Services, listener: str, request: Any) -> Any:
+    """Have a broker handle a request, on its loop. Raises ApiError with the API's name."""
+    api = APIS[type(request).KEY]
+    context = RequestContext(services, "/127.0.0.1", listener, ("", 0))
+    context.client_id = _CLIENT_ID
+    context.version = api.versions.high
+    try:
         answer = api.handler(context, request)
         while not isinstance(answer, api.response):
             if isinstance(answer, GeneratorType):
-                answer = await in_slices(answer)
+                answer = await _stepped(answer)
             else:
                 assert isinstance(answer, Awaitable)
                 answer = await answer
-        return answer
+    except ApiError as err:
+        check(err.code, api.name, err.message)
+        raise
+    return answer
+
+
+async def _stepped(work: Generator[Any, Any, Any]) -> Any:
+    """Run what a handler does in steps: each yields None, or what has to be awaited."""
+    came: Any = None
+    failed: Exception | None = None
+    until = perf_counter() + SLICE_SECONDS
+    try:
+        while True:
+            step = work.send(came) if failed is None else work.throw(failed)
+            came = failed = None
+            if perf_counter() >= until:
+                await asyncio.sleep(0)
+                until = perf_counter() + SLICE_SECONDS
+            if step is not None:
+                try:
+                    came = await step
+                except Exception as err:  # noqa: BLE001 - for the handler, which may know what to do
+                    failed = err
+    except StopIteration as end:
+        return end.value
+    finally:
+        work.close()

@@ -24,6 +24,10 @@ _LOOK_SECONDS = 0.01
 _LISTED = 10
 _LONGEST = 60
 _ISOLATIONS: Final = ("read_committed", "read_uncommitted")
+_NOTHING_RECORDED: Final = (
+    "nothing is known of it: requests are recorded from the first look at .requests on, and clients came before that; "
+    "begin the test with .requests.clear()"
+)
 Text = str | bytes | None
 """A key or a value; a `str` stands for its UTF-8."""
 
@@ -124,6 +128,8 @@ def assert_requested(
 
     def wrong() -> str | None:
         found[:] = requests.of(api, **about)
+        if requests.tells_nothing:
+            return f"{api}: {_NOTHING_RECORDED}"
         if len(found) == times or (times is None and found):
             return None
         return _requests_text(requests, found, api, about, "at least one" if times is None else str(times))
@@ -133,7 +139,10 @@ def assert_requested(
 
 
 def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> None:
-    """Assert that nobody has asked an API, as far as requests are recorded: see `assert_requested`."""
+    """Assert that nobody has asked an API, as far as requests are recorded: see `assert_requested`.
+
+    Fails where nothing at all was recorded, and clients came before recording began: see `Requests.clear`.
+    """
     __tracebackhide__ = True
     assert_requested(requests, api, 0, **about)
 

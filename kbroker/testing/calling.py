@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 PATIENCE_S = 10.0
 _ENDING_S = 5.0
 _OWN_THREAD = "this cannot be asked in the broker's own thread, which would have to answer"
-_NOT_RUNNING = "the broker does not run any more"
+NOT_RUNNING = "the broker does not run any more"
 
 
 class Calling:
@@ -33,6 +33,11 @@ class Calling:
     def is_alive(self) -> bool:
         """Whether the loop's thread runs."""
         return self._thread.is_alive()
+
+    def check_alive(self) -> None:
+        """Raise RuntimeError once the broker has stopped."""
+        if not self.is_alive:
+            raise RuntimeError(NOT_RUNNING)
 
     def check_thread(self) -> None:
         """Raise RuntimeError in the broker's own thread."""
@@ -58,8 +63,7 @@ class Calling:
         begun = self._unless(given_up, work)
         try:
             self.check_thread()
-            if not self.is_alive:
-                raise RuntimeError(_NOT_RUNNING)
+            self.check_alive()
             with self._lock:  # `ended` comes after the loop was closed, which refuses this
                 future = asyncio.run_coroutine_threadsafe(begun, self._loop)
                 self._waited.add(future)
@@ -70,7 +74,7 @@ class Calling:
         try:
             return future.result(patience_s)
         except CancelledError:
-            raise RuntimeError(_NOT_RUNNING) from None
+            raise RuntimeError(NOT_RUNNING) from None
         finally:
             given_up.set()
             future.cancel()

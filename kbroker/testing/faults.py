@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, Unpack
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.testing.known import check_apis, check_filters
+from kbroker.testing.calling import NOT_RUNNING
+from kbroker.testing.filters import (
+    LONGEST_DELAY_MS,
+    LONGEST_THROTTLE_MS,
+    WRITING,
+    Filter,
+    Seen,
+    check_values,
+    that_write,
+)
+from kbroker.testing.known import check_apis, check_filters, error_code
+from kbroker.testing.numbers import check_number, check_whole
 from kbroker.testing.storm import squall
-from kbroker.testing.subjects import Subjects
 from kbroker.testing.when import When
 
 
@@ -34,66 +45,8 @@ class Kind(Enum):
     STORM = "storm"
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A request as faults see it. `where` functions get one: look, and return whether the fault is meant."""
-
-    api: str
-    version: int
-    client_id: str | None
-    principal: str
-    listener: str
-    request: Any
-    """The decoded request; its fields are Kafka's, in snake_case."""
-    subjects: Subjects = field(repr=False)
-    broker: int = -1
-    """The id of the broker that was asked."""
-
-    @property
-    def topics(self) -> dict[str, set[int]]:
-        """The topics that it names, with partitions."""
-        return self.subjects.topics
-
-    @property
-    def groups(self) -> set[str]:
-        """The groups that it names."""
-        return self.subjects.groups
-
-    @property
-    def transactional_ids(self) -> set[str]:
-        """The transactional ids that it names."""
-        return self.subjects.transactional_ids
-
-
-class Filter(TypedDict, total=False):
-    """Which requests a fault is for, and for how long."""
-
-    topic: str
-    """Those that name this topic; a failure is told of this topic alone."""
-    partition: int
-    """Those that name this partition, of `topic` if that is given."""
-    client_id: str
-    group: str
-    transactional_id: str
-    principal: str
-    """As "User:alice"."""
-    broker: int
-    """Those to the broker with this id, of a cluster."""
-    where: Callable[[Seen], bool]
-    """Called in the broker's thread. What it raises is raised by `wait`, `remove` and the end of `with`."""
-    times: int
-    """The fault is gone after so many requests."""
-    skip: int
-    """So many requests pass before it."""
-    rate: float
-    """It is met by this share of the requests, as `seed` has it."""
-    seed: int
-    seconds: float
-    """It is gone after this time."""
-
-
 _OF_A_STORM = 0.05
-_FILTERS = frozenset(Filter.__annotations__)
+_STORMS_KEPT = 100
 
 
 class Fault:
@@ -102,11 +55,6 @@ class Fault:
     def __init__(
         self, faults: Faults, kind: Kind, apis: frozenset[str], value: Any, wanted: Filter, ends_ms: float | None
     ) -> None:
-        unknown = wanted.keys() - _FILTERS
-        if unknown:
-            raise TypeError(f"a fault has no filter {', '.join(sorted(unknown))}")
-        if min(wanted.get("times", 1), wanted.get("skip", 0) + 1) < 1:
-            raise ValueError("times is at least 1, and skip at least 0")
         self._faults = faults
         self._error: Exception | None = None
         self.kind = kind
@@ -135,6 +83,14 @@ class Fault:
         self._faults.remove(self)
         if error is None:
             self._tell()
+        elif self.kind is Kind.STORM:
+            error.add_note(f"in {self.told_again()}")
+
+    def told_again(self) -> str:
+        """Return how a storm is had again, and how many requests it has met."""
+        apis = [] if not self.apis else [repr(sorted(self.apis))]
+        told = ", ".join([*apis, *(f"{name}={value!r}" for name, value in self.filter.items())])
+        return f"storm({told}), met by {self.hits} request{'' if self.hits == 1 else 's'}"
 
     def remove(self) -> None:
         """Let no request meet it any more. Raises what its `where` raised, once."""
@@ -150,13 +106,26 @@ class Fault:
     def wait(self, hits: int = 1, timeout: float = 10.0) -> None:
         """Wait until so many requests have met it. Raises AssertionError when they have not after `timeout` seconds.
 
-        Raises what its `where` raised, once.
+        Raises what its `where` raised, once, and RuntimeError once the broker has stopped.
         """
+        check_whole("hits", hits, 0)
+        check_number("timeout", timeout)
         with self._met:
-            there = self._met.wait_for(lambda: self.hits >= hits or self._error is not None, timeout)
+            self._faults.waiting.add(self)
+            there = self._met.wait_for(
+                lambda: self.hits >= hits or self._error is not None or self._faults.has_ended, timeout
+            )
+            self._faults.waiting.discard(self)
             self._tell()
+            if there and self.hits < hits:
+                raise RuntimeError(f"{NOT_RUNNING}: {self!r} was met {self.hits} times, not {hits} times")
             if not there:
                 raise AssertionError(f"{self!r} was met {self.hits} times in {timeout} s, not {hits} times")
+
+    def end(self) -> None:
+        """Tell those who wait that the broker has stopped."""
+        with self._met:
+            self._met.notify_all()
 
     def keeps(self, topic: str | None, partition: int | None) -> bool:
         """Whether a failure is told of a topic, or of one partition."""
@@ -265,34 +234,53 @@ class Plan:
 class Faults:
     """The faults of a broker. Each method but `clear` returns one that is set, for `with` or to look at later.
 
-    `api` is a name as Kafka has it ("Produce"), several of them, or "*". See `Filter` for the filters.
+    `api` is a name as Kafka has it ("Produce"), several of them, or "*". See `Filter` for the filters. What could never
+    be met, or is no value for its argument, is a ValueError or a TypeError.
     """
 
-    def __init__(self, known_apis: Iterable[str], now_ms: Callable[[], float], changed: Callable[[], None]) -> None:
-        """`known_apis` are those that are served. `changed` is called whenever there are other faults than before."""
+    def __init__(
+        self,
+        known_apis: Iterable[str],
+        now_ms: Callable[[], float],
+        changed: Callable[[], None],
+        brokers: Collection[int],
+    ) -> None:
+        """`known_apis` are those that are served, by `brokers` with these ids.
+
+        `changed` is called whenever there are other faults than before.
+        """
         self._known = frozenset(known_apis)
+        self._brokers = frozenset(brokers)
         self._now_ms = now_ms
         self._changed = changed
         self._lock = threading.Lock()
         self.active: tuple[Fault, ...] = ()
         """In the order in which they were set."""
+        self.storms: deque[Fault] = deque(maxlen=_STORMS_KEPT)
+        """The storms that were set last, also those that are gone."""
+        self.waiting: set[Fault] = set()
+        """Those whose hits somebody waits for."""
+        self.has_ended = False
+        """Whether the broker has stopped: nothing can meet a request any more."""
 
     def __repr__(self) -> str:
         return f"<Faults {list(self.active)!r}>"
 
     def fail(
-        self, api: str | Iterable[str], error: ErrorCode, message: str | None = None, **filters: Unpack[Filter]
+        self, api: str | Iterable[str], error: ErrorCode | str, message: str | None = None, **filters: Unpack[Filter]
     ) -> Fault:
         """Answer with an error, and do nothing of what is asked: a failed append writes nothing.
 
+        `error` may be Kafka's name of it, as "ILLEGAL_GENERATION", and `message` is the text that goes with it.
         With `topic` or `partition`, what a request asks of others is done, and answered as it would be.
         """
-        if error == ErrorCode.NONE:
-            raise ValueError("NONE is no error: a request that is to be answered as ever needs no fault")
-        return self._set(Kind.FAIL, api, (ErrorCode(error), message), filters)
+        if not isinstance(message, str | None):
+            raise TypeError(f"message is to be a str, not {message!r}")
+        return self._set(Kind.FAIL, api, (error_code(error), message), filters)
 
     def delay(self, api: str | Iterable[str], seconds: float, /, **filters: Unpack[Filter]) -> Fault:
         """Begin with a request only after some time; what its connection asks after it waits as well."""
+        check_number("seconds", seconds, LONGEST_DELAY_MS / 1000)
         return self._set(Kind.DELAY, api, seconds * 1000, filters)
 
     def drop(self, api: str | Iterable[str], **filters: Unpack[Filter]) -> Fault:
@@ -301,19 +289,21 @@ class Faults:
 
     def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:
         """Break the connection: see `When`."""
-        return self._set(Kind.DISCONNECT, api, When(when), filters)
+        return self._set(Kind.DISCONNECT, api, When.of(when), filters)
 
     def throttle(self, ms: int, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
         """Tell clients that they are over a quota: they send nothing for so long."""
+        check_whole("ms", ms, 0, LONGEST_THROTTLE_MS)
         return self._set(Kind.THROTTLE, api, ms, filters)
 
     def full_disk(self, **filters: Unpack[Filter]) -> Fault:
         """Refuse all that would be written to a log, as a broker whose disk is full."""
-        return self._set(Kind.FAIL, WRITING, (ErrorCode.KAFKA_STORAGE_ERROR, None), _that_write(filters))
+        return self._set(Kind.FAIL, WRITING, (ErrorCode.KAFKA_STORAGE_ERROR, None), filters, that_write)
 
     def slow_disk(self, ms: float, **filters: Unpack[Filter]) -> Fault:
         """Let all that is written to a log take so much longer."""
-        return self._set(Kind.DELAY, WRITING, ms, _that_write(filters))
+        check_number("ms", ms, LONGEST_DELAY_MS)
+        return self._set(Kind.DELAY, WRITING, ms, filters, that_write)
 
     def storm(self, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
         """Let a share of all requests, 5 % without `rate`, meet trouble as Kafka may have it: see storm.py.
@@ -322,7 +312,9 @@ class Faults:
         """
         if "seed" not in filters:
             raise TypeError("a storm has a seed, by which it can come again")
-        return self._set(Kind.STORM, api, None, {"rate": _OF_A_STORM, **filters})
+        storm = self._set(Kind.STORM, api, None, {"rate": _OF_A_STORM, **filters})
+        self.storms.append(storm)
+        return storm
 
     def refuse_connections(self) -> Fault:
         """Close each new connection at once; those that are there stay."""
@@ -348,6 +340,12 @@ class Faults:
         with self._lock:
             self.active = tuple(each for each in self.active if each is not fault)
         self._changed()
+
+    def end(self) -> None:
+        """Refuse to set any, and tell those who wait; once the broker has stopped."""
+        self.has_ended = True
+        for each in {*self.waiting, *self.active}:
+            each.end()
 
     def clear(self) -> None:
         """Remove all faults."""
@@ -375,30 +373,27 @@ class Faults:
                 plan.end = End(kind, value, fault)
         return plan
 
-    def _set(self, kind: Kind, api: str | Iterable[str], value: Any, filters: Filter) -> Fault:
+    def _set(
+        self,
+        kind: Kind,
+        api: str | Iterable[str],
+        value: Any,
+        filters: Filter,
+        narrowed: Callable[[Filter], Filter] = lambda same: same,
+    ) -> Fault:
+        if not isinstance(api, Iterable):
+            raise TypeError(f'an API is named as "Produce", not {api!r}')
         names = frozenset([api] if isinstance(api, str) else api)
+        if not names:
+            raise ValueError('no API is named: "*" is all of them')
         names = check_apis(frozenset() if "*" in names else names, self._known)
+        check_values(filters, self._brokers)
         check_filters(names, filters)
         ends_ms = self._now_ms() + filters["seconds"] * 1000 if "seconds" in filters else None
-        fault = Fault(self, kind, names, value, filters, ends_ms)
+        if self.has_ended:
+            raise RuntimeError(NOT_RUNNING)
+        fault = Fault(self, kind, names, value, narrowed(filters), ends_ms)
         with self._lock:
             self.active = (*self.active, fault)
         self._changed()
         return fault
-
-
-WRITING = (
-    "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
-)  # fmt: skip
-"""The APIs whose answers wait for a log."""
-
-
-def _that_write(filters: Filter) -> Filter:
-    """Narrow filters: a producer id without a transactional id is given out, and stands in no log."""
-    wanted = filters.get("where")
-
-    def writes(seen: Seen) -> bool:
-        stands = seen.api != "InitProducerId" or bool(seen.transactional_ids)
-        return stands and (wanted is None or wanted(seen))
-
-    return {**filters, "where": writes}

@@ -62,14 +62,19 @@ class Entrance:
 
     def _steps(self, context: RequestContext, work: Work, frame: memoryview) -> Steps:
         yield self.passed()
-        out, spill = bytearray(), cast("Spill", [])
-        inner = self._behind(context, frame, out, spill)
-        if inner is not None:
-            answer = yield from inner.steps
-            work.metering, work.pause_ms = inner.metering, inner.pause_ms
-            return answer
-        return (out, spill) if out else None
+        return (yield from steps_behind(self._behind, context, work, frame))
 
     def _behind(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
         run = self._interceptor or self._server.dispatcher.run
         return run(context, frame, out, spill)
+
+
+def steps_behind(run: Run, context: RequestContext, work: Work, frame: memoryview) -> Steps:
+    """Run a frame; what the client has used of its quotas is then what `work` has."""
+    out, spill = bytearray(), cast("Spill", [])
+    inner = run(context, frame, out, spill)
+    if inner is not None:
+        answer = yield from inner.steps
+        work.metering, work.pause_ms = inner.metering, inner.pause_ms
+        return answer
+    return (out, spill) if out else None

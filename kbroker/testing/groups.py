@@ -8,17 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.protocol.compiler import decode
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
 from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from kbroker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kbroker.protocol.messages.list_groups import ListedGroup
 from kbroker.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -27,8 +28,11 @@ from kbroker.protocol.messages.list_offsets import (
 )
 from kbroker.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.testing.asking import Asking
+from kbroker.testing.missing import MissingError, told, visible
+from kbroker.testing.refused import check
 
 TopicPartition = tuple[str, int]
+Answer = TypeVar("Answer", DescribeGroupsResponse, ConsumerGroupDescribeResponse, OffsetFetchResponse)
 _LATEST, _EARLIEST = -1, -2
 _LOADING_S, _PAUSE_S = 10.0, 0.002
 """How long a coordinator may read its log, as after a reset with the first member, and how often one looks."""
@@ -56,9 +60,11 @@ class Group:
     def __repr__(self) -> str:
         return f"<Group {self.id}>"
 
+    def _ask(self, request: Any, kind: type[Answer]) -> Answer:
+        return self._asking.ask_coordinator(self.id, request, kind, lambda answer: answer.groups[0].error_code)
+
     def _listed(self) -> ListedGroup | None:
-        groups = self._asking.ask(ListGroupsRequest(), ListGroupsResponse).groups
-        return next((each for each in groups if each.group_id == self.id), None)
+        return self._asking.groups().get(self.id)
 
     @property
     def state(self) -> str:
@@ -75,7 +81,7 @@ class Group:
         return self._consumer_members() if listed.group_type.lower() == "consumer" else self._classic_members()
 
     def _classic_members(self) -> list[Member]:
-        (group,) = self._asking.ask(DescribeGroupsRequest(groups=[self.id]), DescribeGroupsResponse).groups
+        (group,) = self._ask(DescribeGroupsRequest(groups=[self.id]), DescribeGroupsResponse).groups
         return [
             Member(
                 each.member_id,
@@ -89,7 +95,7 @@ class Group:
 
     def _consumer_members(self) -> list[Member]:
         request = ConsumerGroupDescribeRequest(group_ids=[self.id])
-        (group,) = self._asking.ask(request, ConsumerGroupDescribeResponse).groups
+        (group,) = self._ask(request, ConsumerGroupDescribeResponse).groups
         return [
             Member(
                 each.member_id,
@@ -114,12 +120,12 @@ class Group:
             return {}
         asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.id, topics=None)])
         deadline = time.monotonic() + _LOADING_S
-        (group,) = self._asking.ask(asked, OffsetFetchResponse).groups
+        (group,) = self._ask(asked, OffsetFetchResponse).groups
         while group.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
-            (group,) = self._asking.ask(asked, OffsetFetchResponse).groups
-        if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-            raise ApiError(ErrorCode(group.error_code))
+            (group,) = self._ask(asked, OffsetFetchResponse).groups
+        if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            check(group.error_code, f"group {self.id}")
         return {
             (self._asking.name_of(topic.topic_id) or topic.name, each.partition_index): each.committed_offset
             for topic in group.topics
@@ -131,10 +137,15 @@ class Group:
         """Return how many offsets lie between what it has committed and the ends of partitions.
 
         Without `topic` of all topics of which it has committed something, or a member has been given something. A
-        partition of which nothing is committed counts from its beginning, and a topic that is not there (yet) has none.
+        partition of which nothing is committed counts from its beginning. Raises KeyError for a topic that there is not
+        (yet), and without `topic` for a group that there is not: nothing tells of which topics.
         """
+        if topic is not None and not self._asking.partitions_of(topic):
+            raise MissingError("topic", topic, visible(self._asking.state))
         offsets = self.offsets
         topics = {name for name, _ in offsets} | {name for each in self.members for name, _ in each.assigned}
+        if topic is None and not topics and self._listed() is None:
+            raise MissingError("group", self.id, self._asking.groups())
         partitions = [
             (name, index)
             for name in (topics if topic is None else {topic})
@@ -145,12 +156,25 @@ class Group:
         return sum(max(0, ends.get(each, 0) - offsets.get(each, begun.get(each, 0))) for each in partitions)
 
     def _listed_offsets(self, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        for part in self._asking.asked_together(partitions):
+            found |= self._listed_at(part, timestamp)
+        return found
+
+    def _listed_at(self, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
         by_topic: dict[str, list[ListOffsetsPartition]] = {}
         for name, index in partitions:
             by_topic.setdefault(name, []).append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
-        asked = [ListOffsetsTopic(name, indexes) for name, indexes in by_topic.items()]
-        found = self._asking.ask(ListOffsetsRequest(replica_id=-1, topics=asked), ListOffsetsResponse).topics
-        return {(each.name, one.partition_index): one.offset for each in found for one in each.partitions}
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name, indexes) for name, indexes in by_topic.items()]
+        )
+        answer = self._asking.ask_leader(*partitions[0], request, ListOffsetsResponse, _first_error)
+        check(_first_error(answer), f"offsets of topic {', '.join(by_topic)}")
+        return {(each.name, one.partition_index): one.offset for each in answer.topics for one in each.partitions}
+
+
+def _first_error(answer: ListOffsetsResponse) -> int:
+    return next((one.error_code for each in answer.topics for one in each.partitions if one.error_code), 0)
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
@@ -162,7 +186,10 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 class Groups(Mapping[str, Group]):
-    """The groups by id. One that does not exist (yet) can be looked at all the same: it is "Dead" and has nothing."""
+    """The groups by id. One that does not exist (yet) can be looked at all the same: it is "Dead" and has nothing.
+
+    `"billing" in broker.groups` tells whether there is one.
+    """
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -170,12 +197,14 @@ class Groups(Mapping[str, Group]):
     def __getitem__(self, group_id: str) -> Group:
         return Group(group_id, self._asking)
 
+    def __repr__(self) -> str:
+        return told("Groups", self)
+
     def __contains__(self, group_id: object) -> bool:
         return group_id in list(self)
 
     def __iter__(self) -> Iterator[str]:
-        groups = self._asking.ask(ListGroupsRequest(), ListGroupsResponse).groups
-        return iter(sorted(each.group_id for each in groups))
+        return iter(sorted(self._asking.groups()))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

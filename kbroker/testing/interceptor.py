@@ -24,8 +24,9 @@ from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.testing.faults import End, Faults, Kind, Plan, Seen
-from kbroker.testing.gate import Entrance
+from kbroker.testing.faults import End, Faults, Kind, Plan
+from kbroker.testing.filters import Seen
+from kbroker.testing.gate import Entrance, steps_behind
 from kbroker.testing.refusals import refusal
 from kbroker.testing.requests import Requests
 from kbroker.testing.subjects import Subjects, joined, part_of, subjects_of
@@ -167,14 +168,8 @@ class Interceptor:
             raise CloseConnection(_BREAK)
 
     def _answered(self, context: RequestContext, work: Work, frame: memoryview) -> Steps:
-        """Let the dispatcher run a frame; what the client has used of its quotas is then what `work` has."""
-        out, spill = bytearray(), cast("Spill", [])
-        inner = self._run(context, frame, out, spill)
-        if inner is not None:
-            answer = yield from inner.steps
-            work.metering, work.pause_ms = inner.metering, inner.pause_ms
-            return answer
-        return (out, spill) if out else None
+        """Let the dispatcher run a frame."""
+        return steps_behind(self._run, context, work, frame)
 
     def _failed(
         self,

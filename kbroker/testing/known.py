@@ -1,4 +1,4 @@
-"""Which APIs a test may speak of, and what their requests can be about: a name that is never met is told at once.
+"""Which APIs and errors a test may speak of, and what requests can be about: a name that is never met is told at once.
 
 Owns the refusals. Never looks at a request.
 """
@@ -10,26 +10,50 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from kbroker.handlers.registry import APIS
+from kbroker.protocol.errors import ErrorCode
 from kbroker.testing.subjects import could_name
 
 _SUBJECTS: Final = ("topic", "partition", "group", "transactional_id")
 _LONGEST: Final = 100
 """Characters of a wrong name that are looked at, and told."""
+_MOST: Final = 150
+"""Names that are told where none is near."""
 
 
 def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:
     """Return the names of APIs; raises ValueError for one that is not served."""
     wanted = frozenset(names)
+    for each in wanted:
+        if not isinstance(each, str):
+            raise TypeError(f'an API is named as "Produce", not {each!r}')
     for name in sorted(wanted.difference(served)):
         raise ValueError(unknown("API", name, served))
     return wanted
+
+
+def error_code(given: object) -> ErrorCode:
+    """Return an error by itself, its name or its number; raises ValueError for none, TypeError for no such thing."""
+    if isinstance(given, str):
+        known = ErrorCode.__members__.keys() - {"NONE"}
+        if given not in known:
+            raise ValueError(unknown("error", given, known))
+        return ErrorCode[given]
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f'an error is an ErrorCode, or its name as "NOT_LEADER_OR_FOLLOWER", not {given!r}')
+    if given == ErrorCode.NONE:
+        raise ValueError("NONE is no error: a request that is to be answered as ever needs no fault")
+    try:
+        return ErrorCode(given)
+    except ValueError:
+        raise ValueError(f"there is no error {given}") from None
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return the line for a name that there is not: with the one that is meant, or with all where none is near."""
     names = sorted(known)
     near = get_close_matches(name[:_LONGEST], names, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:_MOST]) or 'none'}{more}"
     return f"there is no {what} {name[:_LONGEST]!r}; {hint}"
 
 

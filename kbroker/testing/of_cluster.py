@@ -6,7 +6,7 @@ and is not recorded. Never decides what becomes of a request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from kbroker.broker.cluster_node import ClusterNode
 from kbroker.handlers.registry import served
@@ -16,25 +16,29 @@ from kbroker.testing.requests import Requests
 
 
 class ClusterSteering:
-    """One cluster's. `call` does something on the loop on which all its brokers live; they have one clock."""
+    """One cluster's. `call` does something on the loop on which all its brokers live; they have one clock.
+
+    `brokers` are the ids of all, also of those that do not run.
+    """
 
     def __init__(
         self,
         nodes: Callable[[], Iterable[ClusterNode]],
         call: Callable[[Callable[[], None]], None],
         now_ms: Callable[[], float],
+        brokers: Collection[int],
     ) -> None:
         self._nodes = nodes
         self._call = call
         apis = [each.name for each in served(in_cluster=True).values()]
-        self.faults = Faults(apis, now_ms, self._changed)
+        self.faults = Faults(apis, now_ms, self._changed, brokers)
         self.requests = Requests(apis)
         self._interceptors: dict[ClusterNode, Interceptor] = {}
 
     def record(self) -> Requests:
         """Return the requests, which are recorded from the first call on."""
         if not self.requests.on:
-            self.requests.on = True
+            self.requests.start(late=True)  # that the brokers come to each other is nothing to tell clients by
             self._changed()
         return self.requests
 
@@ -57,6 +61,11 @@ class ClusterSteering:
         interceptor = self._interceptors.get(node)
         if interceptor is not None:
             interceptor.break_waiting()
+
+    def ended(self) -> None:
+        """Tell all who still wait for requests; once the cluster has stopped."""
+        self.faults.end()
+        self.requests.end()
 
     def _changed(self) -> None:
         self._call(self.follow)

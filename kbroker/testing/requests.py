@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
-from kbroker.testing.faults import Seen
+from kbroker.testing.calling import NOT_RUNNING
+from kbroker.testing.filters import Seen
 from kbroker.testing.known import check_apis, check_filters
 
 KEPT = 10_000
@@ -124,7 +125,26 @@ class Requests(Sequence[Request]):
         self._kept: deque[Request] = deque()
         self._bytes = 0
         self._count = 0
+        self._is_late = False
+        self._has_ended = False
         self._changed = threading.Condition()
+
+    def start(self, *, late: bool) -> None:
+        """Record from now on; `late` where clients may have asked something before."""
+        self.on = True
+        self._is_late = late
+
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether clients came before recording began, and none has asked anything since."""
+        return self._is_late and not self._count and not self._kept
+
+    def __repr__(self) -> str:
+        if not self.on:
+            return "<Requests, not recorded yet>"
+        apis = Counter(each.api for each in self)
+        told = ", ".join(f"{count} {api}" for api, count in apis.most_common())
+        return f"<Requests: {told or 'none'}>"
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -169,13 +189,15 @@ class Requests(Sequence[Request]):
     def clear(self) -> None:
         """Forget all."""
         with self._changed:
+            if self.on:
+                self._is_late = False  # somebody wants to know what comes from now on
             while self._kept:
                 self._forget()
 
     def wait_for(self, api: str, count: int = 1, *, timeout: float = 10.0, **about: Unpack[About]) -> list[Request]:
         """Wait until there are `count` answered ones of an API; return them. `about` is as in `of`.
 
-        Raises AssertionError after `timeout` seconds, with what there is.
+        Raises AssertionError after `timeout` seconds, with what there is, and RuntimeError once the broker has stopped.
         """
 
         def found() -> list[Request]:
@@ -190,13 +212,15 @@ class Requests(Sequence[Request]):
                 return there
             with self._changed:
                 left = deadline - time.monotonic()
+                if self._has_ended:
+                    raise RuntimeError(f"{NOT_RUNNING}: {len(found())} of {count} {api}; there are {self!r}")
                 if left <= 0 or not self._changed.wait_for(partial(self._is_past, seen), left):
                     if len(found()) >= count:
                         continue
                     raise AssertionError(f"{len(found())} of {count} {api} in {timeout} s; there are {list(self)!r}")
 
     def live(self, timeout: float = 10.0) -> Iterator[Request]:
-        """Yield requests as they are answered, from now on; ends when none comes for `timeout` seconds."""
+        """Yield requests as they are answered, from now on; ends when none comes for `timeout` seconds, or any more."""
         return self._live(self._count, timeout)
 
     def _live(self, given: int, timeout: float) -> Iterator[Request]:
@@ -204,11 +228,19 @@ class Requests(Sequence[Request]):
             with self._changed:
                 if not self._changed.wait_for(partial(self._is_past, given), timeout):
                     return
-                new, given = self._after(given), self._count
+                has_ended, new, given = self._has_ended, self._after(given), self._count
             yield from new
+            if has_ended:
+                return
 
     def _is_past(self, count: int) -> bool:
-        return self._count != count
+        return self._count != count or self._has_ended
+
+    def end(self) -> None:
+        """Tell those who wait that no more will come."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
 
     # --- what the broker's thread calls
 

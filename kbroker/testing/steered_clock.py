@@ -8,10 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from kbroker.clock import SystemClock
+from kbroker.testing.numbers import check_number
 
 _LAST_MS: Final = 253_370_764_800_000
 """The beginning of the year 9999: what is stored then can still be told as a date."""
@@ -28,6 +29,11 @@ class SteeredClock(SystemClock):
         self.turn: Callable[[], AbstractContextManager[None]] = nullcontext
         """What it is moved in, for nobody else to do so meanwhile."""
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.now():%Y-%m-%d %H:%M:%S} UTC, {timedelta(milliseconds=self.ahead_ms)} ahead>"
+        )
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self._wall_ms
 
@@ -42,6 +48,9 @@ class SteeredClock(SystemClock):
         Returns when what is due has been done, or begun where it takes long. Raises ValueError for time that would go
         back, which is for `set`, and for a time after the year 9998.
         """
+        given = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "ms": ms}
+        for name, value in given.items():
+            check_number(name, value, least=None)
         step = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + ms
         if step < 0:
             raise ValueError("time does not go back by advance: set() moves the clock on the wall")
@@ -55,6 +64,7 @@ class SteeredClock(SystemClock):
         Raises ValueError for a time before 1970 or after the year 9998.
         """
         moment = when.timestamp() if isinstance(when, datetime) else when
+        check_number("the time", moment, least=None)
         with self.turn():
             step = round(moment * 1000) - self.now_ms()
             self._move(step, max(step, 0))

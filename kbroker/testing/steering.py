@@ -39,7 +39,7 @@ class Steering(Calling):
         super().__init__(loop, thread)
         self._node = node
         dispatcher = node.server.dispatcher
-        self.faults = Faults(dispatcher.apis, node.clock.monotonic_ms, self._changed)
+        self.faults = Faults(dispatcher.apis, node.clock.monotonic_ms, self._changed, [node.services.node_id])
         self.requests = Requests(dispatcher.apis)
         self._entrance = Entrance(node.server)
         self._interceptor = Interceptor(dispatcher, self.faults, self.requests, node.services, self._entrance)
@@ -50,6 +50,8 @@ class Steering(Calling):
         self._clock = node.clock if isinstance(node.clock, SteeredClock) else None
         if self._clock is not None:
             self._clock.turn = self.turn
+        if not self.is_alive:
+            self.ended()
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -61,7 +63,7 @@ class Steering(Calling):
     def record(self) -> Requests:
         """Return the requests, which are recorded from the first call on."""
         if not self.requests.on:
-            self.requests.on = True
+            self.requests.start(late=self._node.server.count_opened > 0)
             self._changed()
         return self.requests
 
@@ -116,6 +118,8 @@ class Steering(Calling):
 
         The clock is as far ahead as then.
         """
+        if not hasattr(snapshot, "node"):
+            raise TypeError(f"what is restored is what snapshot() has returned, not {snapshot!r}")
         if snapshot.node() is not self._node:
             raise ValueError("the snapshot is of another broker")
         with self.turn():
@@ -164,6 +168,12 @@ class Steering(Calling):
         """Break the connections of requests that a fault has wait, and end what is under way."""
         self._interceptor.break_waiting()
         await super().end()
+
+    def ended(self) -> None:
+        """Tell all who still wait, for the broker or for requests; once the loop is closed."""
+        super().ended()
+        self.faults.end()
+        self.requests.end()
 
     def close(self) -> None:
         """Let go what lies outside of the broker."""

@@ -6,13 +6,13 @@ Owns what a test sees of a topic. Everything is asked of the broker when it is l
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from kbroker.cluster_state import ClusterState, TopicState
+from kbroker.cluster_state import TopicState
 from kbroker.protocol.control_records import read_marker
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -30,6 +30,9 @@ from kbroker.protocol.messages.list_offsets import (
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, read_records
 from kbroker.testing.asking import Asking
+from kbroker.testing.missing import MissingError, told, topic_state, visible
+from kbroker.testing.numbers import check_whole
+from kbroker.testing.refused import check
 
 _BYTES = 64 * 1024 * 1024
 _PIECE = 1024 * 1024
@@ -62,19 +65,18 @@ class StoredRecord:
 
 
 class Topic:
-    """One topic, which may be gone by now; whatever is asked of it then raises KeyError."""
+    """One topic, which may be gone by now; whatever is asked of it then raises KeyError, with the topics there are."""
 
-    def __init__(self, name: str, asking: Asking, state: Callable[[], ClusterState]) -> None:
+    def __init__(self, name: str, asking: Asking) -> None:
         self.name = name
         self._asking = asking
-        self._state = state
 
     def __repr__(self) -> str:
         return f"<Topic {self.name}>"
 
     @property
     def _now(self) -> TopicState:
-        return self._state().topics[self.name]
+        return topic_state(self.name, self._asking.state)
 
     @property
     def partitions(self) -> int:
@@ -101,6 +103,10 @@ class Topic:
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"isolation is read_uncommitted or read_committed, not {isolation!r}")
+        check_whole("start", start, 0)
+        for name, number in (("partition", partition), ("count", count)):
+            if number is not None:
+                check_whole(name, number, 0)
         wanted = range(self.partitions) if partition is None else [partition]
         found = [each for index in wanted for each in self._records(index, start, count)]
         return (
@@ -128,6 +134,10 @@ class Topic:
         Text is written as UTF-8; anything else than text, bytes and None is a TypeError.
         """
         state = self._now
+        if partition is not None:
+            check_whole("partition", partition, 0)
+        if timestamp is not None:
+            check_whole("timestamp", timestamp, -1)
         data, name = _bytes("value", value), _bytes("key", key)
         told = tuple((each, _bytes(f"value of header {each!r}", text)) for each, text in headers)
         index = partition if partition is not None else 0 if name is None else zlib.crc32(name) % len(state.partitions)
@@ -137,20 +147,32 @@ class Topic:
             name=self.name, topic_id=state.topic_id, partition_data=[PartitionProduceData(index, memoryview(batch))]
         )
         request = ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=[asked])
-        (done,) = self._asking.ask(request, ProduceResponse).responses[0].partition_responses
-        if done.error_code:
-            raise ApiError(ErrorCode(done.error_code), done.error_message)
+        answer = self._asking.ask_leader(
+            self.name,
+            index,
+            request,
+            ProduceResponse,
+            lambda found: found.responses[0].partition_responses[0].error_code,
+        )
+        (done,) = answer.responses[0].partition_responses
+        check(done.error_code, self._about(index), done.error_message)
         (found,) = [each for each in self._records(index, done.base_offset) if each.offset == done.base_offset]
         return found
 
     def delete(self) -> None:
         """Delete it."""
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=self.name)], timeout_ms=_TIMEOUT_MS)
-        (done,) = self._asking.ask(request, DeleteTopicsResponse).responses
+        (done,) = self._asking.ask_controller(
+            request, DeleteTopicsResponse, lambda found: found.responses[0].error_code
+        ).responses
         if done.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise KeyError(self.name)
-        if done.error_code:
-            raise ApiError(ErrorCode(done.error_code), done.error_message)
+            raise MissingError("topic", self.name, visible(self._asking.state))
+        check(done.error_code, f"topic {self.name}", done.error_message)
+        self._asking.known_everywhere(self.name)
+
+    def _about(self, index: int) -> str:
+        there = self.partitions
+        return f"partition {index} of topic {self.name}{'' if 0 <= index < there else f', which has {there}'}"
 
     def _records(self, index: int, start: int = 0, count: int | None = None) -> Iterator[StoredRecord]:
         """Read a partition to its high watermark, or so many records of it, with the outcome of each transaction."""
@@ -181,9 +203,11 @@ class Topic:
     def _earliest(self, index: int) -> int:
         asked = ListOffsetsPartition(partition_index=index, timestamp=_EARLIEST)
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(self.name, [asked])])
-        (found,) = self._asking.ask(request, ListOffsetsResponse).topics[0].partitions
-        if found.error_code:
-            raise ApiError(ErrorCode(found.error_code))
+        answer = self._asking.ask_leader(
+            self.name, index, request, ListOffsetsResponse, lambda found: found.topics[0].partitions[0].error_code
+        )
+        (found,) = answer.topics[0].partitions
+        check(found.error_code, self._about(index))
         return found.offset
 
     def _some_batches(self, index: int, start: int, count: int) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -211,11 +235,13 @@ class Topic:
             request = FetchRequest(
                 max_bytes=piece, topics=[FetchTopic(topic_id=self._now.topic_id, partitions=[wanted])]
             )
-            (found,) = self._asking.ask(request, FetchResponse).responses[0].partitions
+            answer = self._asking.ask_leader(
+                self.name, index, request, FetchResponse, lambda found: found.responses[0].partitions[0].error_code
+            )
+            (found,) = answer.responses[0].partitions
             if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and start > earliest:
                 return  # behind its end
-            if found.error_code:
-                raise ApiError(ErrorCode(found.error_code))
+            check(found.error_code, self._about(index))
             data = memoryview(found.records.view() if hasattr(found.records, "view") else found.records or b"")
             for position, header in iter_batches(data):
                 yield header, data[position : position + header.size]
@@ -240,31 +266,49 @@ def _outcomes(batches: Sequence[tuple[BatchHeader, memoryview]]) -> dict[int, st
 
 
 class Topics(Mapping[str, Topic]):
-    """The topics by name, without the broker's own."""
+    """The topics by name, without the broker's own. One that there is not is a KeyError which tells those there are."""
 
-    def __init__(self, asking: Asking, state: Callable[[], ClusterState]) -> None:
+    def __init__(self, asking: Asking) -> None:
         self._asking = asking
-        self._state = state
 
     def __getitem__(self, name: str) -> Topic:
-        if name not in self._state().topics:
-            raise KeyError(name)
-        return Topic(name, self._asking, self._state)
+        topic_state(name, self._asking.state)
+        return Topic(name, self._asking)
+
+    def __repr__(self) -> str:
+        return told("Topics", self)
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in sorted(self._state().topics) if not name.startswith("__")])
+        return iter(visible(self._asking.state))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def create(self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None) -> Topic:
-        """Create one. Raises ApiError where that cannot be, as for one that exists."""
-        told = [CreatableTopicConfig(key, str(value)) for key, value in (configs or {}).items()]
-        asked = CreatableTopic(name, num_partitions=partitions, replication_factor=1, configs=told)
+    def create(
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: Mapping[str, object] | None = None,
+        *,
+        replication_factor: int | None = None,
+    ) -> Topic:
+        """Create one. Raises ApiError where that cannot be, as for one that exists.
+
+        Without `replication_factor` it has one replica, in a cluster as many as `default.replication.factor` says.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a topic is to be a str, not {name!r}")
+        check_whole("partitions", partitions)
+        given = [CreatableTopicConfig(key, str(value)) for key, value in (configs or {}).items()]
+        copies = self._asking.replication_factor if replication_factor is None else replication_factor
+        check_whole("replication_factor", copies)
+        asked = CreatableTopic(name, num_partitions=partitions, replication_factor=copies, configs=given)
         request = CreateTopicsRequest(topics=[asked], timeout_ms=_TIMEOUT_MS)
-        (done,) = self._asking.ask(request, CreateTopicsResponse).topics
-        if done.error_code:
-            raise ApiError(ErrorCode(done.error_code), done.error_message)
+        (done,) = self._asking.ask_controller(
+            request, CreateTopicsResponse, lambda found: found.topics[0].error_code
+        ).topics
+        check(done.error_code, f"topic {name}", done.error_message)
+        self._asking.known_everywhere(name)
         return self[name]
 
 

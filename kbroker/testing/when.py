@@ -18,3 +18,11 @@ class When(Enum):
     BEFORE = "before"
     MIDDLE = "middle"
     AFTER = "after"
+
+    @classmethod
+    def of(cls, given: When | str) -> When:
+        """Return one by itself or its value. Raises ValueError, with those that there are."""
+        try:
+            return cls(given)
+        except ValueError:
+            raise ValueError(f"when is one of {', '.join(each.value for each in cls)}, not {given!r}") from None

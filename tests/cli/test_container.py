@@ -353,6 +353,25 @@ def test_the_start_scripts_of_testcontainers_for_other_languages(image, tmp_path
             assert json.loads(answer.read())["records"][0]["value"] == {"text": "x"}
 
 
+def test_variables_make_the_log(tmp_path):
+    command, ready = container(tmp_path)
+    address = f"PLAINTEXT://127.0.0.1:{free_port()}"
+    levels = "kafka.controller=WARN,kafka.network.Processor=TRACE"
+    variables = {"KBROKER_LOG_FORMAT": "json", "KAFKA_LOG4J_ROOT_LOGLEVEL": "INFO", "KAFKA_LOG4J_LOGGERS": levels}
+    with running(command, ready, KAFKA_LISTENERS=address, KAFKA_JMX_PORT="9", **variables) as process:
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=WAIT_S)
+    records = [json.loads(line) for line in out.decode().splitlines()]
+    messages = [each["message"] for each in records]
+    assert messages[:2] == [
+        "KAFKA_LOG4J_LOGGERS: kafka.network.Processor=TRACE has no effect",
+        "KAFKA_JMX_PORT is for a JVM and has no effect",
+    ]
+    assert "Kafka Server started" in messages
+    assert not any("LOG4J_ROOT" in each for each in messages)
+    assert not any(each["logger"].startswith("kbroker.controller") and each["level"] == "INFO" for each in records)
+
+
 def test_the_control_api_of_a_container_is_public_by_a_variable_alone(refused, tmp_path):
     said = refused("container", "--config", str(tmp_path / "server.properties"), KBROKER_CONTROL_LISTEN="0.0.0.0:0")
     assert "KBROKER_CONTROL_PUBLIC" in said

@@ -19,7 +19,7 @@ from kbroker import Broker
 from kbroker.control import application, known_snapshots, telling, topics
 from kbroker.control import requests as control_requests
 from kbroker.testing import requests as kept_requests
-from kbroker.testing.faults import Seen
+from kbroker.testing.filters import Seen
 from kbroker.testing.requests import Request
 from kbroker.testing.subjects import Subjects
 from tests.control.conftest import Http
@@ -83,6 +83,9 @@ def test_a_group_that_does_not_exist_yet(broker: Broker, api: Http) -> None:
     broker.topics.create("orders").produce("one")
     group = api.ok("GET", "/groups/a%2Fb?topic=orders")
     assert (group["id"], group["state"], group["members"], group["lag"]) == ("a/b", "Dead", [], 1)
+    assert api.ok("GET", "/groups/a%2Fb")["lag"] == 0
+    said = api.refused(404, "GET", "/groups/a%2Fb?topic=order")
+    assert said == "there is no topic 'order'; did you mean 'orders'?"
 
 
 def test_records_are_read_in_parts(broker: Broker, api: Http, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,13 @@ def test_command_of_a_broker() -> None:
         "broker.id": "2",
         "listeners": "PLAINTEXT://[::1]:9093",
     }
+
+
+def test_further_options_stand_before_the_settings() -> None:
+    plan = replace(make_plan(Path("/c"), 1, ("127.0.0.1", 9092), None, {}), options=("--log-format", "json"))
+    command = broker_command(["k"], plan, plan.brokers[0], "z:1")
+    assert command[:6] == ["k", "start", "--data-dir", "/c/broker-1/data", "--log-format", "json"]
+    assert command[6] == "--set"
 
 
 @pytest.mark.parametrize("key", ["broker.id", "node.id", "listeners", "log.dirs", "zookeeper.connect"])

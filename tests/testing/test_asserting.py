@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from kbroker import Broker, Cluster
 from kbroker.testing import assert_committed, assert_no_requests, assert_records, assert_requested
@@ -149,6 +150,7 @@ def test_offsets(broker: Broker) -> None:
 def test_requests(broker: Broker) -> None:
     broker.topics.create("orders")
     requests = broker.requests
+    requests.clear()
     assert_no_requests(requests, "Produce")
     client = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "shop", "log_level": 0})
     client.produce("orders", "one")
@@ -168,6 +170,31 @@ def test_requests(broker: Broker) -> None:
         assert_requested(requests, "Produce", topic="bills")
     assert text(raised) == ["Produce about topic bills: expected at least one, there are none", f"  ? {request!r}"]
     client.close()
+
+
+def asked_for_topics(servers: str) -> None:
+    AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=10)
+
+
+def test_what_was_never_recorded_is_not_taken_for_none() -> None:
+    with Broker() as broker:
+        asked_for_topics(broker.bootstrap_servers)
+        for times in (0, 1):
+            with pytest.raises(AssertionError, match=r"Metadata: nothing is known of it: .*clients came before that"):
+                assert_requested(broker.requests, "Metadata", times)
+        broker.requests.clear()
+        assert_no_requests(broker.requests, "Metadata")
+    with Broker() as broker:
+        broker.topics.create("orders")
+        assert_no_requests(broker.requests, "Metadata")  # there was nobody who could have asked
+
+
+def test_what_came_after_the_first_look_is_told() -> None:
+    with Broker() as broker:
+        asked_for_topics(broker.bootstrap_servers)
+        requests = broker.requests
+        asked_for_topics(broker.bootstrap_servers)
+        assert_no_requests(requests, "Produce")
 
 
 def test_requests_that_there_cannot_be(broker: Broker) -> None:

@@ -83,6 +83,11 @@ def test_one_broker_alone(cluster: Cluster, producer: Producer) -> None:
     assert refused_partitions(cluster, topic) == led_by(cluster, 2, topic)
 
 
+def test_a_broker_that_there_is_not(cluster: Cluster) -> None:
+    with pytest.raises(ValueError, match="there is no broker 4; there are 1, 2, 3"):
+        cluster.faults.drop("Produce", broker=4)
+
+
 def test_followers_are_left_alone(cluster: Cluster, producer: Producer) -> None:
     topic = topic_of(cluster, "copied")
     with cluster.faults.fail("Fetch", ErrorCode.KAFKA_STORAGE_ERROR) as fault:

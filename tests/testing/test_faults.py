@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.testing.faults import Seen
+from kbroker.testing.filters import Seen
 from kbroker.testing.when import When
 
 PATIENCE_S = 20.0
@@ -298,6 +299,69 @@ def test_what_is_not_there_is_refused(broker: Broker) -> None:
         with pytest.raises(ValueError, match="at least"):
             broker.faults.drop("Produce", **wrong)
     assert broker.faults.active == ()
+
+
+@pytest.mark.parametrize(
+    ("set_fault", "said"),
+    [
+        (lambda faults: faults.drop("Produce", rate=5), "rate is at most 1, not 5"),
+        (lambda faults: faults.drop("Produce", rate=-0.1), "rate is at least 0, not -0.1"),
+        (lambda faults: faults.drop("Produce", rate=math.nan), "rate is to be a number that ends, not nan"),
+        (lambda faults: faults.drop("Produce", rate="0.5"), "rate is to be a number, not '0.5'"),
+        (lambda faults: faults.storm(seed=7, rate=50), "rate is at most 1, not 50"),
+        (lambda faults: faults.storm(seed="seven"), "seed is to be a whole number, not 'seven'"),
+        (lambda faults: faults.drop("Produce", seconds=-1), "seconds is at least 0, not -1"),
+        (lambda faults: faults.drop("Produce", times=1.5), "times is to be a whole number, not 1.5"),
+        (lambda faults: faults.drop("Produce", times=True), "times is to be a whole number, not True"),
+        (lambda faults: faults.drop("Produce", skip="1"), "skip is to be a whole number, not '1'"),
+        (lambda faults: faults.drop("Produce", topic=7), "topic is to be a str, not 7"),
+        (lambda faults: faults.drop("Produce", topic=["a", "b"]), "topic is to be a str, not ['a', 'b']"),
+        (lambda faults: faults.drop("Produce", topic=""), "topic is empty: no request names it"),
+        (lambda faults: faults.drop("Produce", topic="t", partition=-1), "partition is at least 0, not -1"),
+        (lambda faults: faults.drop("Produce", partition="0"), "partition is to be a whole number, not '0'"),
+        (lambda faults: faults.drop("Produce", client_id=b"me"), "client_id is to be a str, not b'me'"),
+        (lambda faults: faults.drop("Heartbeat", group=None), "group is to be a str, not None"),
+        (lambda faults: faults.drop("Produce", principal="alice"), "principal is to be as \"User:alice\", not 'alice'"),
+        (lambda faults: faults.drop("Produce", broker=2), "there is no broker 2; there is 1"),
+        (lambda faults: faults.drop("Produce", where="acks"), "where is to be a function of a request, not 'acks'"),
+        (lambda faults: faults.full_disk(where="acks"), "where is to be a function of a request, not 'acks'"),
+        (lambda faults: faults.drop([]), 'no API is named: "*" is all of them'),
+        (lambda faults: faults.drop(None), 'an API is named as "Produce", not None'),
+        (lambda faults: faults.drop([0]), 'an API is named as "Produce", not 0'),
+        (lambda faults: faults.delay("Produce", -0.5), "seconds is at least 0, not -0.5"),
+        (lambda faults: faults.delay("Produce", math.inf), "seconds is to be a number that ends, not inf"),
+        (lambda faults: faults.delay("Produce", "1s"), "seconds is to be a number, not '1s'"),
+        (lambda faults: faults.delay("Produce", 1e9), "seconds is at most 86400, not 1000000000.0"),
+        (lambda faults: faults.throttle(-1), "ms is at least 0, not -1"),
+        (lambda faults: faults.throttle(2**31), "ms is at most 2147483647, not 2147483648"),
+        (lambda faults: faults.throttle(0.5), "ms is to be a whole number, not 0.5"),
+        (lambda faults: faults.slow_disk(-1), "ms is at least 0, not -1"),
+        (
+            lambda faults: faults.disconnect("Produce", "during"),
+            "when is one of request, before, middle, after, not 'during'",
+        ),
+        (
+            lambda faults: faults.fail("Produce", "NOT_LEADER"),
+            "there is no error 'NOT_LEADER'; did you mean 'NOT_LEADER_OR_FOLLOWER'?",
+        ),
+        (lambda faults: faults.fail("Produce", 9999), "there is no error 9999"),
+        (
+            lambda faults: faults.fail("Produce", None),
+            'an error is an ErrorCode, or its name as "NOT_LEADER_OR_FOLLOWER", not None',
+        ),
+        (lambda faults: faults.fail("Produce", 6, 7), "message is to be a str, not 7"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(broker: Broker, set_fault: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as told:
+        set_fault(broker.faults)
+    assert str(told.value) == said
+    assert broker.faults.active == ()
+
+
+def test_an_error_may_be_told_by_its_name(broker: Broker) -> None:
+    with broker.faults.fail("Produce", "ILLEGAL_GENERATION") as fault:
+        assert fault.value == (ErrorCode.ILLEGAL_GENERATION, None)
 
 
 def test_a_recorded_request_tells_which_fault_it_met(broker: Broker, topic: str) -> None:

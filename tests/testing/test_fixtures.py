@@ -73,6 +73,91 @@ def test_a_cluster(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
+def test_a_key_that_does_not_exist_is_a_warning(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.kafka(config={"num.partition": 3})
+        def test_it(kafka):
+            pass
+
+        @pytest.mark.kafka(config={"num.partition": 3})
+        def test_a_cluster(kafka_cluster):
+            pass
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2, warnings=2)
+    result.stdout.fnmatch_lines(["*pytest_plugin.py:*: UserWarning: unknown config num.partition*"] * 2)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "error::UserWarning")
+    result.assert_outcomes(errors=2)
+
+
+def test_a_topic_and_settings_of_a_cluster(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nkafka_config =\n    message.max.bytes = 1000\n")
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.kafka(config={"num.partitions": 5}, users={"alice": "secret"})
+        def test_settings(kafka_cluster, kafka_topic, kafka_faults):
+            assert list(kafka_cluster.topics) == [kafka_topic]
+            assert kafka_faults is kafka_cluster.faults
+            settings = kafka_cluster.client_settings("alice")
+            assert settings.security_protocol == "SASL_PLAINTEXT"
+            for broker in kafka_cluster.brokers.values():
+                assert broker.node.config.get_int("num.partitions") == 5
+                assert broker.node.config.get_int("message.max.bytes") == 1000
+
+        @pytest.mark.kafka(brokers=5)
+        def test_what_is_no_setting(kafka_cluster):
+            pass
+
+        def test_the_clean_broker_comes_first(kafka_topic, kafka_cluster, kafka):
+            assert (list(kafka.topics), list(kafka_cluster.topics)) == ([kafka_topic], [])
+
+        def test_what_fails_shows_requests_of_all(kafka_cluster):
+            from confluent_kafka.admin import AdminClient
+
+            AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=10)
+            assert not kafka_cluster.requests.of("Metadata")
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2, failed=1, errors=1)
+    result.stdout.fnmatch_lines(["@pytest.mark.kafka takes acls, config, tls, users, not brokers"])
+    result.stdout.fnmatch_lines(["*requests to kbroker*", "*<Metadata v* from rdkafka*"])
+
+
+def test_a_test_that_fails_tells_the_seeds_of_its_storms(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_one_that_passes(kafka):
+            kafka.faults.storm(seed=1)
+
+        def test_it(kafka):
+            for seed in (7, 8):
+                with kafka.faults.storm(["Produce", "Fetch"], seed=seed, rate=0.2):
+                    assert seed != 8, "lost"
+
+        def test_another(kafka_faults):
+            for seed in range(100, 112):
+                kafka_faults.storm(seed=seed)
+            kafka_faults.clear()
+            assert False
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, failed=2)
+    again = "storm(['Fetch', 'Produce'], rate=0.2, seed=%d), met by 0 requests"
+    result.stdout.fnmatch_lines(
+        [f"E*in {again.replace('[', '[[]') % 8}", "*storms in kbroker*", again.replace("[", "[[]") % 7]
+    )
+    result.stdout.fnmatch_lines(["... 2 before", "storm(rate=0.05, seed=102), met by 0 requests"])
+    result.stdout.no_fnmatch_line("*seed=1)*")
+
+
 def test_the_same_settings_for_all(pytester: pytest.Pytester) -> None:
     pytester.makeini(
         "[pytest]\nkafka_config =\n    num.partitions = 4\nkafka_tls = true\nkafka_users =\n    bob=secret\n"

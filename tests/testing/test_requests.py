@@ -10,7 +10,7 @@ import pytest
 
 from kbroker import Broker
 from kbroker.testing import requests
-from kbroker.testing.faults import Seen
+from kbroker.testing.filters import Seen
 from kbroker.testing.requests import Request, Requests
 from kbroker.testing.subjects import Subjects
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kbroker import Broker, ErrorCode
-from kbroker.protocol.errors import ApiError
+from kbroker import ApiError, Broker, ErrorCode
 from kbroker.protocol.messages.offset_fetch import OffsetFetchResponse
 from kbroker.testing.asking import Asking
 
@@ -98,7 +97,9 @@ def test_groups(broker: Broker, protocol: str) -> None:
         **{"group.protocol": protocol, "client.id": "worker", "enable.auto.commit": False},
     )
     group = broker.groups[f"billing-{protocol}"]
-    assert (group.state, group.members, group.offsets, group.lag()) == ("Dead", [], {}, 0)
+    assert (group.state, group.members, group.offsets, group.lag(name)) == ("Dead", [], {}, 10)
+    with pytest.raises(KeyError, match=f"there is no group '{group.id}'; "):
+        group.lag()
     client.subscribe([name])
     while not client.assignment():
         client.poll(0.1)
@@ -109,7 +110,9 @@ def test_groups(broker: Broker, protocol: str) -> None:
     assert group.lag() == 8
     client.commit(offsets=[TopicPartition(name, 0, 2), TopicPartition(name, 1, 5)], asynchronous=False)
     assert group.offsets == {(name, 0): 2, (name, 1): 5}
-    assert (group.lag(), group.lag(name), group.lag("other")) == (3, 3, 0)
+    assert (group.lag(), group.lag(name)) == (3, 3)
+    with pytest.raises(KeyError, match=f"there is no topic '{name}s'; did you mean '{name}'"):
+        group.lag(f"{name}s")
     client.close()
     broker.wait_for(lambda b: not b.groups[group.id].members)
     assert group.id in broker.groups
@@ -119,19 +122,61 @@ def test_a_group_that_nobody_has_heard_of_yet() -> None:
     with Broker() as broker:
         group = broker.groups["billing"]
         broker.topics.create("orders", 2).produce("one")
-        assert (group.offsets, group.lag(), group.lag("orders"), group.lag("nothing")) == ({}, 0, 1, 0)
+        assert (group.offsets, group.lag("orders"), group.id in broker.groups) == ({}, 1, False)
+        for look, said in (
+            (group.lag, "there is no group 'billing'; there are none"),
+            (lambda: group.lag("nothing"), "there is no topic 'nothing'; there are orders"),
+        ):
+            with pytest.raises(KeyError) as raised:
+                look()
+            assert str(raised.value) == said
+
+
+def test_a_topic_that_there_is_not_yet_is_waited_for() -> None:
+    with Broker() as broker:
+        group, soon = broker.groups["billing"], iter([False, False, True])
+
+        def lag(_: Broker) -> bool:
+            if next(soon):
+                broker.topics.create("orders")
+            return group.lag("orders") == 0
+
+        assert broker.wait_for(lag)
+        with pytest.raises(
+            AssertionError, match=r"not within 0\.05 s: there is no topic 'order'; did you mean 'orders'\?"
+        ):
+            broker.wait_for(lambda _: group.lag("order") == 0, timeout=0.05)
 
 
 def test_what_is_not_there(broker: Broker) -> None:
-    with pytest.raises(KeyError):
-        broker.topics["nothing"].records()
+    broker.topics.create("something")
+    with pytest.raises(KeyError, match="there is no topic 'somethin'; did you mean 'something'"):
+        broker.topics["somethin"].records()
     topic = broker.topics.create("short-lived")
-    with pytest.raises(ApiError):
-        broker.topics.create("short-lived")
+    for ask, said in (
+        (
+            lambda: broker.topics.create("short-lived"),
+            "TOPIC_ALREADY_EXISTS: topic short-lived: Topic 'short-lived' already exists.",
+        ),
+        (
+            lambda: topic.records(7),
+            "UNKNOWN_TOPIC_OR_PARTITION: partition 7 of topic short-lived, which has 1: "
+            "This server does not host this topic-partition.",
+        ),
+        (
+            lambda: topic.produce("v", partition=7),
+            "UNKNOWN_TOPIC_OR_PARTITION: partition 7 of topic short-lived, which has 1: "
+            "This server does not host this topic-partition.",
+        ),
+    ):
+        with pytest.raises(ApiError) as refused:
+            ask()
+        assert str(refused.value) == said
     topic.delete()
     assert "short-lived" not in broker.topics
-    with pytest.raises(KeyError):
-        topic.delete()
+    for again in (topic.delete, topic.records, lambda: topic.produce("v"), lambda: topic.partitions):
+        with pytest.raises(KeyError, match="there is no topic 'short-lived'"):
+            again()
     with pytest.raises(ValueError, match="isolation is"):
         broker.topics.create("other").records(isolation="serializable")
     assert not [name for name in broker.topics if name.startswith("__")]
@@ -148,7 +193,7 @@ def test_a_broker_that_has_stopped_is_asked_for_nothing() -> None:
 
 def test_a_refusal_is_told(broker: Broker) -> None:
     topic = broker.topics.create("small", configs={"max.message.bytes": 100})
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE: partition 0 of topic small") as refused:
         topic.produce(b"x" * 1000)
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
 

@@ -211,12 +211,12 @@ def broker_configs_that_contradict_each_other(wire: Wire) -> None:
 
 @sequence
 def levels_of_loggers(wire: Wire) -> None:
-    def ask(label: str, *ops: Any, resource: str = "1", validate: bool = False) -> None:
+    def ask(label: str, *ops: Any, resource: str = "1", validate: bool = False, logger: str = "root") -> None:
         entries = [incremental.AlterableConfig(key, op, value) for key, op, value in ops]
         r = incremental.AlterConfigsResource(LOGGER, resource, entries)
         wire.ask(label, incremental.IncrementalAlterConfigsRequest(resources=[r], validate_only=validate), 1)
         for v in versions(DescribeConfigsRequest):
-            request = describe(LOGGER, "1", ["root"], include_synonyms=True, include_documentation=True)
+            request = describe(LOGGER, "1", [logger], include_synonyms=True, include_documentation=True)
             wire.ask(f"{label}, then", request, v)
 
     for level in ("DEBUG", "WARN", "ERROR", "FATAL", "TRACE", "INFO"):
@@ -235,6 +235,11 @@ def levels_of_loggers(wire: Wire) -> None:
     ask("nothing")
     for resource in ("", "x", "7"):
         ask(f"of {resource!r}", ("root", SET, "INFO"), resource=resource)
+    requests = "kafka.request.logger"
+    for level in ("ERROR", "LOUD"):
+        ask(f"requests {level}", (requests, SET, level), logger=requests)
+    ask("requests inherit", (requests, DELETE, None), logger=requests)
+    ask("requests follow", ("root", SET, "INFO"), logger=requests)
     r = legacy.AlterConfigsResource(LOGGER, "1", [legacy.AlterableConfig("root", "INFO")])
     wire.ask("replace", legacy.AlterConfigsRequest(resources=[r]), 2)
 

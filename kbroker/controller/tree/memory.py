@@ -202,6 +202,11 @@ class MemoryTree:
             self._ensemble.end(self.session_id)
             self._drop_watches()
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it reaches the ensemble, in a session that lives."""
+        return self._reachable and not self._expired and not self._closed
+
     async def _way(self) -> None:
         """Take the way to the ensemble: those who set out in turn arrive in turn, and none in the turn it set out."""
         session, loop = self.session_id, asyncio.get_running_loop()

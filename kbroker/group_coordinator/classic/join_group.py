@@ -152,7 +152,7 @@ class JoinGroups:
             if old_id is None:
                 self._add(group, new_id, join)
             else:
-                log.info("group %s: instance %s returns as %s, was %s", group.group_id, instance_id, new_id, old_id)
+                log.debug("group %s: instance %s returns as %s, was %s", group.group_id, instance_id, new_id, old_id)
                 self._replace_static(group, old_id, new_id, join)
         elif join.version >= MEMBER_ID_REQUIRED_SINCE:
             group.pending_joins.add(new_id)

@@ -68,9 +68,9 @@ class Membership:
             if len(gone) <= LOGGED_BY_NAME:
                 reason = identity.reason or "not provided"
                 who = identity.member_id or f"of instance {identity.group_instance_id}"
-                log.info("group %s: member %s leaves; reason: %s", group.group_id, who, reason)
+                log.debug("group %s: member %s leaves; reason: %s", group.group_id, who, reason)
         if len(gone) > LOGGED_BY_NAME:
-            log.info("group %s: %d more members leave", group.group_id, len(gone) - LOGGED_BY_NAME)
+            log.debug("group %s: %d more members leave", group.group_id, len(gone) - LOGGED_BY_NAME)
         if gone and group.state in (STABLE, COMPLETING):
             self._rebalances.prepare_or_complete(group, f"LeaveGroup of ({named(gone)})", out, now_ms)
         elif gone and group.state is PREPARING:
@@ -103,7 +103,7 @@ class Membership:
     def on_session_timer(self, group: ClassicGroup, member_id: str, out: Outcome, now_ms: int) -> None:
         """End a session: the member is removed unless a parked request proves it alive."""
         if member_id in group.pending_joins:
-            log.info("group %s: pending member %s did not come back", group.group_id, member_id)
+            log.debug("group %s: pending member %s did not come back", group.group_id, member_id)
             group.remove(member_id)
             if group.state is PREPARING and group.all_joined():
                 self._rebalances.complete_join(group, out, now_ms)
@@ -111,7 +111,7 @@ class Membership:
         member = group.members.get(member_id)
         if member is None or member.is_alive_without_heartbeat():
             return
-        log.info("group %s: the session of member %s is over", group.group_id, member_id)
+        log.debug("group %s: the session of member %s is over", group.group_id, member_id)
         self._drop(group, member, out)
         if group.state in (STABLE, COMPLETING):
             self._rebalances.prepare_or_complete(group, f"the session of {member_id} is over", out, now_ms)

@@ -126,7 +126,7 @@ class Rebalances:
             group.initial_delay = (delay, max(group.rebalance_timeout_ms() - delay, 0))
             out.timers.append(Schedule(("join", group.group_id), delay))
         group.to(PREPARING, now_ms)
-        log.info("group %s: rebalance after generation %d (%s)", group.group_id, group.generation, reason)
+        log.debug("group %s: rebalance after generation %d (%s)", group.group_id, group.generation, reason)
         if first:
             return
         group.initial_delay = None
@@ -149,17 +149,17 @@ class Rebalances:
             group.remove(member_id)
             out.timers.append(Cancel(("session", group.group_id, member_id)))
         if gone:
-            log.info("group %s: not joined again and removed: %s", group.group_id, named(gone))
+            log.debug("group %s: not joined again and removed: %s", group.group_id, named(gone))
         if group.members and not group.elect_joined_leader():
             log.error("group %s: the rebalance waits, as no member has joined again", group.group_id)
             out.timers.append(Schedule(("join", group.group_id), group.rebalance_timeout_ms()))
             return
         group.next_generation(now_ms)
         if group.state is EMPTY:
-            log.info("group %s: generation %d is empty", group.group_id, group.generation)
+            log.debug("group %s: generation %d is empty", group.group_id, group.generation)
             persist(out, lambda: group_metadata(group, {}), self._warn_if_failed(group))
             return
-        log.info("group %s: generation %d has %d members", group.group_id, group.generation, len(group.members))
+        log.debug("group %s: generation %d has %d members", group.group_id, group.generation, len(group.members))
         for member in list(group.members.values()):
             leads = member.member_id == group.leader_id
             answer_join(member, generation_answer(group, member.member_id, with_members=leads), out)

@@ -87,7 +87,7 @@ class SyncGroups:
             if code is ErrorCode.NONE:
                 self._rebalances.assign(group, assignments, done)
                 group.to(STABLE, now_ms)
-                log.info("group %s: generation %d is stable", group.group_id, generation)
+                log.debug("group %s: generation %d is stable", group.group_id, generation)
             else:
                 error = answerable(code)
                 self._rebalances.cancel_assignment(group, error, done)

@@ -245,12 +245,12 @@ class ClassicMembers:
                 leaving[member.member_id] = member
                 if len(leaving) <= LOGGED_BY_NAME:
                     reason = identity.reason or "not provided"
-                    log.info("group %s: member %s leaves; reason: %s", group.group_id, member.member_id, reason)
+                    log.debug("group %s: member %s leaves; reason: %s", group.group_id, member.member_id, reason)
             except ApiError as err:
                 answer.error_code = err.code
             answers.append(answer)
         if len(leaving) > LOGGED_BY_NAME:
-            log.info("group %s: %d more members leave", group.group_id, len(leaving) - LOGGED_BY_NAME)
+            log.debug("group %s: %d more members leave", group.group_id, len(leaving) - LOGGED_BY_NAME)
         self._removal.remove(group, list(leaving.values()), out, now_ms)
         out.reply = LeaveGroupResponse(members=answers)
         return out

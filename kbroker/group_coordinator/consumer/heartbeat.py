@@ -92,7 +92,7 @@ class Heartbeats:
         wanted = _updated(member, request, client_id, client_host)
         updated = self._targets.advance(group, member, wanted, owned, out, now_ms, may_see=may_see)
         if joins:
-            log.info("group %s: member %s joins", group.group_id, updated.member_id)
+            log.debug("group %s: member %s joins", group.group_id, updated.member_id)
         self._sessions.schedule(group.group_id, updated.member_id, out)
         response = ConsumerGroupHeartbeatResponse(
             member_id=updated.member_id,
@@ -120,7 +120,7 @@ class Heartbeats:
             held = group.static_member(request.instance_id)
             member = check_instance(held, request.member_id, request.instance_id)
             if request.member_epoch == LEAVE_STATIC_EPOCH:
-                log.info("group %s: static member %s leaves for a while", group.group_id, member.member_id)
+                log.debug("group %s: static member %s leaves for a while", group.group_id, member.member_id)
                 left = replace(
                     member,
                     member_epoch=LEAVE_STATIC_EPOCH,
@@ -130,7 +130,7 @@ class Heartbeats:
                 out.records.append(records.current_assignment(group.group_id, left))
                 out.reply = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=LEAVE_STATIC_EPOCH)
                 return out
-        log.info("group %s: member %s leaves", group.group_id, member.member_id)
+        log.debug("group %s: member %s leaves", group.group_id, member.member_id)
         self._removal.remove(group, [member], out, now_ms)
         out.reply = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
         return out

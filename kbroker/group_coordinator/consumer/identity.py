@@ -67,7 +67,7 @@ def static_member(
     out.records.append(records.member_metadata(group_id, member))
     out.records.append(records.target_member(group_id, member_id, group.target_of(held.member_id)))
     out.records.append(records.current_assignment(group_id, member))
-    log.info("group %s: instance %s returns as %s, was %s", group_id, instance_id, member_id, held.member_id)
+    log.debug("group %s: instance %s returns as %s, was %s", group_id, instance_id, member_id, held.member_id)
     return member
 
 

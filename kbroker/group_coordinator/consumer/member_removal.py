@@ -63,7 +63,7 @@ class MemberRemoval:
         member = group.members.get(member_id)
         if member is None or (kind == "revoke" and group.revoking.get(member_id) != member.member_epoch):
             return out
-        log.info("group %s: member %s is removed: %s", group.group_id, member_id, REASONS[kind])
+        log.debug("group %s: member %s is removed: %s", group.group_id, member_id, REASONS[kind])
         self.remove(group, [member], out, now_ms)
 
         def try_again(done: Outcome, _now: int) -> None:

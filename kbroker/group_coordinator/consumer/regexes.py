@@ -233,7 +233,7 @@ class Regexes:
         metadata_hash = self._topics.hash_of(counts.topics())
         if bump or metadata_hash != group.metadata_hash:
             out.records.append(records.group_epoch(group.group_id, group.epoch + 1, metadata_hash))
-            log.info("group %s: epoch %d, as its patterns match other topics", group.group_id, group.epoch + 1)
+            log.debug("group %s: epoch %d, as its patterns match other topics", group.group_id, group.epoch + 1)
 
         def note(_out: Outcome, _now_ms: int) -> None:
             group.regex_version = job.created_version

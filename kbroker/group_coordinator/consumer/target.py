@@ -113,7 +113,7 @@ class Targets:
         if bump or metadata_hash != group.metadata_hash:
             epoch += 1
             out.records.append(records.group_epoch(group.group_id, epoch, metadata_hash))
-            log.info("group %s: epoch %d", group.group_id, epoch)
+            log.debug("group %s: epoch %d", group.group_id, epoch)
         group.refresh_deadline, group.refresh_epoch = now_ms + _REFRESH_INTERVAL_MS, epoch
         group.seen_version = topics.version
         if group.has_partition_metadata_record:
@@ -142,7 +142,7 @@ class Targets:
             group, epoch, assignor, self._topics, updated, now_ms, homogeneous=homogeneous()
         )
         out.records += target_records
-        log.info("group %s: assignment %d by %s", group.group_id, epoch, assignor)
+        log.debug("group %s: assignment %d by %s", group.group_id, epoch, assignor)
         return epoch, target
 
     def reconcile(

@@ -205,7 +205,7 @@ class ClassicGroup:
             if holder is None:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             if holder != member_id:
-                log.info(
+                log.debug(
                     "group %s: member %s of instance %s is fenced by %s", self.group_id, member_id, instance_id, holder
                 )
                 raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
@@ -232,7 +232,7 @@ class ClassicGroup:
             return True
         for member in self.members.values():
             if member.awaiting_join is not None:
-                log.info("group %s: leader %s did not join, %s leads", self.group_id, self.leader_id, member.member_id)
+                log.debug("group %s: leader %s did not join, %s leads", self.group_id, self.leader_id, member.member_id)
                 self.leader_id = member.member_id
                 return True
         return False

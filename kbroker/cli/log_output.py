@@ -1,0 +1,141 @@
+"""How a broker's process writes its log: lines of text or of JSON, and levels by logger.
+
+Owns the formats and the options that choose them. A record never writes a line that could be taken for another record:
+clients choose names that are logged. Never decides what is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO, TypeVar
+
+import click
+
+from kbroker.config.loggers import ROOT, parse_level, set_level
+
+FORMATS: Final = ("text", "json")
+_CONTINUED: Final = "\t"
+_T = TypeVar("_T")
+
+
+def log_options(
+    log_format: str | None = None, log_level: str | None = None
+) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
+    """Add --log-format and --log-level, with environment variables that stand for them, if any."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        function = click.option(
+            "--log-level",
+            "log_levels",
+            multiple=True,
+            metavar="[LOGGER=]LEVEL",
+            envvar=log_level,
+            callback=_checked,
+            help="Tell from this level on: DEBUG, INFO (the default), WARN or ERROR; of one logger with its name, as "
+            "kafka.request.logger=DEBUG.",
+        )(function)
+        return click.option(
+            "--log-format",
+            type=click.Choice(FORMATS),
+            default=FORMATS[0],
+            show_default=True,
+            envvar=log_format,
+            help="Write the log as lines of text or of JSON.",
+        )(function)
+
+    return add
+
+
+def _checked(_context: click.Context, _option: click.Parameter, levels: tuple[str, ...]) -> tuple[str, ...]:
+    for each in levels:
+        try:
+            parse_level(each)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+    return levels
+
+
+def set_up_log(stream: TextIO, log_format: str = "text", levels: Iterable[str] = ()) -> None:
+    """Log to `stream`, one line a record; `levels` as of --log-level, of which later ones win."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_json_lines() if log_format == "json" else TextLines())
+    logging.basicConfig(level="INFO", handlers=[handler])
+    # The root first: `--log-level WARN` is not to undo what was said of one logger.
+    for name, level in sorted(map(parse_level, levels), key=lambda each: each[0] != ROOT):
+        set_level(name, level)
+
+
+def name_broker(node_id: int) -> None:
+    """Say in lines of JSON, from now on, which broker writes them."""
+    for handler in logging.root.handlers:
+        tell = getattr(handler.formatter, "name_broker", None)
+        if tell is not None:
+            tell(node_id)
+
+
+def utc_time(seconds: float) -> str:
+    """Return a time as ISO 8601 has it, to the millisecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def one_line(text: str) -> str:
+    """Return a text in which what cannot be printed is escaped, ends of lines too."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class TextLines(logging.Formatter):
+    """Kafka's pattern. An exception follows in lines that begin with a tab, as no record does."""
+
+    def __init__(self) -> None:
+        super().__init__("[%(asctime)s] %(levelname)s %(message)s (%(name)s)")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.message = record.getMessage()
+        record.asctime = self.formatTime(record)
+        lines = [one_line(self.formatMessage(record))]
+        # Not what another handler's formatter may have left in the record.
+        if record.exc_info:
+            lines += _continued(self.formatException(record.exc_info))
+        if record.stack_info:
+            lines += _continued(self.formatStack(record.stack_info))
+        return "\n".join(lines)
+
+
+def _continued(text: str) -> list[str]:
+    return [_CONTINUED + one_line(line) for line in text.split("\n")]
+
+
+def _json_lines() -> logging.Formatter:
+    from pythonjsonlogger.json import JsonFormatter  # only here: who writes text starts without it
+
+    class JsonLines(JsonFormatter):
+        """Time, level, logger, message, broker, the exception if there is one, and what the record has beside them."""
+
+        broker_id: int | None = None
+
+        def name_broker(self, node_id: int) -> None:
+            self.broker_id = node_id
+
+        def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
+            fields = {
+                "time": utc_time(record.created),
+                "level": record.levelname,
+                "logger": record.name,
+                "message": record.getMessage(),
+                "broker_id": self.broker_id,
+            }
+            super().add_fields(log_data, record, {})
+            for name in fields:  # what a record has beside them never takes their place
+                log_data.pop(name, None)
+            beside = dict(log_data)
+            log_data.clear()
+            log_data.update(fields)
+            if "exc_info" in message_dict:
+                log_data["exception"] = message_dict["exc_info"]
+            if "stack_info" in message_dict:
+                log_data["stack"] = message_dict["stack_info"]
+            log_data.update(beside)
+
+    return JsonLines()

@@ -1,0 +1,156 @@
+"""Requests of the embedder's own to a whole cluster: each to the broker whose answer counts.
+
+Owns the way to the leader of a partition, the coordinator of a group and the controller, also while there is another
+one from one moment to the next. Never knows what a request means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from kbroker.broker.cluster_node import ClusterNode
+from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
+from kbroker.coordination.partitioning import partition_for
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kbroker.testing.asking import Asking, Code, handled
+from kbroker.testing.calling import Calling
+from kbroker.testing.missing import topic_state
+
+Answer = TypeVar("Answer")
+_PATIENCE_S: Final = 10.0
+_PAUSE_S: Final = 0.01
+_NO_LEADER: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+)
+"""What a broker says that leads no more, or does not know yet that it does: nothing is done of what was asked."""
+_NO_COORDINATOR: Final = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+_NO_CONTROLLER: Final = frozenset({ErrorCode.NOT_CONTROLLER})
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """The broker that is asked: how it is found, what others say who are not it (any more), and that there is none."""
+
+    find: Callable[[], ClusterNode | None]
+    not_it: frozenset[ErrorCode]
+    nobody: str
+
+
+class ClusterAsking(Asking):
+    """One cluster's; `nodes` are the brokers that run, by id."""
+
+    replication_factor = -1
+
+    def __init__(self, calling: Calling, nodes: Callable[[], dict[int, ClusterNode]]) -> None:
+        self._calling = calling
+        self._nodes = nodes
+
+    @property
+    def state(self) -> ClusterState:
+        """What the controller knows, or while there is none another broker."""
+        nodes = self._running()
+        any_state = next(iter(nodes.values())).metadata.state
+        controller = nodes.get(any_state.controller_id)
+        return any_state if controller is None else controller.metadata.state
+
+    def ask(self, request: Any, kind: type[Answer]) -> Answer:
+        return self._ask_at(next(iter(self._running().values())), request, kind)
+
+    def ask_leader(self, topic: str, index: int, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
+        def leader() -> ClusterNode | None:
+            partitions = topic_state(topic, self.state).partitions
+            if not 0 <= index < len(partitions):
+                raise ApiError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} has {len(partitions)} partitions, not {index}"
+                )
+            return self._running().get(partitions[index].leader)
+
+        one = _One(leader, _NO_LEADER, f"partition {index} of topic {topic} has no leader")
+        return self._until_done(one, request, kind, code)
+
+    def ask_coordinator(self, group: str, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
+        def coordinator() -> ClusterNode | None:
+            state = self.state
+            count = len(topic_state(OFFSETS_TOPIC, state).partitions)
+            found = state.partition(OFFSETS_TOPIC, partition_for(group, count))
+            return None if found is None else self._running().get(found.leader)
+
+        one = _One(coordinator, _NO_COORDINATOR, f"group {group} has no coordinator")
+        return self._until_done(one, request, kind, code)
+
+    def ask_controller(self, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
+        def controller() -> ClusterNode | None:
+            return self._running().get(self.state.controller_id)
+
+        one = _One(controller, _NO_CONTROLLER, "the cluster has no controller")
+        return self._until_done(one, request, kind, code)
+
+    def groups(self) -> dict[str, ListedGroup]:
+        found: dict[str, ListedGroup] = {}
+        for node in self._running().values():
+            listed = self._ask_at(node, ListGroupsRequest(), ListGroupsResponse)
+            found |= {each.group_id: each for each in listed.groups}
+        return found
+
+    def asked_together(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
+        return [[each] for each in partitions]  # who leads may be another one from one to the next
+
+    def known_everywhere(self, topic: str) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            told = [each.metadata.state.topics.get(topic) for each in self._running().values()]
+            if len({None if each is None else each.topic_id for each in told}) == 1:
+                return
+            time.sleep(_PAUSE_S)
+
+    def now_ms(self) -> int:
+        return next(iter(self._running().values())).clock.now_ms()
+
+    async def handled(self, request: Any) -> Any:
+        raise NotImplementedError("a cluster's requests go to one of its brokers")
+
+    def _running(self) -> dict[int, ClusterNode]:
+        nodes = self._nodes()
+        if not nodes:
+            raise RuntimeError("no broker of the cluster is running")
+        return nodes
+
+    def _ask_at(self, node: ClusterNode, request: Any, kind: type[Answer]) -> Answer:
+        listener = node.config.listeners.bind[0].name
+        answer: Answer = self._calling.wait_for(handled(node.services, listener, request))
+        assert isinstance(answer, kind)
+        return answer
+
+    def _until_done(self, one: _One, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
+        """Ask whoever is the one at a time, until that one is. Raises ApiError where there is none for too long."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            node, is_over = one.find(), time.monotonic() >= deadline
+            if node is not None:
+                try:
+                    answer = self._ask_at(node, request, kind)
+                except ApiError as err:
+                    if is_over or err.code not in one.not_it:
+                        raise
+                else:
+                    if is_over or code(answer) not in one.not_it:
+                        return answer
+            elif is_over:
+                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, one.nobody)
+            time.sleep(_PAUSE_S)

@@ -1,0 +1,128 @@
+"""Which requests a fault is for: a request as faults see it, and what may be said of those that are meant.
+
+Owns the filters and their bounds: a value that no request could meet is told at once. Never looks at a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypedDict
+
+from kbroker.testing.numbers import check_number, check_whole
+from kbroker.testing.subjects import Subjects
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request as faults see it. `where` functions get one: look, and return whether the fault is meant."""
+
+    api: str
+    version: int
+    client_id: str | None
+    principal: str
+    listener: str
+    request: Any
+    """The decoded request; its fields are Kafka's, in snake_case."""
+    subjects: Subjects = field(repr=False)
+    broker: int = -1
+    """The id of the broker that was asked."""
+
+    @property
+    def topics(self) -> dict[str, set[int]]:
+        """The topics that it names, with partitions."""
+        return self.subjects.topics
+
+    @property
+    def groups(self) -> set[str]:
+        """The groups that it names."""
+        return self.subjects.groups
+
+    @property
+    def transactional_ids(self) -> set[str]:
+        """The transactional ids that it names."""
+        return self.subjects.transactional_ids
+
+
+class Filter(TypedDict, total=False):
+    """Which requests a fault is for, and for how long."""
+
+    topic: str
+    """Those that name this topic; a failure is told of this topic alone."""
+    partition: int
+    """Those that name this partition, of `topic` if that is given."""
+    client_id: str
+    group: str
+    transactional_id: str
+    principal: str
+    """As "User:alice"."""
+    broker: int
+    """Those to the broker with this id, of a cluster."""
+    where: Callable[[Seen], bool]
+    """Called in the broker's thread. What it raises is raised by `wait`, `remove` and the end of `with`."""
+    times: int
+    """The fault is gone after so many requests."""
+    skip: int
+    """So many requests pass before it."""
+    rate: float
+    """It is met by this share of the requests, as `seed` has it."""
+    seed: int
+    seconds: float
+    """It is gone after this time."""
+
+
+INT32: Final = 2**31 - 1
+LONGEST_DELAY_MS: Final = 24 * 3600 * 1000
+LONGEST_THROTTLE_MS: Final = INT32
+_NAMES: Final = ("topic", "client_id", "group", "transactional_id", "principal")
+_LEAST: Final = {"partition": 0, "times": 1, "skip": 0}
+
+
+def check_values(wanted: Mapping[str, Any], brokers: Collection[int]) -> None:
+    """Raise TypeError for what is no filter, or no value of one; ValueError for a value that nothing could meet."""
+    unknown = wanted.keys() - Filter.__annotations__.keys()
+    if unknown:
+        there = ", ".join(Filter.__annotations__)
+        raise TypeError(f"a fault has no filter {', '.join(sorted(unknown))}; there are {there}")
+    for name in wanted.keys() & set(_NAMES):
+        if not isinstance(wanted[name], str):
+            raise TypeError(f"{name} is to be a str, not {wanted[name]!r}")
+    for name in wanted.keys() & _LEAST.keys():
+        check_whole(name, wanted[name], _LEAST[name], INT32)
+    for name in wanted.keys() & {"seed", "broker"}:
+        check_whole(name, wanted[name])
+    if "rate" in wanted:
+        check_number("rate", wanted["rate"], 1)
+    if "seconds" in wanted:
+        check_number("seconds", wanted["seconds"])
+    if "where" in wanted and not callable(wanted["where"]):
+        raise TypeError(f"where is to be a function of a request, not {wanted['where']!r}")
+    _check_met(wanted, brokers)
+
+
+def _check_met(wanted: Mapping[str, Any], brokers: Collection[int]) -> None:
+    """Raise ValueError for names that nobody has."""
+    if wanted.get("topic") == "":
+        raise ValueError("topic is empty: no request names it")
+    if ":" not in wanted.get("principal", ":"):
+        raise ValueError(f'principal is to be as "User:alice", not {wanted["principal"]!r}')
+    if wanted.get("broker") not in {None, *brokers}:
+        there = ", ".join(map(str, sorted(brokers)))
+        raise ValueError(f"there is no broker {wanted['broker']}; there {'is' if len(brokers) == 1 else 'are'} {there}")
+
+
+WRITING: Final = (
+    "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
+)  # fmt: skip
+"""The APIs whose answers wait for a log."""
+
+
+def that_write(filters: Filter) -> Filter:
+    """Narrow filters: a producer id without a transactional id is given out, and stands in no log."""
+    wanted = filters.get("where")
+
+    def writes(seen: Seen) -> bool:
+        stands = seen.api != "InitProducerId" or bool(seen.transactional_ids)
+        return stands and (wanted is None or wanted(seen))
+
+    return {**filters, "where": writes}

@@ -1,0 +1,31 @@
+"""Numbers that a test gives: what is none, or is out of bounds, is told in one line with its name.
+
+Owns the checks. Never knows what a number is for.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def check_whole(name: str, value: object, least: int | None = None, most: int | None = None) -> None:
+    """Raise TypeError for what is no whole number, ValueError for one out of bounds."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is to be a whole number, not {value!r}")
+    _check_bounds(name, value, least, most)
+
+
+def check_number(name: str, value: object, most: float | None = None, least: float | None = 0) -> None:
+    """Raise TypeError for what is no number, ValueError for one that is not finite, or out of bounds."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} is to be a number, not {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is to be a number that ends, not {value!r}")
+    _check_bounds(name, value, least, most)
+
+
+def _check_bounds(name: str, value: float, least: float | None, most: float | None) -> None:
+    if least is not None and value < least:
+        raise ValueError(f"{name} is at least {least:g}, not {value!r}")
+    if most is not None and value > most:
+        raise ValueError(f"{name} is at most {most:.12g}, not {value!r}")
