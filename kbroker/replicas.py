@@ -24,9 +24,10 @@ from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.verification_guard import UNCHECKED
-from kbroker.log.record_validation import Opened
+from kbroker.log.record_validation import Opened, TakesLonger
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
+from kbroker.topic_traffic import TopicTraffic, Traffic
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Partition:
     """
 
     __slots__ = (
+        "_counted_to",
         "alone",
         "full_validation",
         "index",
@@ -89,6 +91,7 @@ class Partition:
         "min_isr",
         "topic",
         "topic_id",
+        "traffic",
         "waiters",
     )
 
@@ -106,8 +109,22 @@ class Partition:
         self.alone = False
         self.min_isr = 1
         self.full_validation = False
+        self._counted_to = 0
+        self.traffic = Traffic()
+        """What it adds to; its topic's once it is hosted."""
         self.waiters: dict[Waiter, None] = {}
         """In the order in which they came: of objects, sets have another in each run."""
+
+    def begin_counting(self) -> None:
+        """Count what is appended from now on, as this broker begins to lead."""
+        self._counted_to = self.log.log_end_offset
+
+    def count(self) -> None:
+        """Count the records that were appended as leader since the last time: not at each append, which costs."""
+        if self.leading:
+            end = self.log.log_end_offset
+            self.traffic.messages_in += end - self._counted_to
+            self._counted_to = end
 
     def append(
         self,
@@ -125,21 +142,30 @@ class Partition:
         `transaction_version` see PartitionLog.append_as_leader; likewise for TakesLonger, which is raised for a
         client's batch, and `opened`.
         """
-        if not self.leading:
-            raise AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if acks == -1 and len(self.isr) < self.min_isr:
-            raise AppendError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        info = self.log.append_as_leader(
-            records,
-            self.leader_epoch,
-            now_ms,
-            origin=origin,
-            full_validation=self.full_validation,
-            transaction_version=transaction_version,
-            guard=guard,
-            opened=opened,
-            patient=origin is not CLIENT,
-        )
+        traffic = self.traffic
+        try:
+            if not self.leading:
+                raise AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if acks == -1 and len(self.isr) < self.min_isr:
+                raise AppendError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            info = self.log.append_as_leader(
+                records,
+                self.leader_epoch,
+                now_ms,
+                origin=origin,
+                full_validation=self.full_validation,
+                transaction_version=transaction_version,
+                guard=guard,
+                opened=opened,
+                patient=origin is not CLIENT,
+            )
+        except TakesLonger:
+            raise  # it comes again, and counts then
+        except Exception as error:
+            traffic.refused(error)
+            raise
+        traffic.produces += 1
+        traffic.bytes_in += len(records)
         if self.alone:
             self.log.set_high_watermark(self.log.log_end_offset)
             if self.waiters:
@@ -193,6 +219,7 @@ class Replicas:
         self._refused_keys: set[tuple[str, int]] = set()
         self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self.traffic = TopicTraffic()
         self._hosting: dict[str, tuple[TopicState, Divided[None]]] = {}  # those put off that are begun, and the way on
         self._when_hosted: list[Callable[[], object]] = []
         self._unsynced = False
@@ -228,18 +255,33 @@ class Replicas:
         """Whether a partition was lost with its log directory."""
         return key in self._offline
 
+    @property
+    def offline_count(self) -> int:
+        """How many were."""
+        return len(self._offline)
+
     def forget_settings(self) -> None:
         """Have settings found anew, as defaults have changed."""
         self._known_settings.clear()
 
     def put(self, partition: Partition) -> None:
         """Host a partition that somebody else opened."""
-        self._partitions[partition.topic, partition.index] = partition
+        key = partition.topic, partition.index
+        self._remove(key)
+        partition.traffic = self.traffic.hosts(partition.topic)
+        self._partitions[key] = partition
+
+    def _remove(self, key: tuple[str, int]) -> Partition | None:
+        partition = self._partitions.pop(key, None)
+        if partition is not None:
+            partition.count()
+            self.traffic.hosts_no_more(partition.topic)
+        return partition
 
     def take(self, key: tuple[str, int]) -> Partition | None:
         """Host a partition no more, and lead it no more; its log stays."""
         self._offline.discard(key)
-        partition = self._partitions.pop(key, None)
+        partition = self._remove(key)
         if partition is not None:
             partition.leading = False
             partition.poke()
@@ -249,7 +291,7 @@ class Replicas:
         """Host partitions no more, whose log directory has failed; whoever waits for them is told."""
         for key in keys:
             self._offline.add(key)
-            partition = self._partitions.pop(key, None)
+            partition = self._remove(key)
             if partition is not None:
                 partition.leading = False
                 partition.poke()
@@ -425,7 +467,7 @@ class Replicas:
                     continue
                 self._refused_keys.discard((topic.name, index))
                 partition = Partition(topic.name, topic.topic_id, index, partition_log)
-                self._partitions[topic.name, index] = partition
+                self.put(partition)
                 created = True
             elif partition.log.config is not config:
                 partition.log.update_config(config)
@@ -434,9 +476,11 @@ class Replicas:
             partition.min_isr = min(config.min_insync_replicas, len(state.replicas))
             partition.full_validation = settings.full_validation
             if partition.leader_epoch != state.leader_epoch:
+                partition.count()
                 partition.leader_epoch = state.leader_epoch
                 partition.leading = state.leader == self.node_id
                 if partition.leading:
+                    partition.begin_counting()
                     self._begin_epoch(partition)
                     if partition.alone:
                         partition.log.set_high_watermark(partition.log.log_end_offset)
@@ -473,7 +517,7 @@ class Replicas:
         keys = [(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
         self._offline.difference_update(keys)
         self._refused_keys.difference_update(keys)
-        gone = [partition for key in keys if (partition := self._partitions.pop(key, None)) is not None]
+        gone = [partition for key in keys if (partition := self._remove(key)) is not None]
         for partition in gone:
             partition.leading = False
             partition.poke()

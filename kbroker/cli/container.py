@@ -22,6 +22,7 @@ import click
 from kbroker.broker.base_node import Node
 from kbroker.cli.control_server import control_options, control_place
 from kbroker.cli.log_output import log_options, set_up_log
+from kbroker.cli.metrics_server import metrics_option, metrics_place
 from kbroker.cli.start import run
 from kbroker.config.listeners import Endpoint, parse_endpoint
 from kbroker.config.loggers import parse_level
@@ -50,12 +51,14 @@ log = logging.getLogger("kbroker")
 @click.option("--config", "mounted", default=MOUNTED, show_default=True, help="A server.properties, if it is there.")
 @click.option("--data-dir", default=DATA_DIR, show_default=True, help="Where the data lies unless log.dirs says.")
 @click.option("--ready-file", metavar="FILE", help="As of `kbroker start`.")
+@metrics_option("KBROKER_METRICS_LISTEN")
 @log_options("KBROKER_LOG_FORMAT", "KBROKER_LOG_LEVEL")
 @control_options("KBROKER_CONTROL_LISTEN", "KBROKER_CONTROL_PUBLIC")
 def command(
     mounted: str,
     data_dir: str,
     ready_file: str | None,
+    metrics: str | None,
     log_format: str,
     log_levels: tuple[str, ...],
     control: str | None,
@@ -71,10 +74,13 @@ def command(
     file = Path(mounted)
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     config = BrokerConfig(container_settings(os.environ, text, data_dir, socket.gethostname()))
-    with control_place(control or None, config, public=control_public) as place:
+    with (
+        metrics_place(metrics or None, config) as seen,
+        control_place(control or None, config, public=control_public) as place,
+    ):
         if place is not None:
             log.info("the control API will be at %s", place.url)
-        run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), place)
+        run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), place, seen)
 
 
 def image_levels(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:

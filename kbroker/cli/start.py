@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import json
 import logging
 import os
@@ -17,9 +16,10 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,11 +28,16 @@ from kbroker.broker.garbage import GarbageCollection
 from kbroker.broker.node import BrokerNode
 from kbroker.cli.control_server import ControlPlace, control_options, control_place
 from kbroker.cli.log_output import log_options, name_broker, set_up_log
+from kbroker.cli.metrics_server import MetricsPlace, metrics_option, metrics_place
+from kbroker.cli.systemd import Systemd
 from kbroker.clock import Clock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
 from kbroker.security.sasl.add_scram import ScramUser, parse_user
+
+if TYPE_CHECKING:
+    from kbroker.metrics.server import MetricsServer
 
 DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT://127.0.0.1:9092"}
 """What `--dev` sets: what one who develops against a broker of his own would set anyway."""
@@ -70,6 +75,7 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 )
 @click.option("--ready-file", metavar="FILE", help="Write JSON with the address there while the broker serves.")
 @click.option("--dev", is_flag=True, help=f"For development: {', '.join(f'{k}={v}' for k, v in DEV_SETTINGS.items())}.")
+@metrics_option()
 @control_options()
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @log_options()
@@ -83,6 +89,7 @@ def command(
     scram_users: tuple[str, ...],
     ready_file: str | None,
     dev: bool,
+    metrics: str | None,
     control: str | None,
     control_public: bool,
     strict: bool,
@@ -109,18 +116,23 @@ def command(
             strict=strict,
         )
         users = [parse_user(text) for text in scram_users]
-        with control_place(control, config, public=control_public) as place:
-            started = functools.partial(announce, kept=not memory, control=None if place is None else place.url)
-            run(config, cluster_id, ready_file, started, users, place)
+        with metrics_place(metrics, config) as seen, control_place(control, config, public=control_public) as place:
+            started = partial(
+                announce,
+                kept=not memory,
+                control=None if place is None else place.url,
+                metrics=None if seen is None else seen.url,
+            )
+            run(config, cluster_id, ready_file, started, users, place, seen)
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
 
 
-def announce(node: Node, *, kept: bool, control: str | None = None) -> None:
+def announce(node: Node, *, kept: bool, control: str | None = None, metrics: str | None = None) -> None:
     """Print where the broker and its data are, and what to do next; data that is not `kept` goes with the broker.
 
-    `control` is where its control API is, if anywhere.
+    `control` is where its control API is, if anywhere, and `metrics` where it is seen from outside.
     """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
@@ -147,6 +159,8 @@ def announce(node: Node, *, kept: bool, control: str | None = None) -> None:
             f"its control API, with a page about it, is at {control}\n\n"
             f"  {command} requests --follow --control {control.removeprefix('http://')}\n"
         )
+    if metrics is not None:
+        click.echo(f"its metrics are at {metrics}/metrics; beside them /healthz and /readyz\n")
     sys.stdout.flush()
 
 
@@ -157,6 +171,7 @@ def run(
     started: Callable[[Node], None],
     users: Sequence[ScramUser] = (),
     control: ControlPlace | None = None,
+    metrics: MetricsPlace | None = None,
 ) -> None:
     """Serve until a signal comes; `started` is called when clients can connect. `users` are there then."""
     _raise_file_limit()
@@ -167,7 +182,7 @@ def run(
     loop = new_event_loop()
     try:
         starting = _starting(config, cluster_id, users, None if control is None else control.clock)
-        loop.run_until_complete(_serve(starting, ready_file, started, control))
+        loop.run_until_complete(_seen(metrics, partial(_serve, starting, ready_file, started, control)))
     finally:
         loop.close()
 
@@ -191,11 +206,25 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+async def _seen(
+    metrics: MetricsPlace | None, serve: Callable[[MetricsServer | None, Systemd], Coroutine[Any, Any, None]]
+) -> None:
+    """Serve, and be seen from outside from before the start to after the end."""
+    with contextlib.closing(Systemd(os.environ)) as systemd:
+        if metrics is None:
+            await serve(None, systemd)
+        else:
+            async with metrics.served() as seen:
+                await serve(seen, systemd)
+
+
 async def _serve(
     starting: Coroutine[Any, Any, Node],
     ready_file: str | None,
     started: Callable[[Node], None],
     place: ControlPlace | None,
+    seen: MetricsServer | None,
+    systemd: Systemd,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -216,13 +245,20 @@ async def _serve(
     control = None
     try:
         control = None if place is None else place.serve(node)
+        if seen is not None:
+            seen.node = node
         started(node)
         if ready_file is not None:
-            _write_ready_file(node, ready_file, None if control is None else control.url)
+            others = {"control": control, "metrics": seen}
+            _write_ready_file(node, ready_file, {name: each.url for name, each in others.items() if each is not None})
         garbage.begin()
+        systemd.ready(loop)
         if not await _stopped_or_failed(node, stop):
             raise click.ClickException(node.failed.result())
     finally:
+        systemd.stopping()
+        if seen is not None:
+            seen.stopping = True
         garbage.close()
         if control is not None:  # not here, for what it is asked may wait for this loop
             await asyncio.to_thread(control.stop)
@@ -255,7 +291,7 @@ async def _stopped_or_failed(node: Node, stop: asyncio.Event) -> bool:
     return not node.failed.done()
 
 
-def _write_ready_file(node: Node, path: str, control: str | None) -> None:
+def _write_ready_file(node: Node, path: str, others: Mapping[str, str]) -> None:
     """Write the file whole or not at all: whoever waits for it may read it at once."""
     content = {
         "bootstrap_servers": node.bootstrap_servers,
@@ -264,8 +300,7 @@ def _write_ready_file(node: Node, path: str, control: str | None) -> None:
         "pid": os.getpid(),
         "data_dir": node.logs.directory,
     }
-    if control is not None:
-        content["control"] = control
+    content |= others
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

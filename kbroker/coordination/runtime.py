@@ -153,6 +153,10 @@ class Runtime(Generic[S]):
             if not state.failed:
                 yield partition, state.shard if state.active else None
 
+    def loaded(self) -> list[S]:
+        """Return the shards that are loaded, without letting timers go off."""
+        return [state.shard for state in self._partitions.values() if state.active]
+
     @property
     def is_loaded(self) -> bool:
         """Whether every partition led here is loaded; one that failed is not."""

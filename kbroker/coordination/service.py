@@ -82,6 +82,10 @@ class CoordinatorService(Generic[S]):
         self._runtime.resign_all()
         self._count, self._told_of_growth = 0, False
 
+    def loaded(self) -> list[S]:
+        """Return the shards that are loaded."""
+        return self._runtime.loaded()
+
     @property
     def is_loaded(self) -> bool:
         """Whether every partition that is to be coordinated here has been loaded."""

@@ -115,6 +115,7 @@ class _DelayedProduce:
                 self._waits[partition] = wait
         if self._left:
             self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._expire)
+            ctx.services.replicas.traffic.delayed_produces += 1
             self.future.add_done_callback(self._forget)
 
     def _told(self, partition: ReplicatedPartition, code: ErrorCode) -> None:
@@ -142,6 +143,7 @@ class _DelayedProduce:
         self.future.set_result(self._response)
 
     def _forget(self, _future: asyncio.Future[ProduceResponse]) -> None:
+        self._ctx.services.replicas.traffic.delayed_produces -= 1
         if self._timer is not None:
             self._timer.cancel()
         for partition, wait in self._waits.items():

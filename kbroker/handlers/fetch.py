@@ -32,6 +32,7 @@ class DelayedFetch:
         self._scheduled = False
         for partition in fetch.partitions:
             fetch.waiters_of(partition)[self] = None
+        fetch.traffic.delayed_fetches += 1
         self._timer = self._loop.call_later(fetch.max_wait_ms / 1000, self._try, True)
 
     def poke(self) -> None:
@@ -54,6 +55,7 @@ class DelayedFetch:
 
     def _forget(self, _future: asyncio.Future[FetchResponse]) -> None:
         self._timer.cancel()
+        self._fetch.traffic.delayed_fetches -= 1
         for partition in self._fetch.partitions:
             self._fetch.waiters_of(partition).pop(self, None)
 

@@ -28,6 +28,7 @@ from kbroker.protocol.messages.fetch import (
 from kbroker.replica_manager.replica_selector import nearest
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Partition, Waiter
+from kbroker.topic_traffic import TopicTraffic, Traffic
 
 _READ_COMMITTED = 1
 _CONSUMER = -1
@@ -36,6 +37,16 @@ _FIRST_HINT_VERSION = 16
 _STORAGE_ERROR_VERSION = 6
 _BYTES_ALWAYS, _BYTES_OF_PARTITION, _BYTES_OF_ABORTED = 20, 50, 16
 """Of an answer beside its records; a partition's with its share of the topic's."""
+_USUAL = frozenset(
+    {
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Why Kafka answers without records, and without counting that as failed."""
 _LED_ELSEWHERE = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
 
 Item = tuple[Key, FetchPartition, Partition | None]
@@ -84,6 +95,9 @@ class Fetch:
         if largest is not None:
             self.max_bytes = int(min(self.max_bytes, largest))
         self.min_bytes = min(request.min_bytes, self.max_bytes)
+        if self._replica >= 0:
+            ctx.follows = True
+            services.replicas.traffic.follower_fetches[ctx.version] += 1
         self.hold = request.max_wait_ms > 0
         self._is_new = True
         self.items: list[Item] = []
@@ -130,6 +144,10 @@ class Fetch:
         return self._replica >= 0 and self._ctx.services.cluster is not None
 
     @property
+    def traffic(self) -> TopicTraffic:
+        return self._ctx.services.replicas.traffic
+
+    @property
     def max_wait_ms(self) -> int:
         return self._request.max_wait_ms
 
@@ -140,12 +158,15 @@ class Fetch:
     def attempt(self, *, last: bool) -> FetchResponse | None:
         """Read everything; return the answer, or None when it is worth waiting for more."""
         answered: Answered = []
+        sent: list[tuple[Traffic, int]] = []
         left, size, urgent = self.max_bytes, 0, False
         first, self._is_new = self._is_new, False
         for key, want, partition in self.items:
             data = self.read(key, want, partition, left, size == 0, first)
-            if data.records:
-                size += len(data.records)
+            if data.records and partition is not None:
+                taken = len(data.records)
+                sent.append((partition.traffic, taken))
+                size += taken
                 left = max(0, self.max_bytes - size)
                 urgent |= data.records.cut_short  # waiting brings no more of it
             if data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0:
@@ -153,7 +174,7 @@ class Fetch:
             answered.append((key, want, data))
         if not (last or urgent or not self.hold or size >= self.min_bytes or not self._readable()):
             return None
-        return self._answer(answered)
+        return self._answer(answered, sent)
 
     def _readable(self) -> bool:
         """Return whether there is anything to wait for: a request without a known partition is answered at once."""
@@ -187,6 +208,7 @@ class Fetch:
             if code == ErrorCode.KAFKA_STORAGE_ERROR:
                 return self._failed(key[2], code)
             return PartitionData(key[2], code, -1, aborted_transactions=[], records=b"")
+        partition.traffic.fetches += 1
         log = partition.log
         if isinstance(partition, ReplicatedPartition):
             code = self._check_replica(partition, want)
@@ -232,6 +254,8 @@ class Fetch:
             if to_end and piece and isinstance(partition, ReplicatedPartition):
                 partition.count_sent(self._replica, len(piece))
         except ApiError as err:
+            if err.code not in _USUAL:
+                partition.traffic.failed_fetches += 1
             return self._failed(key[2], err.code)
         except OSError as err:
             log.report_failure(err)
@@ -280,11 +304,16 @@ class Fetch:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return PartitionData(index, code, -1, aborted_transactions=None, records=b"")
 
-    def _answer(self, answered: Answered) -> FetchResponse:
+    def _answer(self, answered: Answered, sent: list[tuple[Traffic, int]]) -> FetchResponse:
         session_id = 0
         session = self._session
         if self._metering is not None and self._must_pause(sum(self._size(key, data) for key, _, data in answered)):
             return self._nothing()
+        for traffic, size in sent:
+            if self._replica >= 0:
+                traffic.replicated_out += size
+            else:
+                traffic.bytes_out += size
         if session is not None:
             session_id = session.id
             kept: Answered = []
@@ -306,6 +335,13 @@ class Fetch:
     def _must_pause(self, size: int) -> bool:
         """Settle what the client has used of its quotas with an answer of so many bytes: whether it is to get none."""
         return self._metering is not None and self._metering.settle_fetch(_BYTES_ALWAYS + size) > 0
+
+    def _count(self, traffic: Traffic, size: int) -> None:
+        """Count what leaves of a topic."""
+        if self._replica >= 0:
+            traffic.replicated_out += size
+        else:
+            traffic.bytes_out += size
 
     def _size(self, key: Key, data: PartitionData) -> int:
         """Return how many bytes of an answer are a partition's, by and large; 0: it would not be told."""
@@ -337,7 +373,9 @@ class Fetch:
                 yield
             if self._must_pause(size):
                 return self._nothing()
-        for (key, want, _), data in zip(self.items, found, strict=True):
+        for (key, want, partition), data in zip(self.items, found, strict=True):
+            if data.records and partition is not None:
+                self._count(partition.traffic, len(data.records))
             if self._session is None or self._must_answer(self._session, key, data):
                 answered.append((key, want, data))
             yield

@@ -125,9 +125,14 @@ class _Many:
         for place in self._sizes:
             self._found[place] = None
         self._waiting = loop.create_future()
-        self._waiting.add_done_callback(lambda _future: self.forget())
+        self._work.traffic.delayed_fetches += 1
+        self._waiting.add_done_callback(self._waited)
         self._timer = loop.call_later(seconds, self._finish)
         return self._waiting
+
+    def _waited(self, _future: object) -> None:
+        self._work.traffic.delayed_fetches -= 1
+        self.forget()
 
     def poke(self, place: int) -> None:
         """Note that a partition has moved; it is looked at soon, once for all that happens within this turn."""

@@ -99,11 +99,18 @@ class FetchSessions:
         self._slots = slots
         self._sessions: dict[int, Session] = {}
         self._partitions = 0
+        self.evictions = 0
+        """How many made room for others."""
         self._random = random.Random(seed)
         self.get = self._sessions.get
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions all of them have."""
+        return self._partitions
 
     def begin(self, request: FetchRequest, version: int, now_ms: float) -> Session | None:
         """Return the session that an incremental request belongs to; None for a full request.
@@ -216,6 +223,7 @@ class FetchSessions:
             if (victim.is_of_follower, victim.size) > (for_follower, size):
                 return False
         self._remove(victim.id)
+        self.evictions += 1
         return True
 
     def _remove(self, session_id: int) -> None:

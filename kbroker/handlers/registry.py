@@ -41,8 +41,8 @@ class RequestContext:
     """
 
     __slots__ = (
-        "client_host", "client_id", "client_software", "forms", "limited", "listener", "local_address", "metering",
-        "principal", "raw_client_id", "rights", "services", "version",
+        "client_host", "client_id", "client_software", "follows", "forms", "limited", "listener", "local_address",
+        "metering", "principal", "raw_client_id", "rights", "services", "version",
     )  # fmt: skip
 
     def __init__(self, services: Services, client_host: str, listener: str, local_address: tuple[str, int]) -> None:
@@ -62,6 +62,8 @@ class RequestContext:
         """Whether there was any quota for whom, when that was last looked up (Dispatcher)."""
         self.metering: Metering | None = None
         """What the request uses of its client's quotas, since there are any."""
+        self.follows = False
+        """Whether it is another broker that copies from here."""
         self.forms: Any = None
         """What is known of this connection's requests (express_produce.Forms)."""
 

@@ -15,6 +15,7 @@ import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from time import perf_counter
 
 from kbroker.log.files import FileHandle, sync_directory, sync_file
 
@@ -35,9 +36,12 @@ class FlushTask:
     epoch_writes: int = 0
     """How often the leader epochs, which are among the files where that is due, had been written."""
     error: OSError | None = None
+    took: float = 0.0
+    """Seconds, once it is done."""
 
     def run(self) -> None:
         """Do the work; a failure is left in `error`."""
+        since = perf_counter()
         try:
             for path in self.paths:
                 with contextlib.suppress(FileNotFoundError):
@@ -48,3 +52,4 @@ class FlushTask:
                     sync_directory(self.directory)
         except OSError as error:
             self.error = error
+        self.took = perf_counter() - since

@@ -24,6 +24,7 @@ from kbroker.network.frames import FIRST_GROWTH, BadFrame, FrameBuffer
 from kbroker.network.loop_watch import HELD_LONG, LoopWatch
 from kbroker.network.memory_budget import Memory
 from kbroker.network.outbox import Outbox, pieces_of
+from kbroker.network.request_times import RequestTimes
 from kbroker.network.tls_channel import TlsPort
 from kbroker.network.turns import LONG, NOTED, SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
@@ -83,6 +84,7 @@ class Owner(Protocol):
     max_request_bytes: int
     receive_buffer: memoryview
     turns: Turns
+    times: RequestTimes
     memory: Memory
     watch: LoopWatch
 
@@ -109,8 +111,8 @@ class Connection:
 
     __slots__ = (
         "_came", "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_mute", "_out",
-        "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_tellings", "_turns",
-        "_work", "active", "idle_since", "listener", "peer", "run", "state",
+        "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_tellings", "_times",
+        "_turns", "_work", "active", "idle_since", "listener", "peer", "run", "state",
     )  # fmt: skip
 
     def __init__(
@@ -128,6 +130,7 @@ class Connection:
         self.run: Run = owner.dispatcher.entrance
         """What becomes of a frame: until a client has authenticated, where it has to, something else."""
         self._turns = owner.turns
+        self._times = owner.times
         self._memory = owner.memory
         self._sock = sock
         self._fd = sock.fileno()
@@ -363,6 +366,7 @@ class Connection:
         """Run whole frames in `data` until `deadline`; keep the rest. `shared`: others receive into the same buffer."""
         frames = self._frames
         run, context, out, spill = self.run, self._context, self._out, self._spill
+        times = self._times
         at, stopped = now(), False
         try:
             for frame in frames.cut(data):
@@ -370,6 +374,9 @@ class Connection:
                 before, at = at, now()
                 if at - before > HELD_LONG:
                     self._owner.watch.request(frame, context, at - before)
+                times.due -= 1
+                if times.due < 0:
+                    times.sample(frame, context, work, before, at)
                 if work is not None:
                     if out:
                         self._flush()
@@ -520,6 +527,8 @@ class Connection:
                 return
             if work.metering is not None:
                 work.metering.sent(now() - before)
+        if work.since:
+            self._times.note(work.key, self._context, now() - work.since)
         if self.state is _ENDING:
             self.close()
         elif self._outbox.waiting:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from copy import copy
 from time import perf_counter
 from types import GeneratorType
@@ -27,6 +27,7 @@ from kbroker.handlers.fetch_attempt import is_of_follower
 from kbroker.handlers.metering import BETWEEN_BROKERS, Metering
 from kbroker.handlers.registry import Api, CloseConnection, Handler, RequestContext, served
 from kbroker.network import request_log
+from kbroker.network.request_times import KNOWN, RequestTimes, Tally
 from kbroker.network.turns import Breadth, Lane
 from kbroker.protocol.compiler import (
     DividedDecoder,
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 API_VERSIONS_KEY = 18
 PRODUCE_KEY = 0
 FETCH_KEY = 1
+_PRODUCE_VERSIONS = 14
 LONG_FRAME = 64 * 1024
 """Bytes of a frame from which on it is decoded and answered in steps."""
 MAX_DECODED_BYTES = 100 * 1024 * 1024
@@ -67,11 +69,13 @@ class Entry:
     """One served (API, version): its codec, its handler, and the shape of its headers."""
 
     __slots__ = (
-        "api", "decode", "decode_short", "encode", "handler", "prefix", "request_tags", "response", "version",
+        "api", "decode", "decode_short", "encode", "handler", "prefix", "request_tags", "response", "tally",
+        "version",
     )  # fmt: skip
 
-    def __init__(self, api: Api, version: int, handler: Handler) -> None:
+    def __init__(self, api: Api, version: int, handler: Handler, tally: Tally) -> None:
         self.api = api
+        self.tally = tally
         self.version = version
         self.decode: Callable[[Any], Any] = decoder(api.request, version)
         self.decode_short = short_decoder(api.request, version) if api.key == PRODUCE_KEY else _never_short
@@ -117,7 +121,18 @@ class Work:
     framed answer, or None if there is none. `size` is the frame's in bytes, until it is decoded.
     """
 
-    __slots__ = ("breadth", "entry", "keeps_frame", "keeps_waiting", "lane", "metering", "pause_ms", "size", "steps")
+    __slots__ = (
+        "breadth",
+        "entry",
+        "keeps_frame",
+        "keeps_waiting",
+        "lane",
+        "metering",
+        "pause_ms",
+        "since",
+        "size",
+        "steps",
+    )
 
     def __init__(self, entry: Entry, size: int) -> None:
         self.entry = entry
@@ -131,10 +146,16 @@ class Work:
         """Whether it does so also while it waits for something; what is no generator copies the frame's part first."""
         self.metering: Metering | None = None
         """What it uses of quotas, where there are any."""
+        self.since = 0.0
+        """When it was first run, where its time is taken."""
         self.pause_ms = 0
         """For how long nothing more is read from the client once it is answered."""
         self.breadth = Breadth.NARROW if produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
         self.steps: Steps
+
+    @property
+    def key(self) -> int:
+        return self.entry.api.key
 
     @property
     def name(self) -> str:
@@ -154,6 +175,9 @@ class Dispatcher:
         """
         self._apis = served(in_cluster=in_cluster)
         self._table: dict[int, Entry] = {}
+        self.times = RequestTimes()
+        # Of Produce by version: those that never come to an entry.
+        self._expressed = [self.times.tally(PRODUCE_KEY, version) for version in range(_PRODUCE_VERSIONS)]
         self._authorizer = authorizer
         self._forms: WeakSet[Forms] = WeakSet()
         if authorizer is not None:
@@ -175,6 +199,11 @@ class Dispatcher:
     def apis(self) -> list[str]:
         """Return the names of what is served."""
         return [each.name for each in self._apis.values()]
+
+    @property
+    def names(self) -> Mapping[int, str]:
+        """Return the same by their keys."""
+        return {key: each.name for key, each in self._apis.items()}
 
     def _is_express(self) -> bool:
         """Whether all requests may pass by their handler, which then logs nothing of them."""
@@ -229,9 +258,14 @@ class Dispatcher:
             and (self._express or self._is_express_for(context))
             and context.forms.answer(frame, version, correlation_id, out)
         ):
+            self._expressed[version].requests += 1
             return None
         since = perf_counter() if self._timed else None
         entry = self._table.get(key << 16 | version) or self._resolve(key, version)
+        tally = entry.tally
+        tally.requests = count = tally.requests + 1
+        if count <= KNOWN:
+            self.times.due = 0
         position = 10
         if id_length >= 0:
             position += id_length
@@ -435,8 +469,12 @@ class Dispatcher:
         if version not in api.versions:
             if key != API_VERSIONS_KEY:
                 raise CloseConnection(f"{api.name} has no version {version}")
-            return Entry(api, 0, self._handler(api))  # answered in version 0, whatever was asked: KIP-511
-        entry = self._table[key << 16 | version] = Entry(api, version, self._handler(api))
+            return Entry(
+                api, 0, self._handler(api), self.times.tally(key, 0)
+            )  # answered in version 0, whatever was asked: KIP-511
+        entry = self._table[key << 16 | version] = Entry(
+            api, version, self._handler(api), self.times.tally(key, version)
+        )
         return entry
 
 

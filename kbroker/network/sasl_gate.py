@@ -81,6 +81,7 @@ class SaslGate:
         if authentication.stage is Stage.TOKENS and not authentication.wrapped:
             return self._bare_token(context, bytes(frame), out)
         entry, correlation_id, position = self._dispatcher.head(context, frame)
+        entry.tally.requests += 1
         if authentication.stage is Stage.TOKENS:
             if entry.api.key != AUTHENTICATE_KEY:
                 return self._instead_of_token(entry, correlation_id, frame, position)

@@ -113,6 +113,7 @@ class Server:
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         loop = asyncio.get_running_loop()
         self.turns = Turns(loop)
+        self.times = dispatcher.times
         self.memory = Memory(limits.max_queued_bytes)
         self.watch = LoopWatch(loop, dispatcher.name_of)
         self._refusals = Refusals(loop)
@@ -130,6 +131,9 @@ class Server:
         self._connections: dict[Connection, None] = {}  # in the order in which they came
         self._per_ip: Counter[str] = Counter()
         self._hosts: dict[Connection, str] = {}
+        self.by_listener: Counter[str] = Counter()
+        self.created: Counter[str] = Counter()
+        """Connections that there are, and that there were, by listener."""
         self._listening: list[socket.socket] = []
         self._not_served: list[tuple[socket.socket, str]] = []
         self._paused: asyncio.TimerHandle | None = None
@@ -328,6 +332,8 @@ class Server:
         log.debug("%s connects to %s", connection.peer, connection.listener)
         self._per_ip[host] += 1
         self._hosts[connection] = host
+        self.by_listener[connection.listener] += 1
+        self.created[connection.listener] += 1
         offer = self._sasl.get(connection.listener)
         if offer is not None:
             gate = SaslGate(connection, self.dispatcher, offer, self._services.clock, self.max_request_bytes)
@@ -355,6 +361,7 @@ class Server:
         if connection not in self._connections:
             return
         del self._connections[connection]
+        self.by_listener[connection.listener] -= 1
         log.debug("%s is gone", connection.peer)
         host = self._hosts.pop(connection)
         self._per_ip[host] -= 1

@@ -392,6 +392,7 @@ class Fetcher:
                 if position + size > len(view) or epoch > followed.way.leader_epoch:
                     break  # cut off; or a later leader wrote it, which the controller will name
                 followed.partition.log.append_as_follower(view[position : position + size], now_ms)
+                followed.partition.traffic.replicated_in += size
                 position += size
                 if perf_counter() >= self._slice_end:
                     self._appended(followed)

@@ -61,6 +61,10 @@ class InSyncChanges:
         self._endpoint: Endpoint | None = None
         self._said = ""
         self._closed = False
+        self.shrinks = 0
+        self.expands = 0
+        self.failed = 0
+        """How often replicas went, came, and were refused."""
 
     def propose(self, partition: ReplicatedPartition, proposal: Proposal) -> None:
         """Have the controller asked; a newer proposal of a partition takes the place of what waits."""
@@ -178,14 +182,20 @@ class InSyncChanges:
     def _altered(self, partition: ReplicatedPartition, proposal: Proposal, altered: AlteredPartition) -> None:
         if altered.error_code == ErrorCode.NONE:
             told = Granted(altered.leader_epoch, altered.partition_epoch, frozenset(altered.isr))
+            self._count(len(told.isr) - len(partition.isr))
             log.info("%s-%d: in sync are %s", partition.topic, partition.index, sorted(told.isr))
             partition.granted(proposal, told)
             return
+        self.failed += 1
         code = _known(altered.error_code)
         text = "%s-%d: the controller refuses %s as in-sync replicas: %s"
         log.info(text, partition.topic, partition.index, sorted(proposal.isr), code.name)
         if partition.refused(proposal, code):
             self._waiting[partition.key] = partition, proposal
+
+    def _count(self, more: int) -> None:
+        self.shrinks += more < 0
+        self.expands += more > 0
 
 
 def _known(code: int) -> ErrorCode:

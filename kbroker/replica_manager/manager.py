@@ -104,6 +104,11 @@ class ReplicaManager:
         self._closed = False
 
     @property
+    def in_sync_changes(self) -> InSyncChanges:
+        """What was proposed to the controller."""
+        return self._changes
+
+    @property
     def is_rack_aware(self) -> bool:
         """Whether consumers that tell their rack are sent to the replica there (replica.selector.class)."""
         return self._config.rack_aware

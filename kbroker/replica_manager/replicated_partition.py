@@ -201,6 +201,8 @@ class ReplicatedPartition(Partition):
             self.log.leader_epochs.begin(told.leader_epoch, end)
         self.leader_epoch = told.leader_epoch
         self.leader = around.node_id
+        if not self.leading:
+            self.begin_counting()
         self.leading = True
         self._take_isr()
         self.advance()
@@ -211,6 +213,7 @@ class ReplicatedPartition(Partition):
         self.leadership.follow(told, replicas)
         self.leader_epoch = told.leader_epoch
         self.leader = leader
+        self.count()
         self.leading = False
         self._take_isr()
         self.poke()

@@ -7,12 +7,14 @@ import asyncio
 import pytest
 
 from kbroker.handlers.fetch import DelayedFetch
+from kbroker.topic_traffic import TopicTraffic
 
 
 class Failing:
     """A Fetch whose files cannot be read any more."""
 
     max_wait_ms = 20
+    traffic = TopicTraffic()
     partitions = ()
 
     def attempt(self, *, last):

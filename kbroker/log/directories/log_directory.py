@@ -375,6 +375,11 @@ class LogDirectory:
         return self._flusher.pool.submit(sync_directory, self.directory)
 
     @property
+    def flusher(self) -> Flusher:
+        """Return the thread that flushes the logs."""
+        return self._flusher
+
+    @property
     def departing(self) -> bool:
         """Whether the directory of a deleted partition still has the partition's name."""
         return self._departures.pending

@@ -209,6 +209,7 @@ def test_enabling_unclean_elections_makes_the_controller_try_again() -> None:
         controller.unclean_election_enabled("u")
         await world.settle()
         assert (world.state("u").leader, world.state("t").leader) == (1, -1)
+        assert controller.unclean_elections == 1
         controller.configure(replace(world.config, unclean_leader_election=True))
         await world.settle()
         assert world.state("t").leader == 1

@@ -1,0 +1,90 @@
+"""Metrics and health beside a broker that `kbroker start` runs.
+
+Owns the option, and the socket, which is there before the broker: an address that is taken is told at once, and who
+asks while logs are being read hears that the broker is starting. What serves is loaded where it is asked for, and not
+before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import click
+
+from kbroker.config.model import ConfigError
+from kbroker.config.server_config import BrokerConfig
+from kbroker.control.address import url_of
+from kbroker.network.server import bind, server_limits
+
+if TYPE_CHECKING:
+    from kbroker.metrics.server import MetricsServer
+
+DEFAULT: Final = "127.0.0.1:9404"
+_BACKLOG: Final = 128
+_LAST_PORT: Final = 65_535
+_T = TypeVar("_T")
+
+
+def metrics_option(at: str | None = None) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
+    """Add --metrics, with an environment variable that stands for it, if any."""
+    return click.option(
+        "--metrics",
+        metavar="[HOST:PORT]",
+        is_flag=False,
+        flag_value=DEFAULT,
+        envvar=at,
+        help=f"Serve /metrics, /healthz and /readyz over HTTP, without HOST:PORT at {DEFAULT}.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsPlace:
+    """A socket that listens."""
+
+    socket: socket.socket
+
+    @property
+    def url(self) -> str:
+        """Where it is, as "http://127.0.0.1:9404"."""
+        return url_of(self.socket)
+
+    @contextlib.asynccontextmanager
+    async def served(self) -> AsyncIterator[MetricsServer]:
+        """Serve who asks, in the loop in which the broker is to be."""
+        from kbroker.metrics.server import MetricsServer
+
+        server = MetricsServer(self.socket, asyncio.get_running_loop()).start()
+        try:
+            yield server
+        finally:  # not here, for what it is asked may wait for this loop
+            await asyncio.to_thread(server.stop)
+
+
+@contextlib.contextmanager
+def metrics_place(at: str | None, config: BrokerConfig) -> Iterator[MetricsPlace | None]:
+    """Have the place ready before the broker starts; None without `at`. Raises ConfigError and OSError."""
+    if at is None:
+        yield None
+        return
+    host, port = _parse(at)
+    import_module("kbroker.metrics.server")  # already here: it takes longer than a broker's loop may stand still
+    with contextlib.closing(bind(host, port, server_limits(config))) as made:
+        made.setblocking(True)
+        made.listen(_BACKLOG)
+        yield MetricsPlace(made)
+
+
+def _parse(text: str) -> tuple[str, int]:
+    """Read HOST:PORT; an IPv6 address stands in brackets."""
+    host, _, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    wrong = not bare or not (port.isascii() and port.isdecimal()) or int(port) > _LAST_PORT
+    if wrong or (":" in bare) != host.startswith("["):
+        raise ConfigError(f"--metrics takes HOST:PORT, as {DEFAULT}, not {text!r}")
+    return bare, int(port)

@@ -1,0 +1,71 @@
+"""What systemd is told of a broker that it has started with Type=notify.
+
+Owns the datagrams to NOTIFY_SOCKET: that the broker serves, that it stops, and, where WATCHDOG_USEC asks for it, that
+its event loop is alive, twice as often as has to be. Says nothing where there is no such socket, and fails for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
+
+
+class Systemd:
+    """Whoever has started this process and wants to hear of it, if anybody."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        self._watchdog_s = _watchdog_s(environment) / 2
+        self._socket: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ready(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Say that the broker serves, and from now on that its loop is alive."""
+        self._tell("READY=1")
+        if self._watchdog_s and self._address:
+            self._alive(loop)
+
+    def _alive(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._tell("WATCHDOG=1")
+        self._timer = loop.call_later(self._watchdog_s, self._alive, loop)
+
+    def stopping(self) -> None:
+        """Say that the broker stops; it is alive as long as that takes."""
+        self._tell("STOPPING=1")
+
+    def close(self) -> None:
+        """Say nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _tell(self, text: str) -> None:
+        if not self._address:
+            return
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                self._socket.setblocking(False)
+            # "@" stands for a name that is in no directory, which begins with a zero byte.
+            abstract = self._address.startswith("@")
+            with contextlib.suppress(BlockingIOError):
+                self._socket.sendto(text.encode(), "\0" + self._address[1:] if abstract else self._address)
+        except OSError as error:
+            log.warning("NOTIFY_SOCKET %s cannot be told %s: %s", self._address, text, error)
+            self._address = ""
+
+
+def _watchdog_s(environment: Mapping[str, str]) -> float:
+    """Return within which time systemd wants to hear of this process; 0: it does not."""
+    usec, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+    if not usec.isdecimal() or (pid and pid != str(os.getpid())):
+        return 0.0
+    return int(usec) / 1_000_000

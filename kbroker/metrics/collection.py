@@ -1,0 +1,171 @@
+"""What there is to tell of a broker, found in its event loop, in pieces.
+
+Owns which of the broker's numbers is which metric, and how many of a kind are told one by one. Never changes anything,
+and never waits: what is long is left now and then (divided.py), so that a page of thousands of topics holds nobody up.
+What was found in one piece may be older than what was found in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Final
+
+from kbroker.broker.base_node import Node
+from kbroker.divided import Divided
+from kbroker.metrics.coordinators import groups, transactions
+from kbroker.metrics.partitions import Sums, cluster, partitions
+from kbroker.metrics.values import Values, put, put_all, put_times
+from kbroker.network.request_times import FETCH
+from kbroker.topic_traffic import Traffic, total
+
+MOST_TOPICS: Final = 2_000
+MOST_PARTITIONS: Final = 10_000
+MOST_OFFSETS: Final = 10_000
+"""That are told one by one; the sums are of all."""
+_TRAFFIC: Final = {
+    "messagesin_total": "messages_in",
+    "bytesin_total": "bytes_in",
+    "bytesout_total": "bytes_out",
+    "totalproducerequests_total": "produces",
+    "failedproducerequests_total": "failed_produces",
+    "totalfetchrequests_total": "fetches",
+    "failedfetchrequests_total": "failed_fetches",
+}
+_REPLICATION: Final = {"replicationbytesin_total": "replicated_in", "replicationbytesout_total": "replicated_out"}
+_SERVES: Final = 3
+
+
+def collect(node: Node, lag_s: float) -> Divided[Values]:
+    """Find all values; `lag_s` is how long this waited for its turn."""
+    values: Values = {}
+    put(values, "kbroker_build_info", 1, {"version": version("kbroker")})
+    yield from _partitions(node, values)
+    yield from _topics(node, values)  # behind the partitions, of which some numbers come
+    yield from _requests(node, values)
+    yield from cluster(node, values)
+    yield from _logs(node, values)
+    yield from groups(node, values, MOST_OFFSETS)
+    yield from transactions(node, values)
+    _network(node, values)
+    _loop(node, values, lag_s)
+    return values
+
+
+def _topics(node: Node, values: Values) -> Divided[None]:
+    by_topic, gone = node.replicas.traffic.now()
+    sums = [gone]
+    for count, (topic, traffic) in enumerate(by_topic):
+        if count < MOST_TOPICS:
+            _traffic(values, traffic, _TRAFFIC, {"topic": topic})
+        sums.append(traffic)
+        yield
+    _traffic(values, total(sums), _TRAFFIC | _REPLICATION, {})
+    put(values, "kbroker_left_out", max(len(by_topic) - MOST_TOPICS, 0), {"kind": "topics"})
+
+
+def _traffic(values: Values, traffic: Traffic, names: Mapping[str, str], labels: dict[str, str]) -> None:
+    found = ((name, getattr(traffic, field)) for name, field in names.items())
+    put_all(values, "kafka_server_brokertopicmetrics", found, labels)
+
+
+def _requests(node: Node, values: Values) -> Divided[None]:
+    times, followers = node.server.times, node.replicas.traffic.follower_fetches
+    names = node.server.dispatcher.names
+    sums: dict[str, int] = {}
+    for (key, number), tally in sorted(times.tallies.items()):
+        if key not in names or not tally.requests:
+            continue
+        told = {names[key]: tally.requests}
+        if key == FETCH:
+            told["FetchFollower"] = followers[number]
+            told["FetchConsumer"] = max(tally.requests - followers[number], 0)
+        for name, count in told.items():
+            labels = {"request": name, "version": str(number)}
+            put(values, "kafka_network_requestmetrics_requests_total", count, labels)
+            sums[name] = sums.get(name, 0) + count
+        yield
+    for name, count in sums.items():
+        put(values, "kafka_network_requestmetrics_totaltimems_count", count, {"request": name})
+    took = {names[key]: list(kept) for key, kept in times.took.items() if key in names}
+    took["FetchConsumer"], took["FetchFollower"] = list(times.took_consumers), list(times.took_followers)
+    for name, seconds in took.items():
+        put_times(values, "kafka_network_requestmetrics_totaltimems", seconds, {"request": name})
+        yield
+
+
+def _partitions(node: Node, values: Values) -> Divided[None]:
+    sums: Sums = yield from partitions(node, values, MOST_PARTITIONS)
+    put(values, "kbroker_left_out", max(sums.hosted - MOST_PARTITIONS, 0), {"kind": "partitions"})
+    found = {
+        "partitioncount": sums.hosted,
+        "leadercount": sums.led,
+        "offlinereplicacount": node.replicas.offline_count,
+        "underreplicatedpartitions": sums.under_replicated,
+        "underminisrpartitioncount": sums.under_min_isr,
+        "atminisrpartitioncount": sums.at_min_isr,
+        "produceridcount": sums.producers,
+        "isrshrinks_total": 0,
+        "isrexpands_total": 0,
+        "failedisrupdates_total": 0,
+    }
+    if node.services.cluster is not None:
+        changes = node.services.cluster.replica_manager.in_sync_changes
+        found |= {
+            "isrshrinks_total": changes.shrinks,
+            "isrexpands_total": changes.expands,
+            "failedisrupdates_total": changes.failed,
+        }
+    put_all(values, "kafka_server_replicamanager", found.items())
+
+
+def _logs(node: Node, values: Values) -> Divided[None]:
+    took: list[float] = []
+    flushes = 0
+    for each in node.logs.managers:
+        took += each.flusher.took
+        flushes += each.flusher.flushes
+        put(
+            values,
+            "kafka_log_logcleanermanager_uncleanable_partitions_count",
+            len(each.cleaner.uncleanable),
+            {"logDirectory": each.directory},
+        )
+        yield
+    put_times(values, "kafka_log_logflushstats_logflushrateandtimems", took)
+    put(values, "kafka_log_logflushstats_logflushrateandtimems_count", flushes)
+    offline = len(node.logs.managers) - len(node.logs.online)
+    put(values, "kafka_log_logmanager_offlinelogdirectorycount", offline)
+
+
+def _network(node: Node, values: Values) -> None:
+    server, sessions, traffic = node.server, node.services.fetch_sessions, node.replicas.traffic
+    for listener, created in server.created.items():
+        now = server.by_listener[listener]
+        labels = {"listener": listener, "networkProcessor": "0"}
+        found = {
+            "connection_count": now,
+            "connection_creation_total": created,
+            "connection_close_total": created - now,
+        }
+        put_all(values, "kafka_server_socket_server_metrics", found.items(), labels)
+    found = {
+        "numincrementalfetchsessions": len(sessions),
+        "numincrementalfetchpartitionscached": sessions.partition_count,
+        "incrementalfetchsessionevictions_total": sessions.evictions,
+    }
+    put_all(values, "kafka_server_fetchsessioncache", found.items(), {"cacheShard": "0"})
+    waiting = {"Fetch": traffic.delayed_fetches, "Produce": traffic.delayed_produces}
+    for operation, count in waiting.items():
+        put(values, "kafka_server_delayedoperationpurgatory_purgatorysize", count, {"delayedOperation": operation})
+    put(values, "kafka_server_kafkaserver_brokerstate", _SERVES)
+    put(values, "kbroker_connections", server.connection_count)
+    put(values, "kbroker_memory_held_bytes", server.memory.used)
+    put(values, "kbroker_memory_limit_bytes", server.memory.limit)
+
+
+def _loop(node: Node, values: Values, lag_s: float) -> None:
+    watch = node.server.watch
+    put(values, "kbroker_loop_lag_seconds", lag_s)
+    put(values, "kbroker_loop_held_total", watch.held)
+    put(values, "kbroker_loop_longest_seconds", watch.longest_ms / 1000)

@@ -1,0 +1,62 @@
+"""The metrics of the coordinators: groups, how far they are behind, and transactions.
+
+Owns going through them in pieces. A partition whose coordinator is loading has nothing to tell.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kbroker.broker.base_node import Node
+from kbroker.divided import Divided
+from kbroker.metrics.values import Values, put, put_all
+from kbroker.txn.states import NAMES
+
+_KAFKAS = {
+    "PreparingRebalance": "numgroupspreparingrebalance",
+    "CompletingRebalance": "numgroupscompletingrebalance",
+    "Assigning": "numgroupscompletingrebalance",
+    "Reconciling": "numgroupscompletingrebalance",
+    "Stable": "numgroupsstable",
+    "Dead": "numgroupsdead",
+    "Empty": "numgroupsempty",
+}
+
+
+def groups(node: Node, values: Values, most: int) -> Divided[None]:
+    """Tell of the groups coordinated here, and of up to so many of their offsets one by one."""
+    counts: Counter[str] = Counter(dict.fromkeys(["numgroups", "numoffsets", *_KAFKAS.values()], 0))
+    for shard in node.groups.loaded():
+        for group in list(shard.groups):
+            counts["numgroups"] += 1
+            counts[_KAFKAS[group.state.value]] += 1
+            yield
+            for topic, held in list(shard.offsets.of_group(group.group_id)[0].items()):
+                for partition, (_, value) in list(held.items()):
+                    if counts["numoffsets"] < most:
+                        _offset(node, values, group.group_id, topic, partition, value.offset)
+                    counts["numoffsets"] += 1
+                    yield
+    put_all(values, "kafka_coordinator_group_groupmetadatamanager", counts.items())
+    put(values, "kbroker_left_out", max(counts["numoffsets"] - most, 0), {"kind": "offsets"})
+
+
+def _offset(node: Node, values: Values, group: str, topic: str, index: int, offset: int) -> None:
+    if topic not in node.metadata.state.topics:
+        return  # its offsets go with it, some at a time
+    labels = {"group": group, "topic": topic, "partition": str(index)}
+    put(values, "kbroker_group_offset", offset, labels)
+    partition = node.replicas.get((topic, index))
+    if partition is not None:
+        put(values, "kbroker_group_lag", max(partition.log.high_watermark - offset, 0), labels)
+
+
+def transactions(node: Node, values: Values) -> Divided[None]:
+    """Tell how many transactional ids coordinated here are in which state."""
+    counts: Counter[str] = Counter()
+    for shard in node.transactions.loaded():
+        for each in list(shard.transactions.values()):
+            counts[NAMES[each.state]] += 1
+            yield
+    for state, count in counts.items():
+        put(values, "kbroker_transactions", count, {"state": state})

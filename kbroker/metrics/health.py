@@ -1,0 +1,53 @@
+"""Whether a broker lives, and whether it serves.
+
+Owns what the two questions come to. Runs in the broker's event loop. Never answers anybody: server.py does.
+
+A broker *lives* as long as its event loop answers: it is to be restarted where it does not. It *serves* once clients
+can be answered: its listeners are open, its coordinators have loaded what they lead, and, in a cluster, the cluster
+knows it. Partitions with fewer replicas in sync than min.insync.replicas are named and do not count, as a broker that
+is taken out of service mends none of them; who asks strictly, as a rolling restart does, hears that he is to wait.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kbroker.broker.base_node import Node
+from kbroker.divided import Divided
+from kbroker.metrics.partitions import is_under_min_isr
+
+NAMED: Final = 20
+"""Partitions that are named; all are counted."""
+
+
+def readiness(node: Node | None, *, stopping: bool, strict: bool) -> Divided[tuple[bool, dict[str, Any]]]:
+    """Return whether the broker serves, and what to say of it."""
+    if stopping:
+        return False, {"status": "not ready", "reasons": ["it is stopping"]}
+    if node is None:
+        return False, {"status": "not ready", "reasons": ["it is starting"]}
+    reasons = []
+    if node.failed.done():
+        reasons.append(f"it has failed: {node.failed.result()}")
+    if not node.groups.is_loaded:
+        reasons.append("groups are being loaded")
+    if not node.transactions.is_loaded:
+        reasons.append("transactions are being loaded")
+    cluster = node.services.cluster
+    if cluster is not None and node.node_id not in node.metadata.state.brokers:
+        reasons.append("the cluster does not know it")
+    too_few = 0
+    named: list[str] = []
+    for partition in list(node.replicas):
+        if is_under_min_isr(partition):
+            too_few += 1
+            if len(named) < NAMED:
+                named.append(f"{partition.topic}-{partition.index}")
+        yield
+    if strict and too_few:
+        reasons.append("partitions have fewer replicas in sync than min.insync.replicas")
+    said: dict[str, Any] = {"status": "not ready" if reasons else "ready"}
+    if reasons:
+        said["reasons"] = reasons
+    said["under_min_isr"] = {"count": too_few, "partitions": named}
+    return not reasons, said

@@ -1,0 +1,114 @@
+"""The metrics of partitions: of those that have a replica here, and, where this broker is the controller, of all.
+
+Owns going through them in pieces. Never changes one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.broker.base_node import Node
+from kbroker.divided import Divided
+from kbroker.metrics.values import Values, put, put_all
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition
+from kbroker.replicas import Partition
+
+
+@dataclass(slots=True)
+class Sums:
+    """Of all partitions here, however many are told one by one."""
+
+    hosted: int = 0
+    led: int = 0
+    under_replicated: int = 0
+    under_min_isr: int = 0
+    at_min_isr: int = 0
+    producers: int = 0
+
+
+def replica_count(node: Node, partition: Partition) -> int:
+    """Return how many replicas a partition is to have."""
+    if isinstance(partition, ReplicatedPartition):
+        return len(partition.leadership.replicas)
+    state = node.metadata.state.partition(partition.topic, partition.index)
+    return len(partition.isr) if state is None else len(state.replicas)
+
+
+def is_under_min_isr(partition: Partition) -> bool:
+    """Whether a partition that is led here takes no acks=all."""
+    return partition.leading and len(partition.isr) < partition.min_isr
+
+
+def partitions(node: Node, values: Values, most: int) -> Divided[Sums]:
+    """Tell of each partition, up to so many, and of all of them in sums."""
+    sums = Sums()
+    for partition in list(node.replicas):
+        partition.count()
+        replicas, in_sync = replica_count(node, partition), len(partition.isr)
+        leads = int(partition.leading)
+        lacks, too_few = leads and in_sync < replicas, int(is_under_min_isr(partition))
+        at_min = int(leads and in_sync == partition.min_isr)
+        if sums.hosted < most:
+            _tell(partition, values, leads * in_sync, leads * replicas, too_few, int(lacks), at_min)
+        sums.hosted += 1
+        sums.led += leads
+        sums.under_replicated += lacks
+        sums.under_min_isr += too_few
+        sums.at_min_isr += at_min
+        sums.producers += len(partition.log.producers.entries)
+        yield
+    return sums
+
+
+def _tell(
+    partition: Partition,
+    values: Values,
+    in_sync: int,
+    replicas: int,
+    under_min_isr: int,
+    under_replicated: int,
+    at_min_isr: int,
+) -> None:
+    log = partition.log
+    labels = {"topic": partition.topic, "partition": str(partition.index)}
+    found = {
+        "size": log.size,
+        "logstartoffset": log.log_start_offset,
+        "logendoffset": log.log_end_offset,
+        "numlogsegments": len(log.segments),
+    }
+    put_all(values, "kafka_log_log", found.items(), labels)
+    found = {
+        "insyncreplicascount": in_sync,
+        "replicascount": replicas,
+        "underminisr": under_min_isr,
+        "atminisr": at_min_isr,
+        "underreplicated": under_replicated,
+        "laststableoffsetlag": max(log.high_watermark - log.last_stable_offset, 0),
+    }
+    put_all(values, "kafka_cluster_partition", found.items(), labels)
+
+
+def cluster(node: Node, values: Values) -> Divided[None]:
+    """Tell of the whole cluster, as its controller does; of nothing where this broker is not."""
+    state = node.metadata.state
+    of_cluster = node.services.cluster
+    active = of_cluster is None or of_cluster.controller.is_active
+    count = offline = imbalanced = 0
+    for topic in list(state.topics.values()) if active else ():
+        for each in topic.partitions:
+            count += 1
+            offline += each.leader < 0
+            imbalanced += each.leader != each.replicas[0]
+            yield
+    found = {
+        "activecontrollercount": int(active),
+        "activebrokercount": len(state.brokers) * active,
+        "globaltopiccount": len(state.topics) * active,
+        "globalpartitioncount": count,
+        "offlinepartitionscount": offline,
+        "preferredreplicaimbalancecount": imbalanced,
+    }
+    put_all(values, "kafka_controller_kafkacontroller", found.items())
+    unclean = 0 if of_cluster is None else of_cluster.controller.unclean_elections
+    put(values, "kafka_controller_controllerstats_uncleanleaderelections_total", unclean)

@@ -1,0 +1,221 @@
+"""The HTTP of metrics and health: a thread that accepts, and one for each who asks.
+
+Owns the socket, the threads and the answers' form. Not in the broker's event loop: whoever asks slowly, or never takes
+his answer, holds up nobody there. The loop only finds values, in pieces (collection.py); their text is made on the
+thread of who asked. Never changes the broker.
+
+At most so many ask at once; one more takes the place of who has been there for longest, so that those who come and say
+nothing keep nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TooLate
+from functools import partial
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from kbroker.broker.base_node import Node
+from kbroker.divided import Divided, in_slices
+from kbroker.metrics.collection import collect
+from kbroker.metrics.health import readiness
+from kbroker.metrics.page import text_of
+
+CONNECTIONS: Final = 32
+"""At a time."""
+LOOP_S: Final = 5.0
+"""For how long the event loop may leave a question about life unanswered."""
+_COLLECT_S: Final = 30.0
+_IDLE_S: Final = 30.0
+"""After which a connection that neither asks nor takes is closed."""
+_SMALL: Final = 1024
+_STOP_S: Final = 5.0
+_T = TypeVar("_T")
+log = logging.getLogger(__name__)
+
+
+class MetricsServer:
+    """Serves one broker's metrics and health on a socket that listens, also while the broker is yet to start."""
+
+    def __init__(self, listening: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self._listening = listening
+        self._loop = loop
+        self.node: Node | None = None
+        """The broker, once it serves."""
+        self.stopping = False
+        host, port = listening.getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        """Where it is, as "http://127.0.0.1:9404"."""
+        self._closed = False
+        self._collecting = threading.Lock()
+        self._changing = threading.Lock()
+        self._connections: dict[socket.socket, threading.Thread] = {}
+        self._thread = threading.Thread(target=self._accept, name="kbroker-metrics", daemon=True)
+
+    def start(self) -> Self:
+        """Serve who comes."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Serve nobody any more; not from the loop's own thread, for which an answer may wait."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # which wakes who accepts
+        self._listening.close()
+        with self._changing:
+            left = dict(self._connections)
+        for sock in left:
+            _break(sock)
+        for thread in [self._thread, *left.values()]:
+            if thread.is_alive():
+                thread.join(_STOP_S)
+
+    # -- connections
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                sock, address = self._listening.accept()
+            except OSError:
+                if not self._closed:
+                    time.sleep(0.1)  # there is no descriptor
+                continue
+            thread = threading.Thread(target=self._serve, args=(sock, address), name="kbroker-metrics", daemon=True)
+            with self._changing:
+                while len(self._connections) >= CONNECTIONS:
+                    oldest = next(iter(self._connections))
+                    del self._connections[oldest]
+                    _break(oldest)
+                self._connections[sock] = thread
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more threads
+                self._forget(sock)
+
+    def _serve(self, sock: socket.socket, address: Any) -> None:
+        try:
+            sock.settimeout(_IDLE_S)
+            _Handler(self, sock, address)
+        except OSError:
+            pass  # he is gone
+        except Exception:
+            log.exception("a request for metrics has failed")
+        finally:
+            self._forget(sock)
+
+    def _forget(self, sock: socket.socket) -> None:
+        with self._changing:
+            self._connections.pop(sock, None)
+        sock.close()
+
+    # -- what is asked
+
+    def metrics(self, accept: str) -> tuple[int, str, bytes]:
+        """Return the status, the type and the text of the page; raises TooLate."""
+        with self._collecting:  # more at once would only take turns
+            node = self.node
+            if node is None or self.stopping:
+                return 503, "text/plain; charset=utf-8", b"the broker is not there\n"
+            values = self._ask(partial(collect, node), _COLLECT_S)
+            text, content_type = text_of(values, accept)
+            return 200, content_type, text
+
+    def ready(self, *, strict: bool) -> tuple[bool, dict[str, Any]]:
+        """Return whether the broker serves, and what to say of it; raises TooLate."""
+
+        def look(_lag_s: float) -> Divided[tuple[bool, dict[str, Any]]]:
+            return readiness(self.node, stopping=self.stopping, strict=strict)
+
+        return self._ask(look, LOOP_S)
+
+    def lag_s(self) -> float:
+        """Return how long the event loop took to answer; raises TooLate."""
+
+        def look(lag_s: float) -> Divided[float]:
+            yield
+            return lag_s
+
+        return self._ask(look, LOOP_S)
+
+    def _ask(self, work: Callable[[float], Divided[_T]], patience_s: float) -> _T:
+        """Have work done in the loop."""
+        asked = time.monotonic()
+
+        async def answer() -> _T:
+            return await in_slices(work(time.monotonic() - asked))
+
+        try:
+            made: Future[_T] = asyncio.run_coroutine_threadsafe(answer(), self._loop)
+        except RuntimeError:  # it is closed
+            raise TooLate from None
+        try:
+            return made.result(patience_s)
+        except TooLate:
+            made.cancel()
+            raise
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection: a request after the other."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "kbroker"
+    sys_version = ""
+
+    def __init__(self, metrics: MetricsServer, sock: socket.socket, address: Any) -> None:
+        self._metrics = metrics
+        super().__init__(sock, address, None)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        try:
+            if asked.path == "/metrics":
+                self._answer(*self._metrics.metrics(self.headers.get("Accept", "")))
+            elif asked.path in ("/healthz", "/livez"):
+                self._answer_json(200, {"status": "alive", "loop_lag_seconds": round(self._metrics.lag_s(), 6)})
+            elif asked.path == "/readyz":
+                strict = "strict" in parse_qs(asked.query, keep_blank_values=True)
+                is_ready, said = self._metrics.ready(strict=strict)
+                self._answer_json(200 if is_ready else 503, said)
+            else:
+                self._answer_json(404, {"paths": ["/metrics", "/healthz", "/readyz"]})
+        except TooLate:
+            reason = f"the event loop did not answer within {LOOP_S:.0f} s"
+            self._answer_json(503, {"status": "not alive", "reasons": [reason]})
+
+    do_HEAD = do_GET  # noqa: N815 - as it is called
+
+    def _answer_json(self, status: int, said: dict[str, Any]) -> None:
+        self._answer(status, "application/json", json.dumps(said).encode() + b"\n")
+
+    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        if len(body) > _SMALL and "gzip" in self.headers.get("Accept-Encoding", ""):
+            body = gzip.compress(body, 1)  # which leaves the interpreter to others
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as it is called
+        log.debug(format, *args)
+
+
+def _break(sock: socket.socket) -> None:
+    """Wake who waits for a connection, which ends with that."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

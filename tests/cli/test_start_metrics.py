@@ -1,0 +1,99 @@
+"""`kbroker start --metrics` and what systemd is told: processes of their own, their refusals, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli import start
+from kbroker.cli.metrics_server import _parse
+from kbroker.cli.systemd import Systemd
+from kbroker.config.model import ConfigError
+from tests.cli.conftest import CommandLine
+from tests.cli.test_start_control import started
+
+
+def test_a_process_is_seen_told_of_and_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(where)
+        systemd.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", where)
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        with started(tmp_path, "--metrics", "127.0.0.1:0") as (process, ready):
+            assert systemd.recv(100) == b"READY=1"
+            assert [systemd.recv(100) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+            with urllib.request.urlopen(f"{ready['metrics']}/readyz", timeout=20) as answer:
+                assert answer.status == 200
+            with urllib.request.urlopen(f"{ready['metrics']}/metrics", timeout=20) as answer:
+                assert b"kafka_server_kafkaserver_brokerstate 3.0\n" in answer.read()
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=20)
+            assert process.returncode == 0, err
+            assert f"its metrics are at {ready['metrics']}/metrics" in out.decode()
+            told = {b"WATCHDOG=1"}
+            while b"STOPPING=1" not in told:
+                told.add(systemd.recv(100))
+
+
+def test_an_address_that_is_taken_is_one_line(cli: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = cli.fails("start", "--memory", "--listen", "127.0.0.1:0", "--metrics", f"127.0.0.1:{port}")
+    assert line.startswith(f"cannot listen on 127.0.0.1:{port}: Address already in use")
+
+
+@pytest.mark.parametrize("text", ["9404", ":9404", "localhost:", "localhost:http", "127.0.0.1:65536", "::1:9404"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError, match="--metrics takes HOST:PORT"):
+        _parse(text)
+    result = CliRunner().invoke(start.command, ["--memory", "--listen", "127.0.0.1:0", "--metrics", text])
+    assert result.exit_code == 1
+
+
+def test_addresses() -> None:
+    assert _parse("127.0.0.1:0") == ("127.0.0.1", 0)
+    assert _parse("[::1]:9404") == ("::1", 9404)
+
+
+def test_nothing_is_said_to_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.new_event_loop()
+    for environment, lines in [({}, 0), ({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "1000000"}, 1)]:
+        systemd = Systemd(environment)
+        systemd.ready(loop)
+        systemd.stopping()
+        systemd.close()
+        assert len(caplog.records) == lines
+    loop.close()
+
+
+def test_the_watchdog_of_another_process_is_left_alone(tmp_path: Path) -> None:
+    where = str(tmp_path / "notify")
+    loop = asyncio.new_event_loop()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(where)
+        listening.setblocking(False)
+        systemd = Systemd({"NOTIFY_SOCKET": where, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": str(os.getpid() + 1)})
+        systemd.ready(loop)
+        assert listening.recv(100) == b"READY=1"
+        with pytest.raises(BlockingIOError):
+            listening.recv(100)
+        systemd.close()
+    loop.close()
+
+
+def test_a_start_without_metrics_loads_nothing_of_them() -> None:
+    script = (
+        "import sys, kbroker.cli.start; print([n for n in ('prometheus_client', 'http.server') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=True)
+    assert done.stdout.strip() == b"[]"

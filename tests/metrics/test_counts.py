@@ -1,0 +1,134 @@
+"""What the page tells agrees with what real clients did."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.metrics.conftest import Seen
+
+TOPICS = "kafka_server_brokertopicmetrics"
+
+
+def produce(seen: Seen, topic: str, count: int) -> None:
+    told: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": seen.broker.bootstrap_servers, "linger.ms": 0})
+    for number in range(count):
+        producer.produce(topic, b"v%d" % number, on_delivery=lambda error, _message: told.append(error))
+    assert producer.flush(20) == 0
+    assert told == [None] * count
+
+
+def consume(seen: Seen, topic: str, group: str, count: int) -> int:
+    """Read so many records, commit, and return the bytes of their values."""
+    settings = {
+        "bootstrap.servers": seen.broker.bootstrap_servers,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    size, left = 0, count
+    try:
+        while left:
+            message = consumer.poll(20)
+            assert message is not None
+            assert message.error() is None
+            size += len(message.value() or b"")
+            left -= 1
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    return size
+
+
+def test_what_clients_produce_and_consume(seen: Seen) -> None:
+    seen.broker.topics.create("orders", partitions=3)
+    produce(seen, "orders", 500)
+    size = consume(seen, "orders", "billing", 500)
+    values = seen.values()
+
+    def value(name: str, **labels: str) -> float:
+        return values[name, frozenset(labels.items())]
+
+    assert value(f"{TOPICS}_messagesin_total", topic="orders") == 500
+    assert value(f"{TOPICS}_messagesin_total") == 500 + value(f"{TOPICS}_messagesin_total", topic="__consumer_offsets")
+    assert value(f"{TOPICS}_bytesin_total", topic="orders") > size
+    assert value(f"{TOPICS}_bytesout_total", topic="orders") >= value(f"{TOPICS}_bytesin_total", topic="orders")
+    assert value(f"{TOPICS}_failedproducerequests_total", topic="orders") == 0
+    ends = [value("kafka_log_log_logendoffset", topic="orders", partition=str(index)) for index in range(3)]
+    assert sum(ends) == 500
+    sizes = [value("kafka_log_log_size", topic="orders", partition=str(index)) for index in range(3)]
+    assert sum(sizes) == value(f"{TOPICS}_bytesin_total", topic="orders")
+    batches = value(f"{TOPICS}_totalproducerequests_total", topic="orders")
+    produced = sum(v for (name, labels), v in values.items() if is_requests(name, labels, "Produce"))
+    assert 0 < produced <= batches
+    assert value("kafka_network_requestmetrics_totaltimems_count", request="Produce") == produced
+    assert value("kafka_network_requestmetrics_totaltimems", request="Produce", quantile="0.50") > 0
+    consumers = sum(v for (name, labels), v in values.items() if is_requests(name, labels, "FetchConsumer"))
+    assert consumers == sum(v for (name, labels), v in values.items() if is_requests(name, labels, "Fetch")) > 0
+    assert value("kafka_server_replicamanager_leadercount") == value("kafka_server_replicamanager_partitioncount")
+    assert value("kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert value("kafka_controller_kafkacontroller_globaltopiccount") == 2
+    assert value("kafka_coordinator_group_groupmetadatamanager_numgroups") == 1
+
+
+def is_requests(name: str, labels: frozenset[tuple[str, str]], request: str) -> bool:
+    return name == "kafka_network_requestmetrics_requests_total" and ("request", request) in labels
+
+
+def test_how_far_a_group_is_behind(seen: Seen) -> None:
+    seen.broker.topics.create("orders", partitions=1)
+    produce(seen, "orders", 20)
+    where = {"group": "billing", "topic": "orders", "partition": "0"}
+    assert seen.value("kbroker_group_lag", **where) is None
+    consume(seen, "orders", "billing", 20)
+    assert seen.value("kbroker_group_lag", **where) == 0
+    produce(seen, "orders", 7)
+    assert seen.value("kbroker_group_lag", **where) == 7
+    assert seen.value("kbroker_group_offset", **where) == 20
+    consumer = Consumer({"bootstrap.servers": seen.broker.bootstrap_servers, "group.id": "billing"})
+    consumer.commit(offsets=[TopicPartition("orders", 0, 25)], asynchronous=False)
+    consumer.close()
+    assert seen.value("kbroker_group_lag", **where) == 2
+
+
+def test_a_deleted_topic_is_told_no_more_and_stays_in_the_sums(seen: Seen) -> None:
+    seen.broker.topics.create("short-lived", partitions=2)
+    produce(seen, "short-lived", 50)
+    assert seen.value(f"{TOPICS}_messagesin_total", topic="short-lived") == 50
+    admin = AdminClient({"bootstrap.servers": seen.broker.bootstrap_servers})
+    admin.delete_topics(["short-lived"])["short-lived"].result(20)
+    values = seen.values()
+    assert not [name for name, labels in values if ("topic", "short-lived") in labels]
+    assert values[f"{TOPICS}_messagesin_total", frozenset()] == 50
+    seen.broker.topics.create("short-lived", partitions=1)
+    produce(seen, "short-lived", 3)
+    assert seen.value(f"{TOPICS}_messagesin_total", topic="short-lived") == 3
+    assert seen.value(f"{TOPICS}_messagesin_total") == 53
+
+
+def test_connections_by_listener(seen: Seen) -> None:
+    host, _, port = seen.broker.bootstrap_servers.rpartition(":")
+    with socket.create_connection((host, int(port)), 20):
+        with socket.create_connection((host, int(port)), 20):
+            assert connections(seen, 2) == (2, 2, 0)
+        assert connections(seen, 1) == (1, 2, 1)
+        assert seen.value("kbroker_connections") == 1
+
+
+def connections(seen: Seen, count: int) -> tuple[float | None, ...]:
+    """Wait for so many connections; return how many there are, came, and went."""
+    deadline = time.monotonic() + 20
+    prefix, listener = "kafka_server_socket_server_metrics_connection", "PLAINTEXT"
+    while True:
+        found = seen.values()
+        labels = frozenset({"listener": listener, "networkProcessor": "0"}.items())
+        told = tuple(found.get((f"{prefix}_{what}", labels)) for what in ("count", "creation_total", "close_total"))
+        if told[0] == count:
+            return told
+        assert time.monotonic() < deadline, told

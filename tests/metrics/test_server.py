@@ -1,0 +1,103 @@
+"""Who asks slowly, or never takes his answer, harms nobody; life and readiness."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kbroker.metrics import server as metrics_server
+from kbroker.metrics.server import CONNECTIONS
+from tests.metrics.conftest import Seen
+
+
+def connected(seen: Seen) -> socket.socket:
+    where = urlsplit(seen.server.url)
+    return socket.create_connection((where.hostname or "", where.port or 0), 20)
+
+
+def test_those_who_never_read_harm_nobody(seen: Seen) -> None:
+    """More of them than are let in at a time: some say nothing, and some ask and never take what they get."""
+    slow = [connected(seen) for _ in range(CONNECTIONS + 8)]
+    try:
+        for each in slow[::2]:
+            each.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+        admin = AdminClient({"bootstrap.servers": seen.broker.bootstrap_servers})
+        assert admin.list_topics(timeout=20).brokers
+        assert seen.get("/metrics")[0] == 200
+        assert len(seen.server._connections) <= CONNECTIONS
+    finally:
+        for each in slow:
+            each.close()
+
+
+def test_it_stops_with_people_there(seen: Seen) -> None:
+    slow = connected(seen)
+    slow.sendall(b"GET /metrics HTTP/1.1\r\n")
+    assert seen.get("/healthz")[0] == 200
+    seen.server.stop()
+    assert not [each for each in threading.enumerate() if each.name == "kbroker-metrics"]
+    slow.close()
+
+
+def test_a_broker_that_serves(seen: Seen) -> None:
+    status, said = seen.json("/healthz")
+    assert (status, said["status"]) == (200, "alive")
+    status, said = seen.json("/readyz")
+    assert (status, said) == (200, {"status": "ready", "under_min_isr": {"count": 0, "partitions": []}})
+    assert seen.json("/")[0] == 404
+
+
+def test_partitions_under_min_isr_are_named(seen: Seen) -> None:
+    seen.broker.topics.create("orders", partitions=2)
+
+    def lose() -> None:
+        for partition in seen.broker.node.replicas:
+            partition.min_isr = 2
+
+    seen.in_loop(lose)
+    status, said = seen.json("/readyz")
+    assert status == 200
+    assert said["under_min_isr"] == {"count": 2, "partitions": ["orders-0", "orders-1"]}
+    status, said = seen.json("/readyz?strict")
+    assert status == 503
+    assert said["reasons"] == ["partitions have fewer replicas in sync than min.insync.replicas"]
+    assert seen.value("kafka_server_replicamanager_underminisrpartitioncount") == 2
+
+
+@pytest.mark.parametrize("coordinator", ["groups", "transactions"])
+def test_coordinators_that_load(seen: Seen, coordinator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = type(getattr(seen.broker.node, coordinator))
+    monkeypatch.setattr(found, "is_loaded", property(lambda _self: False))
+    status, said = seen.json("/readyz")
+    assert status == 503
+    assert said["reasons"] == [f"{coordinator} are being loaded"]
+    assert seen.json("/healthz")[0] == 200
+
+
+def test_before_and_after(seen: Seen) -> None:
+    node, seen.server.node = seen.server.node, None
+    assert seen.json("/readyz") == (503, {"status": "not ready", "reasons": ["it is starting"]})
+    assert seen.get("/metrics")[0] == 503
+    assert seen.json("/healthz")[0] == 200
+    seen.server.node, seen.server.stopping = node, True
+    assert seen.json("/readyz") == (503, {"status": "not ready", "reasons": ["it is stopping"]})
+
+
+def test_a_loop_that_does_not_answer(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "LOOP_S", 0.05)
+    loop, go_on = seen.broker._loop, threading.Event()
+    assert loop is not None
+    loop.call_soon_threadsafe(go_on.wait, 30)
+    try:
+        status, said = seen.json("/healthz")
+        assert (status, said["status"]) == (503, "not alive")
+        assert seen.json("/readyz")[0] == 503
+    finally:
+        go_on.set()
+    assert seen.in_loop(lambda: True)
+    monkeypatch.setattr(metrics_server, "LOOP_S", 20.0)
+    assert seen.json("/healthz")[0] == 200

@@ -1,0 +1,48 @@
+"""What topics count: sums that only grow, whatever becomes of the topics."""
+
+from __future__ import annotations
+
+from kbroker.log.append_info import AppendError
+from kbroker.protocol.errors import ErrorCode
+from kbroker.topic_traffic import TopicTraffic, total
+
+
+def sums(of: TopicTraffic) -> int:
+    by_topic, gone = of.now()
+    return total([gone, *(traffic for _, traffic in by_topic)]).bytes_in
+
+
+def test_a_topic_goes_with_its_last_partition_and_its_numbers_stay() -> None:
+    topics = TopicTraffic()
+    first, second = topics.hosts("orders"), topics.hosts("orders")
+    assert first is second
+    first.bytes_in += 10
+    topics.hosts_no_more("orders")
+    assert [topic for topic, _ in topics.now()[0]] == ["orders"]
+    topics.hosts_no_more("orders")
+    assert topics.now()[0] == []
+    assert sums(topics) == 10
+    topics.hosts("orders").bytes_in += 3
+    assert sums(topics) == 13
+    assert topics.now()[0][0][1].bytes_in == 3
+
+
+def test_what_is_read_in_pieces_counts_once() -> None:
+    topics = TopicTraffic()
+    orders = topics.hosts("orders")
+    orders.bytes_in += 10
+    by_topic, gone = topics.now()
+    orders.bytes_in += 5
+    topics.hosts_no_more("orders")  # between two pieces
+    assert total([gone, *(traffic for _, traffic in by_topic)]).bytes_in == 15
+    assert sums(topics) == 15
+
+
+def test_what_is_refused_in_kafkas_usual_ways_has_not_failed() -> None:
+    orders = TopicTraffic().hosts("orders")
+    orders.refused(AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    orders.refused(AppendError(ErrorCode.MESSAGE_TOO_LARGE))
+    assert (orders.produces, orders.failed_produces) == (2, 0)
+    orders.refused(AppendError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    orders.refused(ZeroDivisionError())
+    assert (orders.produces, orders.failed_produces) == (4, 2)
