@@ -12,7 +12,6 @@ but its records, unlike Kafka's, do not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 from kbroker.protocol.errors import ApiError, ErrorCode
 
@@ -116,11 +115,3 @@ class TopicTraffic:
         gone = Traffic()
         gone.add(self._gone)
         return list(self._by_topic.items()), gone
-
-
-def total(of: Iterable[Traffic]) -> Traffic:
-    """Return the sums."""
-    found = Traffic()
-    for each in of:
-        found.add(each)
-    return found

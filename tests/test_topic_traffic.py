@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from kbroker.log.append_info import AppendError
 from kbroker.protocol.errors import ErrorCode
-from kbroker.topic_traffic import TopicTraffic, total
+from kbroker.topic_traffic import TopicTraffic
 
 
 def sums(of: TopicTraffic) -> int:
     by_topic, gone = of.now()
-    return total([gone, *(traffic for _, traffic in by_topic)]).bytes_in
+    return sum(each.bytes_in for each in (gone, *(traffic for _, traffic in by_topic)))
 
 
 def test_a_topic_goes_with_its_last_partition_and_its_numbers_stay() -> None:
@@ -34,7 +34,7 @@ def test_what_is_read_in_pieces_counts_once() -> None:
     by_topic, gone = topics.now()
     orders.bytes_in += 5
     topics.hosts_no_more("orders")  # between two pieces
-    assert total([gone, *(traffic for _, traffic in by_topic)]).bytes_in == 15
+    assert sum(each.bytes_in for each in (gone, *(traffic for _, traffic in by_topic))) == 15
     assert sums(topics) == 15
 
 

@@ -21,6 +21,7 @@ class Systemd:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
+        self._warned = False
         self._watchdog_s = _watchdog_s(environment) / 2
         self._socket: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -59,8 +60,9 @@ class Systemd:
             with contextlib.suppress(BlockingIOError):
                 self._socket.sendto(text.encode(), "\0" + self._address[1:] if abstract else self._address)
         except OSError as error:
-            log.warning("NOTIFY_SOCKET %s cannot be told %s: %s", self._address, text, error)
-            self._address = ""
+            if not self._warned:  # who listens may come back, and a watchdog that hears nothing ends a healthy broker
+                log.warning("NOTIFY_SOCKET %s cannot be told %s: %s", self._address, text, error)
+            self._warned = True
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from kbroker.control.operations import Control, Operation
 from kbroker.control.values import Field, Values
 from kbroker.testing.groups import Group
+from kbroker.testing.missing import MissingError
 
 
 def _told(group: Group, topic: str | None) -> dict[str, Any]:
@@ -29,8 +30,17 @@ def _told(group: Group, topic: str | None) -> dict[str, Any]:
             {"topic": name, "partition": index, "offset": offset}
             for (name, index), offset in sorted(group.offsets.items())
         ],
-        "lag": 0 if topic is None and state == "Dead" else group.lag(topic),
+        "lag": _lag(group, topic),
     }
+
+
+def _lag(group: Group, topic: str | None) -> int:
+    try:
+        return group.lag(topic)
+    except MissingError:
+        if topic is not None:
+            raise
+        return 0  # the group is gone, or never was: "Dead" tells
 
 
 def _list(control: Control, _: Values) -> dict[str, Any]:

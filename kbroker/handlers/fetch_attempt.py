@@ -310,10 +310,7 @@ class Fetch:
         if self._metering is not None and self._must_pause(sum(self._size(key, data) for key, _, data in answered)):
             return self._nothing()
         for traffic, size in sent:
-            if self._replica >= 0:
-                traffic.replicated_out += size
-            else:
-                traffic.bytes_out += size
+            self._count(traffic, size)
         if session is not None:
             session_id = session.id
             kept: Answered = []

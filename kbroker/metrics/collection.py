@@ -8,7 +8,7 @@ What was found in one piece may be older than what was found in the next.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from kbroker.broker.base_node import Node
@@ -17,7 +17,7 @@ from kbroker.metrics.coordinators import groups, transactions
 from kbroker.metrics.partitions import Sums, cluster, partitions
 from kbroker.metrics.values import Values, put, put_all, put_times
 from kbroker.network.request_times import FETCH
-from kbroker.topic_traffic import Traffic, total
+from kbroker.topic_traffic import Traffic
 
 MOST_TOPICS: Final = 2_000
 MOST_PARTITIONS: Final = 10_000
@@ -36,10 +36,20 @@ _REPLICATION: Final = {"replicationbytesin_total": "replicated_in", "replication
 _SERVES: Final = 3
 
 
+def _version() -> str:
+    try:
+        return version("kbroker")
+    except PackageNotFoundError:  # run from its sources
+        return "unknown"
+
+
+_VERSION: Final = _version()  # looked for once: it is read from files
+
+
 def collect(node: Node, lag_s: float) -> Divided[Values]:
     """Find all values; `lag_s` is how long this waited for its turn."""
     values: Values = {}
-    put(values, "kbroker_build_info", 1, {"version": version("kbroker")})
+    put(values, "kbroker_build_info", 1, {"version": _VERSION})
     yield from _partitions(node, values)
     yield from _topics(node, values)  # behind the partitions, of which some numbers come
     yield from _requests(node, values)
@@ -54,13 +64,12 @@ def collect(node: Node, lag_s: float) -> Divided[Values]:
 
 def _topics(node: Node, values: Values) -> Divided[None]:
     by_topic, gone = node.replicas.traffic.now()
-    sums = [gone]
     for count, (topic, traffic) in enumerate(by_topic):
         if count < MOST_TOPICS:
             _traffic(values, traffic, _TRAFFIC, {"topic": topic})
-        sums.append(traffic)
+        gone.add(traffic)
         yield
-    _traffic(values, total(sums), _TRAFFIC | _REPLICATION, {})
+    _traffic(values, gone, _TRAFFIC | _REPLICATION, {})
     put(values, "kbroker_left_out", max(len(by_topic) - MOST_TOPICS, 0), {"kind": "topics"})
 
 

@@ -65,5 +65,9 @@ def _disk_bytes() -> list[tuple[str, float]]:
 
 def text_of(values: Values, accept: str) -> tuple[bytes, str]:
     """Return the page and its type, for a header Accept."""
-    encode, content_type = choose_encoder(accept)
-    return encode(_Collected(values)), content_type
+    try:
+        encode, content_type = choose_encoder(accept)
+        return encode(_Collected(values)), content_type
+    except TypeError:  # a version that is no number
+        encode, content_type = choose_encoder("")
+        return encode(_Collected(values)), content_type

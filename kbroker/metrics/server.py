@@ -42,6 +42,12 @@ _IDLE_S: Final = 30.0
 _SMALL: Final = 1024
 _STOP_S: Final = 5.0
 _T = TypeVar("_T")
+
+
+class NoAnswer(Exception):  # noqa: N818 - what happened
+    """The event loop gave none in time."""
+
+
 log = logging.getLogger(__name__)
 
 
@@ -59,8 +65,11 @@ class MetricsServer:
         """Where it is, as "http://127.0.0.1:9404"."""
         self._closed = False
         self._collecting = threading.Lock()
+        self._looking = threading.Lock()
         self._changing = threading.Lock()
-        self._connections: dict[socket.socket, threading.Thread] = {}
+        self._connections: set[socket.socket] = set()
+        self._threads: dict[threading.Thread, socket.socket] = {}
+        """Those who serve, in the order in which they came; with those whose place another has taken."""
         self._thread = threading.Thread(target=self._accept, name="kbroker-metrics", daemon=True)
 
     def start(self) -> Self:
@@ -75,10 +84,10 @@ class MetricsServer:
             self._listening.shutdown(socket.SHUT_RDWR)  # which wakes who accepts
         self._listening.close()
         with self._changing:
-            left = dict(self._connections)
-        for sock in left:
+            left = dict(self._threads)
+        for sock in left.values():
             _break(sock)
-        for thread in [self._thread, *left.values()]:
+        for thread in [self._thread, *left]:
             if thread.is_alive():
                 thread.join(_STOP_S)
 
@@ -93,16 +102,26 @@ class MetricsServer:
                     time.sleep(0.1)  # there is no descriptor
                 continue
             thread = threading.Thread(target=self._serve, args=(sock, address), name="kbroker-metrics", daemon=True)
-            with self._changing:
-                while len(self._connections) >= CONNECTIONS:
-                    oldest = next(iter(self._connections))
-                    del self._connections[oldest]
-                    _break(oldest)
-                self._connections[sock] = thread
+            if not self._takes(sock, thread):
+                sock.close()
+                continue
             try:
                 thread.start()
             except RuntimeError:  # the system has no more threads
-                self._forget(sock)
+                self._forget(sock, thread)
+
+    def _takes(self, sock: socket.socket, thread: threading.Thread) -> bool:
+        """Make place for somebody; there is none while too many whose place was taken are still at work."""
+        with self._changing:
+            if len(self._threads) >= 2 * CONNECTIONS:
+                return False
+            if len(self._connections) >= CONNECTIONS:
+                oldest = next(each for each in self._threads.values() if each in self._connections)
+                self._connections.remove(oldest)
+                _break(oldest)
+            self._connections.add(sock)
+            self._threads[thread] = sock
+            return True
 
     def _serve(self, sock: socket.socket, address: Any) -> None:
         try:
@@ -113,18 +132,21 @@ class MetricsServer:
         except Exception:
             log.exception("a request for metrics has failed")
         finally:
-            self._forget(sock)
+            self._forget(sock, threading.current_thread())
 
-    def _forget(self, sock: socket.socket) -> None:
+    def _forget(self, sock: socket.socket, thread: threading.Thread) -> None:
         with self._changing:
-            self._connections.pop(sock, None)
+            self._connections.discard(sock)
+            self._threads.pop(thread, None)
         sock.close()
 
     # -- what is asked
 
-    def metrics(self, accept: str) -> tuple[int, str, bytes]:
-        """Return the status, the type and the text of the page; raises TooLate."""
+    def metrics(self, accept: str, asker: socket.socket) -> tuple[int, str, bytes]:
+        """Return the status, the type and the text of the page; raises NoAnswer, or OSError if the asker is gone."""
         with self._collecting:  # more at once would only take turns
+            if asker not in self._connections:
+                raise ConnectionAbortedError
             node = self.node
             if node is None or self.stopping:
                 return 503, "text/plain; charset=utf-8", b"the broker is not there\n"
@@ -133,15 +155,16 @@ class MetricsServer:
             return 200, content_type, text
 
     def ready(self, *, strict: bool) -> tuple[bool, dict[str, Any]]:
-        """Return whether the broker serves, and what to say of it; raises TooLate."""
+        """Return whether the broker serves, and what to say of it; raises NoAnswer."""
 
         def look(_lag_s: float) -> Divided[tuple[bool, dict[str, Any]]]:
             return readiness(self.node, stopping=self.stopping, strict=strict)
 
-        return self._ask(look, LOOP_S)
+        with self._looking:  # or as many as ask would each have their piece of every turn of the loop
+            return self._ask(look, LOOP_S)
 
     def lag_s(self) -> float:
-        """Return how long the event loop took to answer; raises TooLate."""
+        """Return how long the event loop took to answer; raises NoAnswer."""
 
         def look(lag_s: float) -> Divided[float]:
             yield
@@ -159,12 +182,12 @@ class MetricsServer:
         try:
             made: Future[_T] = asyncio.run_coroutine_threadsafe(answer(), self._loop)
         except RuntimeError:  # it is closed
-            raise TooLate from None
+            raise NoAnswer from None
         try:
             return made.result(patience_s)
         except TooLate:
             made.cancel()
-            raise
+            raise NoAnswer from None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -176,13 +199,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def __init__(self, metrics: MetricsServer, sock: socket.socket, address: Any) -> None:
         self._metrics = metrics
+        self._sock = sock
         super().__init__(sock, address, None)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
+        try:
+            asked = urlsplit(self.path)
+        except ValueError as error:
+            self._answer_json(400, {"error": str(error)})
+            return
         try:
             if asked.path == "/metrics":
-                self._answer(*self._metrics.metrics(self.headers.get("Accept", "")))
+                self._answer(*self._metrics.metrics(self.headers.get("Accept", ""), self._sock))
             elif asked.path in ("/healthz", "/livez"):
                 self._answer_json(200, {"status": "alive", "loop_lag_seconds": round(self._metrics.lag_s(), 6)})
             elif asked.path == "/readyz":
@@ -191,7 +219,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer_json(200 if is_ready else 503, said)
             else:
                 self._answer_json(404, {"paths": ["/metrics", "/healthz", "/readyz"]})
-        except TooLate:
+        except NoAnswer:
+            if asked.path == "/metrics":
+                self._answer_json(503, {"error": "the event loop did not find all values in time"})
+                return
             reason = f"the event loop did not answer within {LOOP_S:.0f} s"
             self._answer_json(503, {"status": "not alive", "reasons": [reason]})
 

@@ -19,6 +19,7 @@ KNOWN: Final = 100
 KEPT: Final = 1000
 FETCH: Final = 1
 _KEY_BYTES = 2
+_LAST_KEY = 127
 _API = struct.Struct(">h").unpack_from
 
 
@@ -76,6 +77,8 @@ class RequestTimes:
         """Take the time of a request that is answered."""
         kept = self.took.get(key)
         if kept is None:
+            if not 0 <= key <= _LAST_KEY:  # the beginning of what a client sends while it logs in
+                return
             kept = self.took[key] = deque(maxlen=KEPT)
         kept.append(seconds)
         if key == FETCH:

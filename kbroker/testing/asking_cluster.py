@@ -32,7 +32,8 @@ _NO_LEADER: Final = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
-"""What a broker says that leads no more, or does not know yet that it does: nothing is done of what was asked."""
+"""What a broker says that leads no more, or does not know yet that it does. What it appended before it led
+no more may be there all the same."""
 _NO_COORDINATOR: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,

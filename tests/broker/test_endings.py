@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import socket
@@ -267,13 +266,6 @@ def test_a_partition_asked_for_many_times_costs_no_more_than_each_once(connect):
     answer = client.ask(ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=many)]), 5)
     assert len(answer.topics[0].partitions) == 20_000
     assert time.monotonic() - started < 4
-
-
-def test_what_clients_name_writes_no_log_lines_of_its_own():
-    from kbroker.cli.start import _OneLine
-
-    record = logging.LogRecord("k", logging.INFO, "", 0, "group %s\n: é", ("g\n[ERROR] \x1b[1m",), None)
-    assert _OneLine("%(message)s").format(record) == "group g\\n[ERROR] \\x1b[1m\\n: é"
 
 
 def test_many_partitions_are_hosted_while_others_are_served(connect):

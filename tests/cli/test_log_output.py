@@ -74,12 +74,15 @@ class Written:
 def written(request: pytest.FixtureRequest) -> Iterator[Written]:
     """Everything that is logged, from DEBUG on."""
     made = Written(request.param)
-    root, level = logging.getLogger(), logging.getLogger().level
+    root, client = logging.getLogger(), logging.getLogger("kafka")
+    levels = root.level, client.level
     root.addHandler(made.handler)
     root.setLevel(logging.DEBUG)
+    client.setLevel(logging.NOTSET)  # verbs of the command line keep kafka-python silent, and all below that name
     yield made
     root.removeHandler(made.handler)
-    root.setLevel(level)
+    root.setLevel(levels[0])
+    client.setLevel(levels[1])
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def test_a_process_is_seen_told_of_and_stops(tmp_path: Path, monkeypatch: pytest
         systemd.bind(where)
         systemd.settimeout(20)
         monkeypatch.setenv("NOTIFY_SOCKET", where)
-        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        monkeypatch.setenv("WATCHDOG_USEC", "1000000")
         with started(tmp_path, "--metrics", "127.0.0.1:0") as (process, ready):
             assert systemd.recv(100) == b"READY=1"
             assert [systemd.recv(100) for _ in range(3)] == [b"WATCHDOG=1"] * 3
@@ -72,7 +72,20 @@ def test_nothing_is_said_to_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixt
         systemd.ready(loop)
         systemd.stopping()
         systemd.close()
-        assert len(caplog.records) == lines
+        assert len([each for each in caplog.records if each.name == "kbroker.cli.systemd"]) == lines
+    loop.close()
+
+
+def test_who_listens_may_come_back(tmp_path: Path) -> None:
+    where, loop = str(tmp_path / "notify"), asyncio.new_event_loop()
+    systemd = Systemd({"NOTIFY_SOCKET": where})
+    systemd.ready(loop)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(where)
+        listening.setblocking(False)
+        systemd.stopping()
+        assert listening.recv(100) == b"STOPPING=1"
+    systemd.close()
     loop.close()
 
 

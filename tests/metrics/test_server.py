@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
@@ -32,6 +36,59 @@ def test_those_who_never_read_harm_nobody(seen: Seen) -> None:
     finally:
         for each in slow:
             each.close()
+
+
+def test_more_than_can_be_served_are_turned_away(seen: Seen) -> None:
+    """Those whose place another has taken end once they notice; until then they count."""
+    with seen.server._collecting:  # as a page that takes long
+        askers = [connected(seen) for _ in range(4 * CONNECTIONS)]
+        for each in askers:
+            with contextlib.suppress(OSError):  # it is turned away already
+                each.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        refused = [each for each in askers if gone(each)]
+        assert len(refused) >= len(askers) - 2 * CONNECTIONS
+        assert len(seen.server._threads) <= 2 * CONNECTIONS
+    for each in askers:
+        each.close()
+    assert seen.get("/metrics")[0] == 200
+
+
+def gone(asker: socket.socket) -> bool:
+    """Return whether the server has closed; who is still served has no answer yet."""
+    asker.settimeout(0.01)
+    try:
+        return asker.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_who_takes_nothing_is_told_nothing_more(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of an answer there is no place for another."""
+    monkeypatch.setattr(metrics_server, "_IDLE_S", 0.2)
+    body = b"x" * 20_000_000
+    monkeypatch.setattr(seen.server, "metrics", lambda *_: (200, "text/plain", body))
+    with connected(seen) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        wait_for(lambda: not seen.server._threads)
+        found = b"".join(iter(partial(slow.recv, 1 << 20), b""))
+    assert found.count(b"HTTP/1.1 ") == 1
+    assert len(found) < len(body)
+
+
+def wait_for(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_makes_no_sense_is_answered(seen: Seen) -> None:
+    with connected(seen) as client:
+        client.sendall(b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+    assert seen.get("/metrics", Accept="application/openmetrics-text;version=abc")[0] == 200
 
 
 def test_it_stops_with_people_there(seen: Seen) -> None:

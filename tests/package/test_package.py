@@ -23,6 +23,7 @@ DATA = {
     "kbroker/config/group_keys.txt",
     "kbroker/config/topic_keys.txt",
     "kbroker/launcher/zookeeper.xml",
+    "kbroker/metrics/names.txt",
 }
 
 pytestmark = pytest.mark.long
