@@ -188,9 +188,9 @@ class Group:
     """A consumer of a group that commits what it has read, and looks that this never goes back.
 
     A commit may stay without an answer: a synchronous one of librdkafka's was seen to hang for 48 minutes, while all
-    other clients worked; whose fault that was is not known. Such a consumer is given up for another, and counted. So is
-    one that is in a call at the end and does not come back from it, which is librdkafka's own fault: all that it is
-    asked has a time-out, of 5 s at most, or waits for nobody. In what, is printed.
+    other clients worked. Such a consumer is given up for another, and counted. So is one that is in a call at the end
+    and does not come back: all that it is asked has a time-out, of 5 s at most, or waits for nobody, but two threads of
+    librdkafka may have locked each other out (FINDINGS.md). In what it is, is printed.
     """
 
     def __init__(self, servers: str, topic: str) -> None:
