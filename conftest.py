@@ -8,7 +8,9 @@ in the brokers that tests start.
 from __future__ import annotations
 
 import gc
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,10 @@ def _libs(part: str) -> Path:
         return fetch(part)
     except PartsMissing as error:
         pytest.fail(str(error))
+
+
+@pytest.fixture(autouse=True)
+def _kafkas_loggers() -> Iterator[None]:
+    """Undo what verbs of the command line do in this process: they keep kafka-python silent, and all below its name."""
+    yield
+    logging.getLogger("kafka").setLevel(logging.NOTSET)
