@@ -110,6 +110,7 @@ def is_clean(directory: str | Path, topic: str) -> bool:
     return 0 < cleaned_to(directory, topic) == active_base(directory, topic)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
 def test_consumers_find_the_last_value_of_each_key(tmp_path: Path, codec: str) -> None:
     with Broker(SETTINGS, data_dir=str(tmp_path)) as broker:
@@ -188,6 +189,7 @@ def commit(client: WireClient, number: int, partitions: int) -> list[int]:
     return [p.error_code for p in client.ask(request, 7).topics[0].partitions]
 
 
+@pytest.mark.long
 def test_the_worker_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
     slow = {**SETTINGS, "log.cleaner.io.max.bytes.per.second": "20000"}
     broker = KBroker(tmp_path, slow)

@@ -61,6 +61,7 @@ def test_an_address_that_makes_too_many(name, caplog):
     assert "too many new connections of one address (connection_creation_rate)" in caplog.text
 
 
+@pytest.mark.long
 def test_only_some_are_held_at_a_time(monkeypatch):
     monkeypatch.setattr("kbroker.network.server._MOST_HELD", 3)
     with Broker(clock=StandingClock()) as running, WireClient(running.bootstrap_servers) as admin:
@@ -108,6 +109,7 @@ def test_the_rate_of_a_broker_changes_while_it_runs():
             sock.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "key", ["max.connection.creation.rate", "listener.name.plaintext.max.connection.creation.rate"]
 )

@@ -152,6 +152,7 @@ def test_a_topic_that_grows_is_shared_anew(topic, member, admin):
     poll_until(lambda _: len(owned(first)) == 6, first)
 
 
+@pytest.mark.long
 def test_a_group_goes_to_the_new_protocol_and_back_while_it_works(broker, topic, member, admin):
     classic = {"group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky"}
     classic["heartbeat.interval.ms"] = "200"

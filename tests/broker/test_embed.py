@@ -112,6 +112,7 @@ def test_the_plugin_gives_a_broker_and_a_topic(pytester):
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.long
 def test_the_plugin_is_silent_where_warnings_are_errors(pytester):
     pytester.makepyfile("def test_it(kafka_topic): assert kafka_topic")
     # pytest-asyncio has a warning of its own for those who do not configure it.

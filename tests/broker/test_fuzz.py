@@ -138,6 +138,7 @@ def test_hostile_frames_harm_nobody(victim):
     )
 
 
+@pytest.mark.long
 def test_a_claimed_length_costs_nothing(victim):
     """Connections that announce a large frame and send little of it hold little memory."""
     process = psutil.Process(victim.pid)

@@ -116,6 +116,7 @@ def test_confluent_kafka(secured, topic, mechanism):
         consumer.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_confluent_kafka_with_a_wrong_secret(secured, mechanism):
     errors = []

@@ -39,6 +39,7 @@ def test_brokers_are_listed_and_described(kbroker: CommandLine) -> None:
     assert "no broker with id 9" in kbroker.fails("broker", "describe", "9")
 
 
+@pytest.mark.long
 def test_a_topic_is_moved_and_its_leader_elected(kbroker: CommandLine) -> None:
     kbroker.ok("topic", "create", "moved", "-p", "2", "-r", "3")
     kbroker.ok("produce", "moved", stdin=b"a\nb\n")

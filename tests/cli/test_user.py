@@ -89,6 +89,7 @@ def test_verbs_log_in_by_single_settings(inside, alice, user):
     assert inside("topic", "list", *arguments).status == 0
 
 
+@pytest.mark.long
 def test_a_single_setting_wins_over_the_file(inside, alice):
     wins = inside("topic", "list", "--command-config", str(alice), "-X", "sasl.password=wrong")
     assert wins.status == 1

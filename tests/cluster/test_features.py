@@ -200,6 +200,7 @@ class Member:
             self.errors.append(str(message.error()))
 
 
+@pytest.mark.long
 def test_a_group_of_the_new_protocol_goes_on_when_its_coordinator_is_killed(cluster: Cluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic("orders", 4, 3)])["orders"].result(PATIENCE_S)

@@ -14,6 +14,7 @@ from tests.cluster.test_cluster_in_process import FAST, PATIENCE_S, create, lead
 from tests.txn.raw import until
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_a_broker_with_a_full_disk_gives_up_and_comes_back(monkeypatch, role):
     with Cluster(brokers=3, config=FAST) as cluster:

@@ -92,6 +92,7 @@ def in_sync(cluster):
     return [set(state.partition("orders", index).isr) for index in range(3)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 def test_brokers_replicate_and_take_over(mechanism):
     with Seeded(3, {**SETTINGS, "sasl.mechanism.inter.broker.protocol": mechanism}) as cluster:

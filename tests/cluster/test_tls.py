@@ -78,6 +78,7 @@ def test_a_cluster_whose_brokers_speak_nothing_but_tls(files):
         assert in_sync(cluster, "orders") == {1, 2, 3}
 
 
+@pytest.mark.long
 def test_from_plaintext_to_tls_between_brokers_under_load(files):
     config = {**FAST, **files.listener(), "listeners": BOTH, "inter.broker.listener.name": "PLAINTEXT"}
     with Cluster(brokers=3, config=config) as cluster:

@@ -107,6 +107,7 @@ def test_a_second_signal_kills(tmp_path: Path, zookeeper: str) -> None:
     assert not any(map(runs, pids))
 
 
+@pytest.mark.long
 def test_none_outlives_an_up_that_is_killed(up: Up) -> None:
     pids = [each["pid"] for each in up.told()["brokers"]]
     up.child.kill()

@@ -60,6 +60,7 @@ def under_min_isr(found: dict[int, Values]) -> float:
     )
 
 
+@pytest.mark.long
 def test_a_cluster_and_a_broker_that_dies(cluster: Cluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     made = NewTopic("orders", 3, 3, config={"min.insync.replicas": "3"})

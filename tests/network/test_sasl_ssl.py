@@ -58,6 +58,7 @@ def test_a_client_logs_in_over_tls(files: Files, caplog: pytest.LogCaptureFixtur
         assert len(found.value()) == 500_000
 
 
+@pytest.mark.long
 def test_a_wrong_password_is_refused_over_tls(files: Files) -> None:
     with Broker(settings(files)) as broker:
         with pytest.raises(KafkaException):
@@ -65,6 +66,7 @@ def test_a_wrong_password_is_refused_over_tls(files: Files) -> None:
         until("it is gone", lambda: "User:alice" not in principals(broker))
 
 
+@pytest.mark.long
 def test_a_listener_may_want_certificates_as_well_which_do_not_name_clients(files: Files) -> None:
     own = {"listener.name.sasl_ssl.ssl.client.auth": "required"}
     with Broker({**settings(files), **own}) as broker:

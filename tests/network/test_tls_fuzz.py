@@ -92,6 +92,7 @@ def answered(sock: socket.socket, made: ssl.SSLContext, how: str, rng: random.Ra
         incoming.write(received)
 
 
+@pytest.mark.long
 def test_none_of_them_gets_a_byte(files: Files, strangers: Files, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     settings = files.listener(client_auth="required")

@@ -89,6 +89,7 @@ def test_whom_others_do_not_let_in_hears_why(secured, login, why):
         assert "wrong" not in str(outcome)
 
 
+@pytest.mark.long
 def test_a_broker_logs_in_again_before_its_session_ends():
     settings = {**SETTINGS, "connections.max.reauth.ms": "1500", "sasl.enabled.mechanisms": "PLAIN"}
     begun = []

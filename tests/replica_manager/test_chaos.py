@@ -204,6 +204,7 @@ def play(
     return run(main())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(tries(4)))
 @pytest.mark.parametrize(("min_isr", "idempotent"), [(1, False), (2, False), (1, True)])
 def test_nothing_acknowledged_is_lost(

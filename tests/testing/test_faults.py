@@ -105,6 +105,7 @@ def test_only_the_partition_that_is_meant_fails(broker: Broker, topic: str) -> N
     assert (values(broker, topic, 0), values(broker, topic, 1)) == (["v"], [])
 
 
+@pytest.mark.long
 def test_a_lost_answer_has_done_its_work(broker: Broker, topic: str) -> None:
     client = producer(broker, **{"socket.timeout.ms": 1000, "message.timeout.ms": 15000, "enable.idempotence": True})
     produce(client, topic, "before")
@@ -114,6 +115,7 @@ def test_a_lost_answer_has_done_its_work(broker: Broker, topic: str) -> None:
     assert values(broker, topic) == ["before", "once"], "a retry finds what was written"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", list(When))
 def test_a_connection_breaks(broker: Broker, topic: str, when: When) -> None:
     client = producer(broker, **{"enable.idempotence": True})
@@ -151,6 +153,7 @@ def test_a_full_disk_and_then_room(broker: Broker, topic: str) -> None:
     assert values(broker, topic) == ["kept"]
 
 
+@pytest.mark.long
 def test_fetches_fail_and_go_on(broker: Broker, topic: str) -> None:
     produce(producer(broker), topic, "one")
     with broker.faults.fail("Fetch", ErrorCode.NOT_LEADER_OR_FOLLOWER, topic=topic, times=3) as fault:

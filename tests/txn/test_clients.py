@@ -176,6 +176,7 @@ def test_kafka_pythons_offsets_in_a_transaction(txn_broker) -> None:
     assert held.offset == 1
 
 
+@pytest.mark.long
 def test_t8_a_second_instance_fences_the_first(txn_broker) -> None:
     address, topic, name = txn_broker.bootstrap_servers, fresh("topic"), fresh("id")
     first = confluent(address, name)

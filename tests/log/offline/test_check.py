@@ -448,6 +448,7 @@ def test_garbage_costs_bounded_memory(clean: Path) -> None:
     assert all(len(str(each)) < 1000 for each in findings)
 
 
+@pytest.mark.long
 def test_any_file_may_hold_anything(written: Path, tmp_path: Path) -> None:
     rng = random.Random(8)
     print("seed 8")
