@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -17,6 +17,12 @@ _COMMON: dict[str, Any] = {
     "retry.backoff.ms": BACKOFF_MS,
     "topic.metadata.refresh.interval.ms": 500,
 }
+
+
+# FindCoordinator goes the way of a Fetch and is answered behind it. Where that takes longer than a retry's backoff,
+# librdkafka takes each answer for news, closes the connection to the coordinator that it has just made, and begins
+# anew, for seconds; once in some 200 times for longer than a session.
+FETCH_WAIT_MS: Final = BACKOFF_MS // 2
 
 
 def _name(error: KafkaError) -> str:
@@ -85,7 +91,7 @@ class WithConfluent:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "fetch.error.backoff.ms": BACKOFF_MS,
-                "fetch.wait.max.ms": 200,
+                "fetch.wait.max.ms": FETCH_WAIT_MS,
                 "heartbeat.interval.ms": 200,
                 "session.timeout.ms": session_ms,
             }
