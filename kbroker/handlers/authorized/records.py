@@ -127,8 +127,9 @@ class AuthorizedFetch(Fetch):
     def __init__(self, ctx: RequestContext, request: FetchRequest, *, prepared: bool = True) -> None:
         super().__init__(ctx, request, prepared=prepared)
         self._refused: set[Key] = set()
-        for place in range(len(self.items)) if prepared else ():
-            self._look(place)
+        if prepared:
+            for place in range(len(self.items)):
+                self._look(place)
 
     def prepare(self) -> Divided[None]:
         yield from super().prepare()
@@ -139,19 +140,21 @@ class AuthorizedFetch(Fetch):
             yield
 
     def _look(self, place: int) -> None:
-        key, want, _ = self.items[place]
-        if not self._may_read(key):
+        key, want, partition = self.items[place]
+        rights = rights_of(self._ctx)
+        if self._replica >= 0:
+            may = rights.on_cluster(Operation.CLUSTER_ACTION)
+        else:
+            name = partition.topic if partition is not None else self._name_of(key)
+            may = not name or rights.may(Operation.READ, TOPIC, name)
+        if not may:
             self._refused.add(key)
             self.items[place] = (key, want, None)
 
-    def _may_read(self, key: Key) -> bool:
-        rights = rights_of(self._ctx)
-        if self._replica >= 0:
-            return rights.on_cluster(Operation.CLUSTER_ACTION)
-        name = key[0]
-        if self._version >= _FIRST_ID_VERSION:
-            name = self._ctx.services.controller.state.topic_names.get(key[1], "")
-        return not name or rights.may(Operation.READ, TOPIC, name)
+    def _name_of(self, key: Key) -> str:
+        if self._version < _FIRST_ID_VERSION:
+            return key[0]
+        return self._ctx.services.controller.state.topic_names.get(key[1], "")
 
     def read(
         self,
@@ -162,6 +165,6 @@ class AuthorizedFetch(Fetch):
         first: bool,
         is_new: bool,
     ) -> PartitionData:
-        if key in self._refused:
+        if partition is None and key in self._refused:
             return PartitionData(key[2], _REFUSED, -1, aborted_transactions=[], records=b"")
         return super().read(key, want, partition, left, first, is_new)
