@@ -50,6 +50,9 @@ def test_more_than_can_be_served_are_turned_away(seen: Seen) -> None:
         assert len(seen.server._threads) <= 2 * CONNECTIONS
     for each in askers:
         each.close()
+    deadline = time.monotonic() + 20
+    while seen.server._threads and time.monotonic() < deadline:
+        time.sleep(0.01)  # for them to notice
     assert seen.get("/metrics")[0] == 200
 
 

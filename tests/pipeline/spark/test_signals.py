@@ -70,6 +70,8 @@ def starts(begin: Callable[[], Any], jvm: Jvm) -> Any:
 @pytest.mark.parametrize("works", [True, False])
 def test_signal_during_the_start_ends_the_jvm_first(number: signal.Signals, works: bool) -> None:
     jvm = FakeJvm()
+    # Where tests run in the background of a shell, SIGINT is ignored.
+    outside = signal.signal(number, signal.default_int_handler)
     before = signal.getsignal(number)
 
     def begin() -> object:
@@ -79,11 +81,14 @@ def test_signal_during_the_start_ends_the_jvm_first(number: signal.Signals, work
             return object()
         raise ConnectionError("the JVM has ended")
 
-    with pytest.raises(SystemExit) as raised:
-        starts(begin, jvm)
+    try:
+        with pytest.raises(SystemExit) as raised:
+            starts(begin, jvm)
+        assert signal.getsignal(number) is before
+    finally:
+        signal.signal(number, outside)
     assert raised.value.code == 128 + number
     assert jvm.ended == 1
-    assert signal.getsignal(number) is before
 
 
 def test_start_that_is_left_alone_says_what_came_of_it() -> None:
