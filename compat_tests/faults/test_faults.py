@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from compat_tests.faults import with_aiokafka
 from compat_tests.faults.catalogue import SCENARIOS, Scenario
 from compat_tests.faults.client import Client
 from compat_tests.faults.seeing import see
@@ -50,3 +54,20 @@ def test_what_clients_see(scenario: Scenario, clients: list[Client]) -> None:
 
 def test_the_page_has_every_scenario() -> None:
     assert list(expected()) == [(each.does, each.text) for each in SCENARIOS]
+
+
+def test_a_client_of_asyncio_that_does_not_end_is_left() -> None:
+    async def stubborn() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    async def with_a_client() -> str:
+        try:
+            return "done"
+        finally:
+            await with_aiokafka._soon(stubborn())
+
+    begun = time.monotonic()
+    assert with_aiokafka._run(with_a_client()) == "done"
+    assert time.monotonic() - begun < 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -17,6 +17,8 @@ _COMMON: dict[str, Any] = {
     "request_timeout_ms": REQUEST_MS,
     "metadata_max_age_ms": 500,
 }
+_LONGEST_S: Final = 60.0
+T = TypeVar("T")
 
 
 class WithAiokafka:
@@ -94,15 +96,42 @@ class WithAiokafka:
 
 
 async def _soon(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for a client's end, which may be what the fault is in the way of."""
+    """Wait for a client's end, which may be what the fault is in the way of; it may not even end when cancelled."""
     with suppress(TimeoutError, KafkaError):
-        await asyncio.wait_for(work, 1)
+        await _within(work, 1)
+
+
+async def _within(work: Coroutine[Any, Any, T], patience_s: float) -> T:
+    """Wait so long, and no longer for what goes on although it is cancelled, as aiokafka's sender does now and then.
+
+    Its end never came where a broker had died for want of room: wait_for() and run() both wait for it.
+    """
+    task = asyncio.ensure_future(work)
+    await asyncio.wait({task}, timeout=patience_s)
+    if task.done():
+        return task.result()
+    task.cancel()
+    raise TimeoutError
+
+
+async def _whole(work: Coroutine[Any, Any, str]) -> str:
+    try:
+        return await _within(work, _LONGEST_S)
+    finally:
+        left = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=1)
 
 
 def _run(work: Coroutine[Any, Any, str]) -> str:
+    loop = asyncio.new_event_loop()
     try:
-        return asyncio.run(work)
+        return loop.run_until_complete(_whole(work))
     except TimeoutError:
         return "nothing"
     except KafkaError as error:
         return type(error).__name__
+    finally:
+        loop.close()

@@ -78,6 +78,9 @@ class Fetch:
         "readable",
     )
 
+    narrows = False
+    """Whether what is read is less than what is asked for (`narrow`)."""
+
     def __init__(self, ctx: RequestContext, request: FetchRequest, *, prepared: bool = True) -> None:
         """Begin; a long request is not `prepared` at once, but by `prepare`."""
         self._ctx = ctx
@@ -114,6 +117,11 @@ class Fetch:
         names, get = services.controller.state.topic_names, services.replicas.get
         by_id = ctx.version > 12
         self.items = [(key, want, get((names.get(key[1], "") if by_id else key[0], key[2]))) for key, want in wanted]
+        if self.narrows:
+            self.narrow()
+
+    def narrow(self) -> None:
+        """Take the partition from what is not to be read; `missing` then tells why."""
 
     def prepare(self) -> Divided[None]:
         """Do what is left to do before anything is read. Raises ApiError."""
@@ -200,14 +208,7 @@ class Fetch:
         What a follower asks for tells its leader how far it is, when the request `is_new`, not when it has waited.
         """
         if partition is None:
-            by_id = self._version > 12 and key[1] not in self._ctx.services.controller.state.topic_names
-            if by_id:
-                return PartitionData(key[2], ErrorCode.UNKNOWN_TOPIC_ID, -1, aborted_transactions=[], records=b"")
-            name = self._ctx.services.controller.state.topic_names.get(key[1], key[0])
-            code = self._ctx.services.replicas.why_missing(name, key[2])
-            if code == ErrorCode.KAFKA_STORAGE_ERROR:
-                return self._failed(key[2], code)
-            return PartitionData(key[2], code, -1, aborted_transactions=[], records=b"")
+            return self.missing(key)
         partition.traffic.fetches += 1
         log = partition.log
         if isinstance(partition, ReplicatedPartition):
@@ -264,6 +265,17 @@ class Fetch:
             key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
             piece if len(piece) else b"",
         )  # fmt: skip
+
+    def missing(self, key: Key) -> PartitionData:
+        """Tell why a partition is not there to be read."""
+        by_id = self._version > 12 and key[1] not in self._ctx.services.controller.state.topic_names
+        if by_id:
+            return PartitionData(key[2], ErrorCode.UNKNOWN_TOPIC_ID, -1, aborted_transactions=[], records=b"")
+        name = self._ctx.services.controller.state.topic_names.get(key[1], key[0])
+        code = self._ctx.services.replicas.why_missing(name, key[2])
+        if code == ErrorCode.KAFKA_STORAGE_ERROR:
+            return self._failed(key[2], code)
+        return PartitionData(key[2], code, -1, aborted_transactions=[], records=b"")
 
     def _may_have(self, partition: Partition) -> bool:
         """Whether a follower is to get records now."""

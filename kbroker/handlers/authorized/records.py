@@ -15,7 +15,7 @@ from kbroker.handlers.fetch_session import Key
 from kbroker.handlers.produce_answers import HEADER_BYTES, LOOK, TRANSACTIONAL
 from kbroker.handlers.registry import CloseConnection, Handler, RequestContext
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
+from kbroker.protocol.messages.fetch import FetchRequest, PartitionData
 from kbroker.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -23,7 +23,6 @@ from kbroker.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from kbroker.replicas import Partition
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 
@@ -124,30 +123,33 @@ class AuthorizedFetch(Fetch):
 
     __slots__ = ("_refused",)
 
-    def __init__(self, ctx: RequestContext, request: FetchRequest, *, prepared: bool = True) -> None:
-        super().__init__(ctx, request, prepared=prepared)
-        self._refused: set[Key] = set()
-        if prepared:
-            for place in range(len(self.items)):
-                self._look(place)
+    narrows = True
+
+    def narrow(self) -> None:
+        self._refused: set[Key] | None = None
+        rights = rights_of(self._ctx)
+        for place in range(len(self.items)):
+            self._look(place, rights)
 
     def prepare(self) -> Divided[None]:
         yield from super().prepare()
+        self._refused = None
         self.readable = False
         for place in range(len(self.items)):
-            self._look(place)
+            self._look(place, rights_of(self._ctx))
             self.readable = self.readable or self.items[place][2] is not None
             yield
 
-    def _look(self, place: int) -> None:
+    def _look(self, place: int, rights: Rights) -> None:
         key, want, partition = self.items[place]
-        rights = rights_of(self._ctx)
         if self._replica >= 0:
             may = rights.on_cluster(Operation.CLUSTER_ACTION)
         else:
             name = partition.topic if partition is not None else self._name_of(key)
             may = not name or rights.may(Operation.READ, TOPIC, name)
         if not may:
+            if self._refused is None:
+                self._refused = set()
             self._refused.add(key)
             self.items[place] = (key, want, None)
 
@@ -156,15 +158,7 @@ class AuthorizedFetch(Fetch):
             return key[0]
         return self._ctx.services.controller.state.topic_names.get(key[1], "")
 
-    def read(
-        self,
-        key: Key,
-        want: FetchPartition,
-        partition: Partition | None,
-        left: int,
-        first: bool,
-        is_new: bool,
-    ) -> PartitionData:
-        if partition is None and key in self._refused:
+    def missing(self, key: Key) -> PartitionData:
+        if self._refused is not None and key in self._refused:
             return PartitionData(key[2], _REFUSED, -1, aborted_transactions=[], records=b"")
-        return super().read(key, want, partition, left, first, is_new)
+        return super().missing(key)
