@@ -61,7 +61,7 @@ class DelayedFetch:
 
 
 @handles(FetchRequest, FetchResponse, "4-18", _on_error)
-def fetch(ctx: RequestContext, request: FetchRequest, *, kind: type[Fetch] = Fetch) -> Reply[FetchResponse]:
+def fetch(ctx: RequestContext, request: FetchRequest, kind: type[Fetch] = Fetch) -> Reply[FetchResponse]:
     """Read now, or wait; `kind` may be one that reads less than is asked for."""
     left = FEW - len(request.topics) - len(request.forgotten_topics_data)
     session = ctx.services.fetch_sessions.get(request.session_id) if request.session_id else None

@@ -209,7 +209,10 @@ class Dispatcher:
         """Whether all requests may pass by their handler, which then logs nothing of them."""
         # Asked once and not per request: where DEBUG is off, requests cost nothing more.
         self._logged = request_log.enabled()
-        self._told = self._logged or (self._authorizer is not None and authorizer_log.isEnabledFor(logging.DEBUG))
+        tells_allowed = authorizer_log.isEnabledFor(logging.DEBUG)
+        if self._authorizer is not None:
+            self._authorizer.tells_allowed = tells_allowed
+        self._told = self._logged or (self._authorizer is not None and tells_allowed)
         self._timed = self._metered or self._logged
         return not self._metered and not self._told
 

@@ -113,7 +113,7 @@ def fetch(_handler: Handler, _response: type[Any]) -> Handler:
     """Read where Topic:Read is given; for a broker (a replica id that is one) by Cluster:ClusterAction alone."""
 
     def guarded(ctx: RequestContext, request: FetchRequest) -> Any:
-        return fetch_handler(ctx, request, kind=AuthorizedFetch)  # type: ignore[call-arg]
+        return fetch_handler(ctx, request, AuthorizedFetch)  # type: ignore[call-arg]
 
     return guarded
 
@@ -128,8 +128,10 @@ class AuthorizedFetch(Fetch):
     def narrow(self) -> None:
         self._refused: set[Key] | None = None
         rights = rights_of(self._ctx)
-        for place in range(len(self.items)):
-            self._look(place, rights)
+        of_consumer = self._replica < 0
+        for place, (_, _, partition) in enumerate(self.items):
+            if not (of_consumer and partition is not None and rights.may_read(partition.topic)):
+                self._look(place, rights)
 
     def prepare(self) -> Divided[None]:
         yield from super().prepare()
@@ -146,7 +148,7 @@ class AuthorizedFetch(Fetch):
             may = rights.on_cluster(Operation.CLUSTER_ACTION)
         else:
             name = partition.topic if partition is not None else self._name_of(key)
-            may = not name or rights.may(Operation.READ, TOPIC, name)
+            may = not name or rights.may_read(name)
         if not may:
             if self._refused is None:
                 self._refused = set()

@@ -67,6 +67,8 @@ class Authorizer:
         self._by_principal: dict[ResourceType, dict[str, list[tuple[Pattern, Entry]]]] = {}
         self._listeners: list[Callable[[], None]] = []
         self.acls: Acls = {}
+        self.tells_allowed = True
+        """Whether the log may want to be told what is allowed; False is said by who looks after its level."""
 
     def replace(self, acls: Acls) -> None:
         """Go by other ACLs from now on; what was decided by those before counts no more."""
@@ -169,12 +171,14 @@ class Authorizer:
 class Rights:
     """What a principal may do from a host. Remembers what was decided while the ACLs stay as they are."""
 
-    __slots__ = ("_acls", "_authorizer", "_decided", "host", "principal")
+    __slots__ = ("_acls", "_authorizer", "_decided", "_readable", "_readable_by", "host", "principal")
 
     def __init__(self, authorizer: Authorizer, principal: Principal, host: str) -> None:
         self._authorizer = authorizer
         self._acls: Acls | None = None
         self._decided: dict[tuple[Operation, ResourceType, str | None], bool] = {}
+        self._readable: set[str] = set()
+        self._readable_by: Acls | None = None
         self.principal = principal
         self.host = host
 
@@ -187,6 +191,20 @@ class Rights:
         elif log.isEnabledFor(logging.DEBUG):
             self._say("Allowed", logging.DEBUG, operation, Pattern(kind, name))
         return allowed
+
+    def may_read(self, topic: str) -> bool:
+        """Tell whether records of a topic may be read: as `may`, at a fraction of its cost, as each fetch asks."""
+        authorizer = self._authorizer
+        if topic in self._readable and self._readable_by is authorizer.acls and not authorizer.tells_allowed:
+            return True
+        if not self.may(Operation.READ, ResourceType.TOPIC, topic):
+            return False
+        if self._readable_by is not authorizer.acls or len(self._readable) >= REMEMBERED:
+            self._readable_by = authorizer.acls
+            self._readable.clear()
+        if len(topic) <= REMEMBERED_NAME:
+            self._readable.add(topic)
+        return True
 
     def may_with_any(self, operation: Operation, kind: ResourceType) -> bool:
         """Tell whether an operation is allowed on any resource of a type."""

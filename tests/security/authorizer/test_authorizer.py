@@ -149,6 +149,29 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     assert len(of._rights) <= 10
 
 
+def test_what_may_be_read_is_known_until_acls_change():
+    of = authorizer(acl("orders", READ), acl("more", WRITE))
+    of.tells_allowed = False
+    rights = of.rights_of(ALICE, HOST)
+    assert [rights.may_read(name) for name in ("orders", "more", "orders", "more")] == [True, False, True, False]
+    of.replace(table([acl("more", READ)]))
+    assert [rights.may_read(name) for name in ("orders", "more", "orders", "more")] == [False, True, False, True]
+    of.replace({})
+    assert not rights.may_read("more")
+
+
+def test_what_is_known_to_be_readable_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, "REMEMBERED", 10)
+    of = authorizer(acl("t", READ, pattern=PREFIXED))
+    rights = of.rights_of(ALICE, HOST)
+    for number in range(35):
+        assert rights.may_read(f"t{number}")
+        assert 0 < len(rights._readable) <= 10
+    before = set(rights._readable)
+    assert rights.may_read("t" * 10_000)
+    assert rights._readable == before
+
+
 def test_authorized_operations_are_bits():
     of = authorizer(acl("orders", READ))
     assert of.rights_of(ALICE, HOST).operations(T, "orders") == 1 << READ | 1 << DESCRIBE
@@ -198,6 +221,16 @@ def test_the_log(caplog):
     with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
         rights.may(READ, T, "orders")
     assert [(each.levelno, "is Allowed" in each.getMessage()) for each in caplog.records] == [(logging.DEBUG, True)]
+
+
+def test_the_log_tells_every_read_where_it_wants_to_know(caplog):
+    of = authorizer(acl("orders", READ))
+    rights = of.rights_of(ALICE, HOST)
+    with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
+        for _ in range(3):
+            rights.may_read("orders")
+        rights.may_read("payments")
+    assert ["is Allowed" in each for each in caplog.messages] == [True, True, True, False]
 
 
 NAMES = st.sampled_from(["*", "a", "ab", "abc", "b", "ba"])
@@ -256,6 +289,9 @@ def test_against_a_model(acls, who, host, kind, name, allow_if_no_acl):
         expected = model(acls, who, host, operation, kind, name, allow_if_no_acl)
         assert rights.may(operation, kind, name) == expected
         assert rights.may(operation, kind, name) == expected  # as it is remembered
+    of.tells_allowed = False
+    expected = model(acls, who, host, READ, T, name, allow_if_no_acl)
+    assert [rights.may_read(name), rights.may_read(name)] == [expected, expected]
 
 
 FILTERS = st.builds(

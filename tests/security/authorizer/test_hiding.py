@@ -173,6 +173,26 @@ async def test_a_fetch_session_reads_only_what_may_be_read(alone):
 
 
 @asynchronous
+async def test_each_fetch_is_told_from_the_moment_that_the_log_wants_to_know(alone, caplog):
+    async with alone as served:
+        await topics(served, "orders")
+        await served.allow(T, "orders", O.READ)
+
+        async def told():
+            caplog.clear()
+            for _ in range(3):
+                assert codes(await served.ask(fetched("orders"), 11)) == {0}
+            return sum("is Allowed operation = READ" in message for message in caplog.messages)
+
+        assert await told() == 0
+        with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
+            served.node.server.dispatcher.look_at_loggers()
+            assert await told() == 3
+        served.node.server.dispatcher.look_at_loggers()
+        assert await told() == 0
+
+
+@asynchronous
 async def test_a_right_that_was_taken_away_counts_at_once(alone):
     """Also where requests go the express way, which a connection has learned."""
     async with alone as served:
