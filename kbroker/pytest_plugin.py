@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 3.0
 _REQUESTS = 20
-"""How many requests are shown of a test that fails, and how many more that met a fault; pytest shows the log."""
+"""How many requests are shown of a test that fails, how many that tell more, and how many that met a fault."""
+_ALL_THE_TIME = frozenset({"ApiVersions", "ConsumerGroupHeartbeat", "Fetch", "Heartbeat", "Metadata"})
+"""What clients ask whatever a test does: twenty of them would hide the commit that it is about."""
 _OPTIONS = frozenset({"config", "tls", "users", "acls"})
 _STORMS = 10
 """How many storms are told of a test that fails."""
@@ -106,8 +108,12 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBroker]:
 
 
 @pytest.fixture
-def kafka_clock(kafka: Broker) -> SteeredClock:
-    """The time of the clean broker: `kafka_clock.advance(hours=25)`."""
+def kafka_clock(request: pytest.FixtureRequest) -> SteeredClock:
+    """The time of the clean broker: `kafka_clock.advance(hours=25)`. A cluster has none that could be moved."""
+    if _has_cluster_alone(request):
+        request.getfixturevalue("kafka_cluster")
+        pytest.fail("kafka_clock is a broker's: a cluster has no clock to move", pytrace=False)
+    kafka: Broker = request.getfixturevalue("kafka")
     return kafka.clock
 
 
@@ -145,7 +151,8 @@ def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
         cluster: Cluster = request.getfixturevalue("kafka_cluster")
         yield cluster.topics.create(name).name  # it goes with the cluster
         return
-    is_clean = "kafka" in names or ("kafka_faults" in names and not _has_cluster_alone(request))
+    steered = {"kafka_faults", "kafka_clock"} & set(names)
+    is_clean = "kafka" in names or (steered and not _has_cluster_alone(request))
     kafka_broker: Broker | ExternalBroker = request.getfixturevalue("kafka" if is_clean else "kafka_broker")
     if not isinstance(kafka_broker, ExternalBroker):
         topic = kafka_broker.topics.create(name)
@@ -180,9 +187,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def _told(requests: Sequence[Request]) -> str:
-    """Return the last requests, and the last of those that met a fault, a line each."""
+    """Return the last requests, the last that clients do not ask all the time, and the last that met a fault."""
     met = [at for at, each in enumerate(requests) if each.fault is not None]
-    shown = {*met[-_REQUESTS:], *range(max(len(requests) - _REQUESTS, 0), len(requests))}
+    telling = [at for at, each in enumerate(requests) if each.api not in _ALL_THE_TIME]
+    last = range(max(len(requests) - _REQUESTS, 0), len(requests))
+    shown = {*met[-_REQUESTS:], *telling[-_REQUESTS:], *last}
     lines = []
     for at in sorted(shown):
         lines += ["..."] if at and at - 1 not in shown else []

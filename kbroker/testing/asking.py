@@ -11,12 +11,14 @@ from time import perf_counter
 from types import GeneratorType
 from typing import Any, TypeAlias, TypeVar
 
-from kbroker.cluster_state import ClusterState
+from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
+from kbroker.coordination.partitioning import partition_for
 from kbroker.divided import SLICE_SECONDS
 from kbroker.handlers.registry import APIS, RequestContext
 from kbroker.handlers.services import Services
-from kbroker.protocol.errors import ApiError
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kbroker.testing.missing import topic_state
 from kbroker.testing.refused import check
 from kbroker.testing.steering import Steering
 
@@ -88,6 +90,21 @@ class Asking:
         """Return how many partitions a topic has; 0 where there is none of this name."""
         found = self.state.topics.get(topic)
         return 0 if found is None else len(found.partitions)
+
+    def leader_of(self, topic: str, index: int) -> int | None:
+        """Return the id of the broker that leads a partition; None while none does. Raises MissingError, ApiError."""
+        partitions = topic_state(topic, self.state).partitions
+        if not 0 <= index < len(partitions):
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} has {len(partitions)} partitions, not {index}"
+            )
+        leader = partitions[index].leader
+        return leader if leader >= 0 else None
+
+    def coordinator_of(self, group: str) -> int | None:
+        """Return the id of the broker that coordinates a group; None while none does, or there never was a group."""
+        count = self.partitions_of(OFFSETS_TOPIC)
+        return self.leader_of(OFFSETS_TOPIC, partition_for(group, count)) if count else None
 
     async def handled(self, request: Any) -> Any:
         """Have a request handled, where the broker's own loop asks."""

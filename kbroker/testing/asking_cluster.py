@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from kbroker.broker.cluster_node import ClusterNode
-from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
-from kbroker.coordination.partitioning import partition_for
+from kbroker.cluster_state import ClusterState
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.testing.asking import Asking, Code, handled
 from kbroker.testing.calling import Calling
-from kbroker.testing.missing import topic_state
 
 Answer = TypeVar("Answer")
 _PATIENCE_S: Final = 10.0
@@ -75,22 +73,14 @@ class ClusterAsking(Asking):
 
     def ask_leader(self, topic: str, index: int, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
         def leader() -> ClusterNode | None:
-            partitions = topic_state(topic, self.state).partitions
-            if not 0 <= index < len(partitions):
-                raise ApiError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} has {len(partitions)} partitions, not {index}"
-                )
-            return self._running().get(partitions[index].leader)
+            return self._led_by(self.leader_of(topic, index))
 
         one = _One(leader, _NO_LEADER, f"partition {index} of topic {topic} has no leader")
         return self._until_done(one, request, kind, code)
 
     def ask_coordinator(self, group: str, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
         def coordinator() -> ClusterNode | None:
-            state = self.state
-            count = len(topic_state(OFFSETS_TOPIC, state).partitions)
-            found = state.partition(OFFSETS_TOPIC, partition_for(group, count))
-            return None if found is None else self._running().get(found.leader)
+            return self._led_by(self.coordinator_of(group))
 
         one = _One(coordinator, _NO_COORDINATOR, f"group {group} has no coordinator")
         return self._until_done(one, request, kind, code)
@@ -131,6 +121,9 @@ class ClusterAsking(Asking):
         if not nodes:
             raise RuntimeError("no broker of the cluster is running")
         return nodes
+
+    def _led_by(self, broker: int | None) -> ClusterNode | None:
+        return None if broker is None else self._running().get(broker)
 
     def _ask_at(self, node: ClusterNode, request: Any, kind: type[Answer]) -> Answer:
         listener = node.config.listeners.bind[0].name

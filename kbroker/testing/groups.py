@@ -73,6 +73,11 @@ class Group:
         return "Dead" if listed is None else listed.group_state
 
     @property
+    def coordinator(self) -> int | None:
+        """The id of the broker that coordinates it; None while none does, and before there was any group at all."""
+        return self._asking.coordinator_of(self.id)
+
+    @property
     def members(self) -> list[Member]:
         """Who is in it."""
         listed = self._listed()

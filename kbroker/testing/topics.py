@@ -83,6 +83,10 @@ class Topic:
         """How many it has."""
         return len(self._now.partitions)
 
+    def leader(self, partition: int = 0) -> int | None:
+        """Return the id of the broker that leads a partition, by what the controller knows; None while none does."""
+        return self._asking.leader_of(self.name, partition)
+
     @property
     def configs(self) -> Mapping[str, str]:
         """What is set of it."""

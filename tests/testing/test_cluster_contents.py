@@ -30,7 +30,7 @@ def consumer(cluster: Cluster, group: str) -> Consumer:
 def test_topics_are_written_and_read_at_their_leaders(cluster: Cluster) -> None:
     topic = cluster.topics.create("orders", 6, {"min.insync.replicas": 2})
     leaders = {each.leader for each in cluster.brokers[1].node.metadata.state.topics["orders"].partitions}
-    assert leaders == {1, 2, 3}
+    assert leaders == {1, 2, 3} == {topic.leader(index) for index in range(6)}
     for index in range(6):
         assert topic.produce(f"v{index}", key="k", partition=index).offset == 0
     assert_records(topic, [("k", f"v{index}") for index in range(6)])
@@ -50,11 +50,14 @@ def test_groups_are_asked_at_their_coordinators(cluster: Cluster) -> None:
     for index in range(3):
         topic.produce("v", partition=index)
     names = [f"group-{number}" for number in range(6)]
+    cluster.requests.clear()
     for name in names:
         client = consumer(cluster, name)
         client.subscribe(["read"])
         cluster.wait_for(lambda _, client=client: client.poll(0.1) is not None, PATIENCE_S)
         (member,) = cluster.groups[name].members
+        answered = cluster.requests.of("FindCoordinator", group=name)[-1].answer
+        assert cluster.groups[name].coordinator == answered.node_id
         assert member.assigned == (("read", 0), ("read", 1), ("read", 2))
         client.commit(offsets=[TopicPartition("read", 0, 1)], asynchronous=False)
         client.close()

@@ -130,6 +130,24 @@ def test_a_topic_and_settings_of_a_cluster(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*requests to kbroker*", "*<Metadata v* from rdkafka*"])
 
 
+def test_a_cluster_has_no_clock(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_it(kafka_cluster, kafka_clock):
+            pass
+
+        def test_one_beside_a_cluster(kafka_cluster, kafka, kafka_clock):
+            assert kafka_clock is kafka.clock
+
+        def test_a_topic_is_of_the_broker_whose_clock_it_is(kafka_topic, kafka_clock, kafka_broker):
+            assert list(kafka_broker.topics) == [kafka_topic]
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["kafka_clock is a broker's: a cluster has no clock to move"])
+
+
 def test_a_test_that_fails_tells_the_seeds_of_its_storms(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -219,6 +237,26 @@ def test_what_met_a_fault_is_shown_however_long_ago(pytester: pytest.Pytester) -
     result.stdout.fnmatch_lines(
         ["*requests to kbroker*", "...", "<Produce * fault: fail INVALID_RECORD>", "...", "<Prod*"]
     )
+
+
+def test_what_clients_ask_all_the_time_hides_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from confluent_kafka import Producer
+
+        def test_it(kafka):
+            producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "shop"})
+            producer.produce("orders", "v")
+            producer.flush(10)
+            for _ in range(25):
+                producer.list_topics(timeout=10)
+            assert not kafka.topics["orders"].values()
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*requests to kbroker*", "<Produce * from shop about orders*>", "...", "<Metadata *"])
+    assert result.stdout.str().count("<Metadata") <= 22
 
 
 def test_a_broker_of_somebody_else(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,9 @@ def test_what_a_client_wrote_is_there(broker: Broker) -> None:
         )
     assert client.flush(PATIENCE_S) == 0
     assert (topic.partitions, topic.configs["retention.ms"], len(topic.records())) == (2, "1000000", 200)
+    assert topic.leader() == topic.leader(1) == broker.node.config.node_id
+    with pytest.raises(ApiError, match="topic written has 2 partitions, not 2"):
+        topic.leader(2)
     last = topic.records(1)[-1]
     assert (last.topic, last.partition, last.offset, last.timestamp) == ("written", 1, 99, 200)
     assert (last.key, last.text, last.headers, last.transaction) == (b"k", "v199", (("n", b"199"),), None)
@@ -55,6 +58,17 @@ def test_what_is_written_here_a_client_reads(broker: Broker) -> None:
         [("h", b"x")],
         5,
     )
+
+
+def test_a_group_has_a_coordinator_once_there_was_any() -> None:
+    with Broker() as fresh:
+        assert fresh.groups["billing"].coordinator is None
+        client = consumer(fresh, "billing")
+        client.subscribe(["orders"])
+        fresh.topics.create("orders").produce("one")
+        assert client.poll(PATIENCE_S) is not None
+        client.close()
+        assert fresh.groups["billing"].coordinator == fresh.node.config.node_id
 
 
 def test_transactions_are_told(broker: Broker) -> None:
