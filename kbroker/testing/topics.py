@@ -84,7 +84,10 @@ class Topic:
         return len(self._now.partitions)
 
     def leader(self, partition: int = 0) -> int | None:
-        """Return the id of the broker that leads a partition, by what the controller knows; None while none does."""
+        """Return the id of the broker that leads a partition, by what the controller knows; None while none does.
+
+        Raises ApiError for a partition that it does not have.
+        """
         return self._asking.leader_of(self.name, partition)
 
     @property
