@@ -41,17 +41,27 @@ class SteeredClock(SystemClock):
         return time.monotonic() * 1000 + self._monotonic_ms
 
     def advance(
-        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, ms: float = 0
+        self,
+        by: timedelta = timedelta(),
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        ms: float = 0,
     ) -> None:
-        """Let time pass: sessions and transactions run out, retention and compaction have their turn.
+        """Let time pass, by all that is given: sessions and transactions run out, retention and compaction have their turn.
 
         Returns when what is due has been done, or begun where it takes long. Raises ValueError for time that would go
-        back, which is for `set`, and for a time after the year 9998.
+        back, which is for `set`, and for a time after the year 9998; TypeError for a number without its unit.
         """
+        if not isinstance(by, timedelta):
+            raise TypeError(f"advance({by!r}) does not tell its unit: advance(seconds={by!r}), or a timedelta")
         given = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "ms": ms}
         for name, value in given.items():
             check_number(name, value, least=None)
         step = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + ms
+        step += by / timedelta(milliseconds=1)
         if step < 0:
             raise ValueError("time does not go back by advance: set() moves the clock on the wall")
         with self.turn():

@@ -56,6 +56,19 @@ def test_it_is_the_machines_until_it_is_moved() -> None:
         clock.advance(hours=-1)
 
 
+def test_it_is_advanced_by_a_timedelta_and_by_no_number_without_a_unit() -> None:
+    clock, moves = SteeredClock(), []
+    clock.moved = moves.append
+    clock.advance(timedelta(hours=1, microseconds=1500))
+    clock.advance(timedelta(seconds=1), minutes=1)
+    assert moves == [3_600_002, 61_000]
+    with pytest.raises(ValueError, match="does not go back"):
+        clock.advance(timedelta(hours=-1))
+    with pytest.raises(TypeError, match=r"advance\(46\) does not tell its unit: advance\(seconds=46\)"):
+        clock.advance(46)  # type: ignore[arg-type]
+    assert len(moves) == 2
+
+
 def test_it_stays_in_the_calendar() -> None:
     clock, moves = SteeredClock(), []
     clock.moved = moves.append
