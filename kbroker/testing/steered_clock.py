@@ -50,7 +50,7 @@ class SteeredClock(SystemClock):
         seconds: float = 0,
         ms: float = 0,
     ) -> None:
-        """Let time pass, by all that is given: sessions and transactions run out, retention and compaction have their turn.
+        """Let time pass, by the sum of what is given: sessions and transactions run out, retention has its turn.
 
         Returns when what is due has been done, or begun where it takes long. Raises ValueError for time that would go
         back, which is for `set`, and for a time after the year 9998; TypeError for a number without its unit.
