@@ -144,6 +144,8 @@ def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> 
     Fails where nothing at all was recorded, and clients came before recording began: see `Requests.clear`.
     """
     __tracebackhide__ = True
+    if "timeout" in about:
+        raise TypeError("assert_no_requests does not wait, and has no timeout")
     assert_requested(requests, api, 0, **about)
 
 

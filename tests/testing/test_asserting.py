@@ -152,6 +152,8 @@ def test_requests(broker: Broker) -> None:
     requests = broker.requests
     requests.clear()
     assert_no_requests(requests, "Produce")
+    with pytest.raises(TypeError, match="does not wait"):
+        assert_no_requests(requests, "Produce", timeout=2)  # type: ignore[call-arg]
     client = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "shop", "log_level": 0})
     client.produce("orders", "one")
     assert client.flush(10) == 0
