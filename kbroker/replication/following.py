@@ -92,7 +92,8 @@ class Following:
         """Return what an answer means that was asked for at an offset and in a leader epoch.
 
         `diverging` is the leader's (epoch, end offset) where the logs part (KIP-595), None where they agree;
-        `end_offset` is where the own log ends.
+        `end_offset` is where the own log ends. Whoever asks has one request under way: a second answer for the same
+        offset, of before the log was cut and has grown to there again, could not be told from the first.
         """
         if self.condition is not Condition.FETCHING or asked_offset != self.fetch_offset:
             return Ignore()

@@ -54,7 +54,11 @@ class Node:
     leading: bool = False
     leadership: Leadership = field(init=False)
     following: Following | None = None
+    registration: int = 0
+    """What the controller writes to is this one; a request to an earlier one is refused (STALE_BROKER_EPOCH)."""
     told_epoch: int = -1
+    asked: int = 0
+    """How many times it has asked for records: the last alone is waited for, as by a fetcher with one connection."""
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """What acks=all was asked for: (required offset, value)."""
 
@@ -103,7 +107,7 @@ class World:
     def _announce(self) -> None:
         granted = Granted(self.leader_epoch, self.partition_epoch, self.isr)
         for node in self.nodes.values():
-            self._send("leader and isr", node.id, self.leader, granted)
+            self._send("leader and isr", node.id, node.registration, self.leader, granted)
 
     def _elect(self, preferred: int | None = None) -> None:
         candidates = [each for each in NODES if each in self.isr and each in self.registered]
@@ -182,8 +186,8 @@ class World:
         self.told[kind] += 1
         getattr(self, "_on_" + kind.replace(" ", "_"))(node, *what)
 
-    def _on_leader_and_isr(self, node: Node, leader: int, granted: Granted) -> None:
-        if granted.leader_epoch <= node.told_epoch:
+    def _on_leader_and_isr(self, node: Node, registration: int, leader: int, granted: Granted) -> None:
+        if registration != node.registration or granted.leader_epoch <= node.told_epoch:
             return
         node.told_epoch = granted.leader_epoch
         if leader == node.id:
@@ -225,9 +229,11 @@ class World:
         node = self.nodes[self.random.choice(NODES)]
         way = node.following
         if node.alive and way is not None and way.condition is Condition.FETCHING:
-            self._send("fetch", way.leader, node.id, way.fetch_offset, way.last_fetched_epoch, way.leader_epoch)
+            node.asked += 1
+            where = way.fetch_offset, way.last_fetched_epoch, way.leader_epoch
+            self._send("fetch", way.leader, node.id, node.asked, *where)
 
-    def _on_fetch(self, node: Node, replica: int, offset: int, last_epoch: int, epoch: int) -> None:
+    def _on_fetch(self, node: Node, replica: int, asked: int, offset: int, last_epoch: int, epoch: int) -> None:
         error, diverging, records = ErrorCode.NONE, None, []
         own = node.leadership
         if not node.leading:
@@ -250,13 +256,14 @@ class World:
             self._propose(node, own.to_let_in(replica, node.high_watermark, self.registered))
             if moved:
                 self._advance(node)
-        answer = (offset, epoch, error, diverging, records, node.high_watermark, node.end)
+        answer = (asked, offset, epoch, error, diverging, records, node.high_watermark, node.end)
         self._send("fetched", replica, node.id, *answer)
 
     def _on_fetched(
         self,
         node: Node,
         leader: int,
+        asked: int,
         offset: int,
         epoch: int,
         error: ErrorCode,
@@ -266,8 +273,8 @@ class World:
         leader_end: int,
     ) -> None:
         way = node.following
-        if way is None or way.leader != leader or way.leader_epoch != epoch:
-            return  # a fetcher drops what comes for a partition that it was given anew
+        if way is None or way.leader != leader or way.leader_epoch != epoch or asked != node.asked:
+            return  # a fetcher drops what comes for a partition that it was given anew, and has one request under way
         step = way.answered(
             offset, epoch, error, diverging, node.end, lambda e: node.epochs.end_offset_for(e, node.end)
         )
@@ -328,10 +335,14 @@ class World:
         node = self.nodes[self.random.choice(NODES)]
         if node.id in self.registered:
             return
-        node.alive = True
-        self.registered.add(node.id)
+        self._register(node)
         self.told["return"] += 1
         self._elect(self.leader if self.leader >= 0 else None)
+
+    def _register(self, node: Node) -> None:
+        node.alive = True
+        node.registration += 1
+        self.registered.add(node.id)
 
     def _advance(self, node: Node) -> None:
         found = node.leadership.high_watermark(node.end, self.now_ms, MAX_LAG_MS, self.min_isr, self.registered)
@@ -382,8 +393,8 @@ class World:
     def settle(self) -> None:
         """Let all brokers come back and everything arrive; then all logs must be the same."""
         for node in self.nodes.values():
-            node.alive = True
-        self.registered = set(NODES)
+            if node.id not in self.registered:
+                self._register(node)
         self._elect(self.leader if self.leader >= 0 else None)
         for _ in range(4000):
             choice = self.random.random()
