@@ -112,7 +112,9 @@ def test_too_few_replicas_acknowledge_nothing(cluster: Cluster, name: str) -> No
     hasty = producer(cluster, retries=0, enable_idempotence=False)
     refused = send(hasty, topic, [b"refused"])
     assert refused.failed == [(b"refused", "NOT_ENOUGH_REPLICAS")]
-    python = KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all", retries=0, enable_idempotence=False)
+    # Of three addresses it draws one at random, and waits longer after each that is dead: two of them are.
+    alive = cluster.address(leader)
+    python = KafkaProducer(bootstrap_servers=alive, acks="all", retries=0, enable_idempotence=False)
     try:
         with pytest.raises(NotEnoughReplicasError):
             python.send(topic, b"refused", partition=0).get(DEADLINE_S)
