@@ -6,10 +6,11 @@ Owns the way of such a request to its handler and to its answer. Never knows wha
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from time import perf_counter
 from types import GeneratorType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.coordination.partitioning import partition_for
@@ -26,6 +27,9 @@ Answer = TypeVar("Answer")
 Code: TypeAlias = Callable[[Answer], int]
 """Finds the error in an answer; 0 for none."""
 _CLIENT_ID = "kbroker-embedder"
+_PATIENCE_S: Final = 10.0
+_PAUSE_S: Final = 0.01
+_NOT_HOSTED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class Asking:
@@ -52,9 +56,17 @@ class Asking:
         return answer
 
     def ask_leader(self, topic: str, index: int, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
-        """As `ask`, of the leader of a partition; by `code` it is seen whether another one leads by now."""
-        del topic, index, code
-        return self.ask(request, kind)
+        """As `ask`, of the leader of a partition; by `code` it is seen whether another one leads by now.
+
+        A topic is known a moment before its partitions are hosted: it is asked again until they are.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            answer = self.ask(request, kind)
+            is_known = 0 <= index < self.partitions_of(topic)
+            if code(answer) not in _NOT_HOSTED or not is_known or time.monotonic() >= deadline:
+                return answer
+            time.sleep(_PAUSE_S)
 
     def ask_coordinator(self, group: str, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
         """As `ask_leader`, of the coordinator of a group."""

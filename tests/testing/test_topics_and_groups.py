@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kbroker import ApiError, Broker, ErrorCode
+from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
 from kbroker.protocol.messages.offset_fetch import OffsetFetchResponse
 from kbroker.testing.asking import Asking
 
@@ -40,6 +41,25 @@ def test_what_a_client_wrote_is_there(broker: Broker) -> None:
     last = topic.records(1)[-1]
     assert (last.topic, last.partition, last.offset, last.timestamp) == ("written", 1, 99, 200)
     assert (last.key, last.text, last.headers, last.transaction) == (b"k", "v199", (("n", b"199"),), None)
+
+
+def test_partitions_that_are_known_and_not_hosted_yet_are_waited_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topics.create("slow-to-come")
+    topic.produce("one")
+    ask, refused = Asking.ask, list[object]()
+
+    def refused_once(asking: Asking, request: object, kind: type[object]) -> object:
+        answer = ask(asking, request, kind)
+        if isinstance(answer, ListOffsetsResponse) and not refused:
+            answer.topics[0].partitions[0].error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            refused.append(answer)
+        return answer
+
+    monkeypatch.setattr(Asking, "ask", refused_once)
+    assert topic.values() == [b"one"]
+    assert refused
 
 
 def test_what_is_written_here_a_client_reads(broker: Broker) -> None:
