@@ -27,8 +27,9 @@ Answer = TypeVar("Answer")
 Code: TypeAlias = Callable[[Answer], int]
 """Finds the error in an answer; 0 for none."""
 _CLIENT_ID = "kbroker-embedder"
-_PATIENCE_S: Final = 10.0
-_PAUSE_S: Final = 0.01
+PATIENCE_S: Final = 10.0
+PAUSE_S: Final = 0.01
+"""For how long, and how often, it is asked again who leads, coordinates or controls."""
 _NOT_HOSTED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -60,13 +61,14 @@ class Asking:
 
         A topic is known a moment before its partitions are hosted: it is asked again until they are.
         """
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             answer = self.ask(request, kind)
-            is_known = 0 <= index < self.partitions_of(topic)
-            if code(answer) not in _NOT_HOSTED or not is_known or time.monotonic() >= deadline:
+            if code(answer) not in _NOT_HOSTED or time.monotonic() >= deadline:
                 return answer
-            time.sleep(_PAUSE_S)
+            if not 0 <= index < self.partitions_of(topic):
+                return answer
+            time.sleep(PAUSE_S)
 
     def ask_coordinator(self, group: str, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
         """As `ask_leader`, of the coordinator of a group."""

@@ -15,12 +15,10 @@ from kbroker.broker.cluster_node import ClusterNode
 from kbroker.cluster_state import ClusterState
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from kbroker.testing.asking import Asking, Code, handled
+from kbroker.testing.asking import PATIENCE_S, PAUSE_S, Asking, Code, handled
 from kbroker.testing.calling import Calling
 
 Answer = TypeVar("Answer")
-_PATIENCE_S: Final = 10.0
-_PAUSE_S: Final = 0.01
 _NO_LEADER: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -103,12 +101,12 @@ class ClusterAsking(Asking):
         return [[each] for each in partitions]  # who leads may be another one from one to the next
 
     def known_everywhere(self, topic: str) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             told = [each.metadata.state.topics.get(topic) for each in self._running().values()]
             if len({None if each is None else each.topic_id for each in told}) == 1:
                 return
-            time.sleep(_PAUSE_S)
+            time.sleep(PAUSE_S)
 
     def now_ms(self) -> int:
         return next(iter(self._running().values())).clock.now_ms()
@@ -133,7 +131,7 @@ class ClusterAsking(Asking):
 
     def _until_done(self, one: _One, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
         """Ask whoever is the one at a time, until that one is. Raises ApiError where there is none for too long."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             node, is_over = one.find(), time.monotonic() >= deadline
             if node is not None:
@@ -147,4 +145,4 @@ class ClusterAsking(Asking):
                         return answer
             elif is_over:
                 raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, one.nobody)
-            time.sleep(_PAUSE_S)
+            time.sleep(PAUSE_S)
