@@ -1,8 +1,8 @@
 """Loads of partitions, one after the other, a slice at a time.
 
-Owns which are under way, the task that goes on with them, and how much of them is done at once: where nothing is
-queued a short load is over when `begin` returns, and many that begin together share one slice. Never knows what a load
-does.
+Owns which are under way, the task that goes on with them, how much of them is done at once, and how long one that
+failed rests before the next: where nothing is queued a short load is over when `begin` returns, and many that begin
+together share one slice. Never knows what a load does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 LOAD_SLICE_SECONDS = 0.002
+RELOAD_MS, RELOAD_MAX_MS = 1_000, 60_000
+
+
+def pause_ms(attempts: int) -> int:
+    """Return when a load is tried again after as many failed before: a second, then twice as long, up to a minute."""
+    return min(RELOAD_MS << min(attempts, 10), RELOAD_MAX_MS)
 
 
 class LoadQueue:

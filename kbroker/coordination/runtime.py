@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 from kbroker.clock import Clock
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.interfaces import Shard, Writer
-from kbroker.coordination.load_queue import LoadQueue
+from kbroker.coordination.load_queue import LoadQueue, pause_ms
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
 from kbroker.coordination.shard_log import ReplayError, ShardLog
 from kbroker.coordination.timers import Timers
@@ -36,8 +36,6 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
 
-RELOAD_MS, RELOAD_MAX_MS = 1_000, 60_000
-"""When a load that failed is tried again: after a second, then twice as long each time, up to a minute."""
 _RELOAD = "load again"
 
 S = TypeVar("S", bound=Shard)
@@ -234,7 +232,7 @@ class Runtime(Generic[S]):
 
     def _load_later(self, partition: int, state: _Partition[S], error: BaseException, what: str) -> None:
         """Load a failed partition anew, at growing intervals: its reason may go, as that of a full table of files."""
-        delay_ms = min(RELOAD_MS << min(state.attempts, 10), RELOAD_MAX_MS)
+        delay_ms = pause_ms(state.attempts)
         shown = error if state.attempts == 0 else None
         text = "%s %d %s, the next load is in %d s: %r"
         log.error(text, self._name, partition, what, delay_ms // 1000, error, exc_info=shown)

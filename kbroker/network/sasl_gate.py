@@ -70,10 +70,10 @@ class SaslGate:
         """Run one frame; as Dispatcher.run."""
         authentication = self._authentication
         if authentication.stage is Stage.DONE:
-            if authentication.ends_ms is None:
+            if authentication.session.ends_ms is None:
                 return self._dispatcher.entrance(context, frame, out, spill)
             if not (frame[:2] == _KEY.pack(HANDSHAKE_KEY) and authentication.begin_again()):
-                if authentication.is_over:
+                if authentication.session.is_over:
                     raise CloseConnection("its session is over, and it has not authenticated again")
                 return self._dispatcher.entrance(context, frame, out, spill)
         if len(frame) > self._offer.max_receive_bytes:
@@ -184,7 +184,7 @@ class SaslGate:
         assert authentication.principal is not None
         context.principal = authentication.principal
         self._connection.limit_frames(self._max_request_bytes)
-        self._connection.run = self._dispatcher.entrance if authentication.ends_ms is None else self.run
+        self._connection.run = self._dispatcher.entrance if authentication.session.ends_ms is None else self.run
 
     def _refuse(self, entry: Entry, reason: str, farewell: bytes) -> Work:
         work = Work(entry, 0)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kbroker.coordination import load_queue
+from kbroker.coordination.load_queue import RELOAD_MS
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, Outcome
-from kbroker.coordination.runtime import RELOAD_MS
 from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import build_batch

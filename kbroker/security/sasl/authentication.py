@@ -1,7 +1,7 @@
 """The course of an authentication on one connection: which request may come next, and what it comes to.
 
-Owns the order (Apache Kafka: SaslServerAuthenticator), how long a session lasts, and the rules of authenticating again
-(KIP-368). Never sees a frame: network/sasl_gate.py reads and writes those.
+Owns the order (Apache Kafka: SaslServerAuthenticator); when a session ends and who may authenticate again, and how
+soon: reauthentication.py. Never sees a frame: network/sasl_gate.py reads and writes those.
 
     FIRST       ApiVersions, once, or SaslHandshake
     HANDSHAKE   SaslHandshake
@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
 
 from kbroker.security.principal import USER, Principal, printable
 from kbroker.security.sasl.mechanism import (
@@ -25,10 +24,7 @@ from kbroker.security.sasl.mechanism import (
     ServerMechanism,
     UnsupportedMechanism,
 )
-
-LEAST_MS_BETWEEN: Final = 1000
-"""A client that authenticates again sooner than that is refused."""
-_LONGEST_MS: Final = (1 << 63) - 1
+from kbroker.security.sasl.reauthentication import Session
 
 
 class Stage(Enum):
@@ -62,9 +58,7 @@ class Authentication:
     def __init__(self, offer: Offer, now_ms: Callable[[], int], monotonic_ms: Callable[[], float]) -> None:
         self._offer = offer
         self._now_ms = now_ms
-        self._monotonic_ms = monotonic_ms
         self._server: ServerMechanism | None = None
-        self._began_again_ms: float | None = None
         self._changes_mechanism = False
         self.stage = Stage.FIRST
         self.mechanism = ""
@@ -72,8 +66,8 @@ class Authentication:
         """Whether tokens come in SaslAuthenticate."""
         self.principal: Principal | None = None
         """Who has authenticated."""
-        self.ends_ms: float | None = None
-        """When the session is over, by the monotonic clock; None: it never is."""
+        self.session = Session(monotonic_ms)
+        """How long this holds."""
 
     @property
     def again(self) -> bool:
@@ -124,34 +118,16 @@ class Authentication:
         self.principal = principal
         self._server = None
         self.stage = Stage.DONE
-        lifetime_ms = self._lifetime_ms(identity)
-        self.ends_ms = None if lifetime_ms is None else self._monotonic_ms() + lifetime_ms
-        return lifetime_ms or 0
-
-    def _lifetime_ms(self, identity: Identity) -> int | None:
-        limits = []
-        if identity.expires_ms is not None:
-            limits.append(identity.expires_ms - self._now_ms())
-        if (longest := self._offer.max_session_ms.get(self.mechanism, 0)) > 0:
-            limits.append(longest)
-        return min(max(min(limits), 0), _LONGEST_MS) if limits else None
+        left_ms = None if identity.expires_ms is None else identity.expires_ms - self._now_ms()
+        return self.session.begin(left_ms, self._offer.max_session_ms.get(self.mechanism, 0))
 
     def begin_again(self) -> bool:
         """Tell whether a client may authenticate again now, and expect its handshake then."""
-        now = self._monotonic_ms()
-        if self.stage is not Stage.DONE or self.ends_ms is None:
+        if self.stage is not Stage.DONE or not self.session.may_be_renewed():
             return False
-        if self._began_again_ms is not None and now - self._began_again_ms < LEAST_MS_BETWEEN:
-            return False
-        self._began_again_ms = now
         self.stage = Stage.HANDSHAKE
         self.wrapped = False
         return True
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the session has ended."""
-        return self.ends_ms is not None and self._monotonic_ms() > self.ends_ms
 
     def told(self, failed: AuthenticationFailed) -> str:
         """Return what the client is told of a failure."""

@@ -70,9 +70,9 @@ def test_a_client_that_is_in_stays_without_end(time):
     assert (one.stage, one.wrapped) == (Stage.TOKENS, True)
     assert one.token(b"more") == (b"go on", 0)
     assert one.token(b"alice") == (b"welcome", 0)
-    assert (one.stage, one.principal, one.ends_ms) == (Stage.DONE, Principal("User", "alice"), None)
+    assert (one.stage, one.principal, one.session.ends_ms) == (Stage.DONE, Principal("User", "alice"), None)
     time.passes(10**12)
-    assert not one.is_over
+    assert not one.session.is_over
     assert not one.begin_again()
 
 
@@ -127,12 +127,12 @@ def test_a_session_is_over_when_its_time_is(time):
     one = authentication(time, TOKEN=5000)
     log_in(one)
     time.passes(5000)
-    assert not one.is_over
+    assert not one.session.is_over
     time.passes(1)
-    assert one.is_over
+    assert one.session.is_over
     assert one.begin_again()
     assert log_in(one) == (b"welcome", 5000)
-    assert not one.is_over
+    assert not one.session.is_over
 
 
 def test_nobody_authenticates_again_within_a_second(time):
