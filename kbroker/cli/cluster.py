@@ -22,13 +22,14 @@ from kbroker.launcher.asking import ask_brokers
 from kbroker.launcher.child import LauncherError, wait_until
 from kbroker.launcher.control import ControlSocket, ask_launcher, launcher_runs
 from kbroker.launcher.description import ClusterDescription, read_description
-from kbroker.launcher.plan import make_plan, parse_settings
+from kbroker.launcher.plan import make_plan, parse_settings, with_metrics
 from kbroker.launcher.signals import Stopped, StopSignals
 from kbroker.launcher.start_and_stop import LocalCluster
 from kbroker.launcher.watch import Supervisor
 
 DEFAULT_DIR = "kbroker-cluster"
 DEFAULT_LISTEN = "127.0.0.1:9092"
+DEFAULT_METRICS = "127.0.0.1:9404"
 _PATIENCE_S = 400.0
 
 _dir_option = click.option(
@@ -56,6 +57,14 @@ def command() -> None:
     help="Where the first broker listens; the others take the next ports. Port 0 takes free ones.",
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one key of all brokers.")
+@click.option(
+    "--metrics",
+    metavar="[HOST:PORT]",
+    is_flag=False,
+    flag_value=DEFAULT_METRICS,
+    help=f"Have each broker serve /metrics: the first there, {DEFAULT_METRICS} if nothing else is said, the others on"
+    " the next ports. Port 0 takes free ones.",
+)
 @click.option("--ready-file", metavar="FILE", help="Write JSON with addresses and process ids there while it runs.")
 @log_options()
 def up(
@@ -64,6 +73,7 @@ def up(
     data_dir: str,
     listen: str,
     settings: tuple[str, ...],
+    metrics: str | None,
     ready_file: str | None,
     log_format: str,
     log_levels: tuple[str, ...],
@@ -75,6 +85,8 @@ def up(
     """
     plan = make_plan(Path(data_dir), count, parse_listen(listen), zookeeper, parse_settings(settings))
     plan = replace(plan, options=("--log-format", log_format, *(f"--log-level={each}" for each in log_levels)))
+    if metrics is not None:
+        plan = with_metrics(plan, parse_listen(metrics, "--metrics"))
     plan.directory.mkdir(parents=True, exist_ok=True)
     ready = None if ready_file is None else Path(ready_file).absolute()
     with ControlSocket(plan.directory) as control, StopSignals() as signals:
@@ -200,7 +212,12 @@ def _print_brokers(description: ClusterDescription, states: list[tuple[str, str 
         [each.node_id, f"{each.host}:{each.port}", each.pid, state, controller, os.path.relpath(each.data_dir)]
         for each, (state, controller) in zip(description.brokers, states, strict=True)
     ]
-    print_table(["broker", "address", "pid", "state", "controller", "data"], rows)
+    names = ["broker", "address", "pid", "state", "controller", "data"]
+    if any(each.metrics for each in description.brokers):
+        names.append("metrics")
+        for row, each in zip(rows, description.brokers, strict=True):
+            row.append(f"http://{each.metrics}/metrics")
+    print_table(names, rows)
 
 
 def _say(text: str) -> None:

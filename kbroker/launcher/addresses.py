@@ -20,11 +20,11 @@ def reached_at(host: str) -> str:
     return _ANYWHERE.get(host, host)
 
 
-def parse_listen(text: str) -> tuple[str, int]:
-    """Read HOST:PORT."""
+def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
+    """Read HOST:PORT, as given to an option."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > LAST_PORT:
-        raise LauncherError(f"--listen takes HOST:PORT, not {text!r}")
+        raise LauncherError(f"{option} takes HOST:PORT, not {text!r}")
     return host.strip("[]"), int(port)
 
 

@@ -3,7 +3,8 @@
 Owns the form of it:
 
     {"bootstrap_servers": "h:p,h:p", "zookeeper": "h:p/chroot", "pid": launcher, "zookeeper_pid": pid or null,
-     "brokers": [{"node_id": 1, "host": "h", "port": p, "pid": pid or null, "data_dir": "..."}]}
+     "brokers": [{"node_id": 1, "host": "h", "port": p, "pid": pid or null, "data_dir": "...",
+                  "metrics": "h:p" or null}]}
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class BrokerDescription:
     port: int
     pid: int | None
     data_dir: str
+    metrics: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def _parsed(told: Mapping[str, Any]) -> ClusterDescription:
                 int(each["port"]),
                 _optional(each["pid"]),
                 str(each["data_dir"]),
+                None if each.get("metrics") is None else str(each["metrics"]),
             )
             for each in told["brokers"]
         ],

@@ -12,7 +12,7 @@ Owns the layout of a cluster's directory and the settings that the launcher give
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +42,8 @@ class BrokerPlan:
     port: int
     directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)
+    metrics: str | None = None
+    """Where it serves its metrics, as HOST:PORT."""
 
     @property
     def data_dir(self) -> Path:
@@ -96,6 +98,17 @@ def make_plan(
     return ClusterPlan(directory, brokers, zookeeper, {**defaults(count), **settings})
 
 
+def with_metrics(plan: ClusterPlan, listen: tuple[str, int]) -> ClusterPlan:
+    """Have brokers serve their metrics on neighbouring ports from `listen` on; port 0 takes free ones."""
+    host, port = listen
+    count = len(plan.brokers)
+    if port + count - 1 > LAST_PORT:
+        raise LauncherError(f"--metrics: {count} brokers from port {port} on need ports above {LAST_PORT}")
+    ports = range(port, port + count) if port else free_ports(host, count)
+    told = zip(plan.brokers, ports, strict=True)
+    return replace(plan, brokers=tuple(replace(broker, metrics=joined(host, each)) for broker, each in told))
+
+
 def defaults(count: int) -> dict[str, str]:
     """Return what brokers of one machine are told unless --set says otherwise.
 
@@ -121,6 +134,8 @@ def broker_command(program: Sequence[str], plan: ClusterPlan, broker: BrokerPlan
         **broker.settings,
     }
     command = [*program, "start", "--data-dir", str(broker.data_dir), *plan.options]
+    if broker.metrics is not None:
+        command += ["--metrics", broker.metrics]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     return command

@@ -122,7 +122,9 @@ class LocalCluster:
     def describe(self) -> ClusterDescription:
         """Return what runs at this moment."""
         brokers = [
-            BrokerDescription(each.node_id, *each.contact, self._children[each.node_id].pid, str(each.data_dir))
+            BrokerDescription(
+                each.node_id, *each.contact, self._children[each.node_id].pid, str(each.data_dir), each.metrics
+            )
             for each in self.plan.brokers
         ]
         own = None if self._zookeeper is None else self._zookeeper.child.pid

@@ -14,6 +14,7 @@ from typing import Final
 from kbroker.broker.base_node import Node
 from kbroker.divided import Divided
 from kbroker.metrics.coordinators import groups, transactions
+from kbroker.metrics.idle import Idle
 from kbroker.metrics.partitions import Sums, cluster, partitions
 from kbroker.metrics.values import Values, put, put_all, put_times
 from kbroker.network.request_times import FETCH
@@ -46,7 +47,7 @@ def _version() -> str:
 _VERSION: Final = _version()  # looked for once: it is read from files
 
 
-def collect(node: Node, lag_s: float) -> Divided[Values]:
+def collect(node: Node, idle: Idle, lag_s: float) -> Divided[Values]:
     """Find all values; `lag_s` is how long this waited for its turn."""
     values: Values = {}
     put(values, "kbroker_build_info", 1, {"version": _VERSION})
@@ -58,7 +59,7 @@ def collect(node: Node, lag_s: float) -> Divided[Values]:
     yield from groups(node, values, MOST_OFFSETS)
     yield from transactions(node, values)
     _network(node, values)
-    _loop(node, values, lag_s)
+    _loop(node, values, idle.share(), lag_s)
     return values
 
 
@@ -173,8 +174,10 @@ def _network(node: Node, values: Values) -> None:
     put(values, "kbroker_memory_limit_bytes", server.memory.limit)
 
 
-def _loop(node: Node, values: Values, lag_s: float) -> None:
+def _loop(node: Node, values: Values, idle: float, lag_s: float) -> None:
     watch = node.server.watch
+    put(values, "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", idle)
+    put(values, "kafka_network_socketserver_networkprocessoravgidle_percent", idle)
     put(values, "kbroker_loop_lag_seconds", lag_s)
     put(values, "kbroker_loop_held_total", watch.held)
     put(values, "kbroker_loop_longest_seconds", watch.longest_ms / 1000)

@@ -30,6 +30,7 @@ from kbroker.broker.base_node import Node
 from kbroker.divided import Divided, in_slices
 from kbroker.metrics.collection import collect
 from kbroker.metrics.health import readiness
+from kbroker.metrics.idle import Idle
 from kbroker.metrics.page import text_of
 
 CONNECTIONS: Final = 32
@@ -64,6 +65,7 @@ class MetricsServer:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         """Where it is, as "http://127.0.0.1:9404"."""
         self._closed = False
+        self._idle = Idle()
         self._collecting = threading.Lock()
         self._looking = threading.Lock()
         self._changing = threading.Lock()
@@ -150,7 +152,7 @@ class MetricsServer:
             node = self.node
             if node is None or self.stopping:
                 return 503, "text/plain; charset=utf-8", b"the broker is not there\n"
-            values = self._ask(partial(collect, node), _COLLECT_S)
+            values = self._ask(partial(collect, node, self._idle), _COLLECT_S)
             text, content_type = text_of(values, accept)
             return 200, content_type, text
 

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.launcher.addresses import free_ports, parse_listen
 from kbroker.launcher.child import LauncherError
-from kbroker.launcher.plan import broker_command, make_plan, parse_settings, require_free
+from kbroker.launcher.plan import broker_command, make_plan, parse_settings, require_free, with_metrics
 
 
 def test_brokers_take_neighbouring_ports() -> None:
@@ -63,6 +63,16 @@ def test_further_options_stand_before_the_settings() -> None:
     command = broker_command(["k"], plan, plan.brokers[0], "z:1")
     assert command[:6] == ["k", "start", "--data-dir", "/c/broker-1/data", "--log-format", "json"]
     assert command[6] == "--set"
+
+
+def test_brokers_serve_metrics_on_neighbouring_ports() -> None:
+    plan = with_metrics(make_plan(Path("/c"), 2, ("127.0.0.1", 9092), None, {}), ("::1", 9404))
+    assert [broker.metrics for broker in plan.brokers] == ["[::1]:9404", "[::1]:9405"]
+    assert broker_command(["k"], plan, plan.brokers[1], "z:1")[4:6] == ["--metrics", "[::1]:9405"]
+    free = with_metrics(plan, ("127.0.0.1", 0))
+    assert len({broker.metrics for broker in free.brokers}) == 2
+    with pytest.raises(LauncherError, match="--metrics: 2 brokers"):
+        with_metrics(plan, ("127.0.0.1", 65_535))
 
 
 @pytest.mark.parametrize("key", ["broker.id", "node.id", "listeners", "log.dirs", "zookeeper.connect"])

@@ -14,6 +14,7 @@ from kbroker import Cluster
 from kbroker.divided import whole
 from kbroker.metrics.collection import collect
 from kbroker.metrics.health import readiness
+from kbroker.metrics.idle import Idle
 from kbroker.metrics.values import Values
 
 PATIENCE_S = 30
@@ -33,7 +34,7 @@ def told(cluster: Cluster) -> dict[int, Values]:
 
     async def all_of() -> dict[int, Values]:
         running = {node_id: each.node for node_id, each in cluster.brokers.items() if each.is_running}
-        return {node_id: whole(collect(node, 0.0)) for node_id, node in running.items()}
+        return {node_id: whole(collect(node, Idle(), 0.0)) for node_id, node in running.items()}
 
     return cluster.run(all_of())
 

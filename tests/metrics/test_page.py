@@ -10,6 +10,7 @@ import pytest
 
 from kbroker.metrics import collection
 from kbroker.metrics.collection import collect
+from kbroker.metrics.idle import Idle
 from kbroker.metrics.names import BY_NAME, Name, markdown
 from kbroker.metrics.values import Values
 from tests.metrics.conftest import OPENMETRICS, Seen
@@ -23,6 +24,7 @@ DASHBOARD = [
     "kafka_controller_kafkacontroller_offlinepartitionscount",
     "kafka_log_log_size",
     "kafka_log_logmanager_offlinelogdirectorycount",
+    "kafka_network_socketserver_networkprocessoravgidle_percent",
     "kafka_server_brokertopicmetrics_bytesin_total",
     "kafka_server_brokertopicmetrics_bytesout_total",
     "kafka_server_brokertopicmetrics_failedfetchrequests_total",
@@ -30,6 +32,7 @@ DASHBOARD = [
     "kafka_server_brokertopicmetrics_messagesin_total",
     "kafka_server_brokertopicmetrics_totalfetchrequests_total",
     "kafka_server_brokertopicmetrics_totalproducerequests_total",
+    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
     "kafka_server_kafkaserver_linux_disk_read_bytes",
     "kafka_server_kafkaserver_linux_disk_write_bytes",
     "kafka_server_replicamanager_leadercount",
@@ -49,6 +52,8 @@ def by_the_rules(mbean: str) -> str:
     name = parts.get("name", "")
     if name.endswith("PerSec"):
         name = name.removesuffix("PerSec") + "_total"
+    if name.endswith("Percent"):
+        name = name.removesuffix("Percent") + "_percent"
     joined = "_".join(each for each in ["kafka", domain, parts["type"], name, *rest] if each)
     return re.sub(r"\W", "_", joined).lower()
 
@@ -108,7 +113,7 @@ def collected(seen: Seen) -> tuple[Values, int]:
     """Collect in the broker's loop at one go; return the values, and how many pieces there would have been."""
 
     def run() -> tuple[Values, int]:
-        work, pieces = collect(seen.broker.node, 0.0), 0
+        work, pieces = collect(seen.broker.node, Idle(), 0.0), 0
         while True:
             try:
                 next(work)
