@@ -24,11 +24,8 @@ _OF_CLUSTERS = frozenset(
     {
         "allocate_producer_ids",
         "alter_partition",
-        "alter_partition_reassignments",
         "controlled_shutdown",
-        "elect_leaders",
         "leader_and_isr",
-        "list_partition_reassignments",
         "stop_replica",
         "update_metadata",
     }

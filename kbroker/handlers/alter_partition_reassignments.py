@@ -1,17 +1,18 @@
 """AlterPartitionReassignments (key 45), versions 0-1: partitions are moved, or are moved no longer (KIP-455).
 
-Behaviour: the controller's; see controller/cluster/reassignment.py. The answer leaves once all is begun.
+Behaviour: of a node alone, see controller/alone.py; of a cluster, controller/cluster/reassignment.py. The answer leaves
+once all is begun.
 Version notes: v1 may refuse targets of another size (KIP-860).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from kbroker.controller.cluster.cluster_controller import ClusterController
+from kbroker.controller import alone
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.services import in_cluster
 from kbroker.protocol.errors import ApiError
 from kbroker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -20,14 +21,17 @@ from kbroker.protocol.messages.alter_partition_reassignments import (
     ReassignableTopicResponse,
 )
 
+if TYPE_CHECKING:  # what only a cluster needs is not loaded elsewhere
+    from kbroker.controller.cluster.cluster_controller import ClusterController
+
 Answer = Divided[AlterPartitionReassignmentsResponse]
 Asked = Mapping[tuple[str, int], Sequence[int] | None]
 
 
-@handles(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, "0-1", cluster=True)
+@handles(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, "0-1")
 def alter_partition_reassignments(
     ctx: RequestContext, request: AlterPartitionReassignmentsRequest
-) -> Divided[Awaitable[Answer]]:
+) -> Divided[AlterPartitionReassignmentsResponse | Awaitable[Answer]]:
     """Begin, or cancel; of a partition that is named again the last wish counts."""
     asked: dict[tuple[str, int], Sequence[int] | None] = {}
     for topic in request.topics:
@@ -35,7 +39,14 @@ def alter_partition_reassignments(
             asked[topic.name, each.partition_index] = each.replicas
             yield
     may_change_factor = request.allow_replication_factor_change
-    return _altered(in_cluster(ctx.services).controller, asked, may_change_factor=may_change_factor)
+    services, cluster = ctx.services, ctx.services.cluster
+    if cluster is not None:
+        return _altered(cluster.controller, asked, may_change_factor=may_change_factor)
+    if not asked:
+        return AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change_factor, error_message="")
+    state = services.controller.state
+    done = yield from alone.alter_reassignments(state, services.node_id, asked)
+    return (yield from _answer(done, may_change_factor=may_change_factor))
 
 
 async def _altered(controller: ClusterController, asked: Asked, *, may_change_factor: bool) -> Answer:

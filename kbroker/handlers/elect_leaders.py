@@ -1,20 +1,22 @@
 """ElectLeaders (key 43), versions 0-2: leaders are elected because somebody asks for it (KIP-460).
 
-Behaviour: the controller elects; the answer leaves once this broker's own metadata has the new leaders, or with
-REQUEST_TIMED_OUT for those that it has not in time. Of all partitions (null), those that need no election are left out.
+Behaviour: of a node alone, see controller/alone.py. In a cluster the controller elects; the answer leaves once this
+broker's own metadata has the new leaders, or with REQUEST_TIMED_OUT for those that it has not in time. Of all
+partitions (null), those that need no election are left out; their topics a node alone names all the same, as Kafka 4.3.
 Version notes: v0 knows preferred leaders only, and no error of the whole request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 
 from kbroker.cluster_state import ClusterState
+from kbroker.controller import alone
 from kbroker.controller.cluster.pacing import paced
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.services import ClusterServices, in_cluster
+from kbroker.handlers.services import ClusterServices
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -24,23 +26,37 @@ from kbroker.protocol.messages.elect_leaders import (
 )
 
 PREFERRED, UNCLEAN = 0, 1
+_NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
 Partition = tuple[str, int]
 Results = Mapping[Partition, ApiError | None]
 
 
-@handles(ElectLeadersRequest, ElectLeadersResponse, "0-2", cluster=True)
+def _on_error(request: ElectLeadersRequest, code: int, message: str | None) -> Divided[ElectLeadersResponse]:
+    """Tell every partition that is named, too: v0 has no other place."""
+    results = []
+    for each in request.topic_partitions or ():
+        topic = ReplicaElectionResult(each.topic)
+        for index in each.partitions:
+            topic.partition_result.append(PartitionResult(index, code, message))
+            yield
+        results.append(topic)
+        yield
+    return ElectLeadersResponse(error_code=code, replica_election_results=results)
+
+
+@handles(ElectLeadersRequest, ElectLeadersResponse, "0-2", _on_error)
 def elect_leaders(
     ctx: RequestContext, request: ElectLeadersRequest
-) -> Divided[Awaitable[Divided[ElectLeadersResponse]]]:
+) -> Divided[ElectLeadersResponse | Awaitable[Divided[ElectLeadersResponse]]]:
     """Elect, wait for it to be known, and answer."""
-    cluster = in_cluster(ctx.services)
+    state = ctx.services.controller.state
     kind = request.election_type if ctx.version else PREFERRED
     if kind not in (PREFERRED, UNCLEAN):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Value {kind} must be one of the values in [0, 1]")
     wanted: dict[Partition, None] = {}
     of_all = request.topic_partitions is None
     if request.topic_partitions is None:
-        for name, topic in cluster.metadata.state.topics.items():
+        for name, topic in state.topics.items():
             wanted.update(((name, index), None) for index in range(len(topic.partitions)))
             yield
     else:
@@ -48,7 +64,14 @@ def elect_leaders(
             for index in each.partitions:
                 wanted[each.topic, index] = None
                 yield
-    return _elected(cluster, kind, wanted, request.timeout_ms, of_all=of_all)
+    cluster = ctx.services.cluster
+    if cluster is not None:
+        return _elected(cluster, kind, wanted, request.timeout_ms, of_all=of_all)
+    results = yield from alone.elect_leaders(state, kind, wanted)
+    if not of_all:
+        return (yield from _answer(results))
+    results = {where: why for where, why in results.items() if why and why.code is not _NOT_NEEDED}
+    return (yield from _answer(results, state.topics))
 
 
 async def _elected(
@@ -59,7 +82,7 @@ async def _elected(
     results: dict[Partition, ApiError | None] = {}
     async for partition, result in paced(elected.items()):
         if isinstance(result, ApiError):
-            if not (of_all and result.code is ErrorCode.ELECTION_NOT_NEEDED):
+            if not (of_all and result.code is _NOT_NEEDED):
                 results[partition] = result
         else:
             results[partition] = None
@@ -96,8 +119,8 @@ async def _unknown(cluster: ClusterServices, leaders: dict[Partition, int], time
     return leaders
 
 
-def _answer(results: Results) -> Divided[ElectLeadersResponse]:
-    topics: dict[str, ReplicaElectionResult] = {}
+def _answer(results: Results, names: Iterable[str] = ()) -> Divided[ElectLeadersResponse]:
+    topics = {name: ReplicaElectionResult(name) for name in names}
     for (name, index), error in results.items():
         topic = topics.get(name)
         if topic is None:

@@ -1,17 +1,16 @@
 """ListPartitionReassignments (key 46), version 0: which partitions are being moved (KIP-455).
 
-Behaviour: the controller's; of partitions that are not being moved, and of those that do not exist, nothing is said.
+Behaviour: the controller's, and none on a node alone. Of partitions that are not being moved, and of those that do not
+exist, nothing is said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING
 
-from kbroker.controller.cluster.assigned_replicas import Replicas
-from kbroker.controller.cluster.cluster_controller import ClusterController
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.services import in_cluster
 from kbroker.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -19,14 +18,18 @@ from kbroker.protocol.messages.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 
+if TYPE_CHECKING:  # what only a cluster needs is not loaded elsewhere
+    from kbroker.controller.cluster.assigned_replicas import Replicas
+    from kbroker.controller.cluster.cluster_controller import ClusterController
+
 Answer = Divided[ListPartitionReassignmentsResponse]
 Partition = tuple[str, int]
 
 
-@handles(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, "0", cluster=True)
+@handles(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, "0")
 def list_partition_reassignments(
     ctx: RequestContext, request: ListPartitionReassignmentsRequest
-) -> Divided[Awaitable[Answer]]:
+) -> Divided[ListPartitionReassignmentsResponse | Awaitable[Answer]]:
     """List those of some partitions, or all."""
     wanted: dict[Partition, None] | None = None
     if request.topics is not None:
@@ -35,7 +38,10 @@ def list_partition_reassignments(
             for index in topic.partition_indexes:
                 wanted[topic.name, index] = None
                 yield
-    return _listed(in_cluster(ctx.services).controller, wanted)
+    cluster = ctx.services.cluster
+    if cluster is None:
+        return ListPartitionReassignmentsResponse(error_message=None)
+    return _listed(cluster.controller, wanted)
 
 
 async def _listed(controller: ClusterController, wanted: dict[Partition, None] | None) -> Answer:

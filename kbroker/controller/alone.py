@@ -1,0 +1,82 @@
+"""Elections and moves of partitions where there is one broker: nothing is to be done, or why it cannot be.
+
+Owns what Kafka's controller says to them then (4.3: ReplicationControlManager). Never changes anything: whoever leads
+is the only one who can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kbroker.cluster_state import NO_LEADER, ClusterState
+from kbroker.divided import Divided
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+
+Partition = tuple[str, int]
+PREFERRED: Final = 0
+"""The type of election that makes the first replica the leader; the other is one at any price."""
+
+
+def elect_leaders(
+    state: ClusterState, kind: int, partitions: Iterable[Partition]
+) -> Divided[dict[Partition, ApiError | None]]:
+    """Return why nobody is elected, for each partition."""
+    results: dict[Partition, ApiError | None] = {}
+    for name, index in partitions:
+        results[name, index] = _why_not_elected(state, kind, name, index)
+        yield
+    return results
+
+
+def _why_not_elected(state: ClusterState, kind: int, name: str, index: int) -> ApiError:
+    topic, partition = state.topics.get(name), state.partition(name, index)
+    if topic is None:
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+    if partition is None:
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
+    if partition.leader != NO_LEADER:
+        return _by_default(ErrorCode.ELECTION_NOT_NEEDED)
+    if kind == PREFERRED:
+        return _by_default(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
+    return _by_default(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+
+
+def alter_reassignments(
+    state: ClusterState, node_id: int, asked: Mapping[Partition, Sequence[int] | None]
+) -> Divided[dict[Partition, ApiError | None]]:
+    """Return why partitions cannot go where they are to, None for those that are there."""
+    results: dict[Partition, ApiError | None] = {}
+    for (name, index), target in asked.items():
+        results[name, index] = _why_not_moved(state, node_id, (name, index), target)
+        yield
+    return results
+
+
+def _why_not_moved(
+    state: ClusterState, node_id: int, partition: Partition, target: Sequence[int] | None
+) -> ApiError | None:
+    name, index = partition
+    if name not in state.topics:
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    if state.partition(name, index) is None:
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+    if target is None:
+        return ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    text = _why_not_there(node_id, target)
+    if text is not None:
+        return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {text}")
+    return None
+
+
+def _why_not_there(node_id: int, target: Sequence[int]) -> str | None:
+    if not target:
+        return "an empty replica list."
+    for each in sorted(target[:2]):
+        if each != node_id:
+            return f"broker {each}, but no such broker is registered."
+    return f"the broker {node_id} more than once." if len(target) > 1 else None
+
+
+def _by_default(code: ErrorCode) -> ApiError:
+    return ApiError(code, DEFAULT_MESSAGES.get(code))
