@@ -23,6 +23,7 @@ VERBS = {
     "user": "Add, list and remove users with SCRAM passwords.",
     "token": "Create, list, renew and expire delegation tokens.",
     "group": "List, describe, reset and delete consumer groups.",
+    "transaction": "List and describe transactions, find those that hang, and end them.",
     "acl": "Add, list and remove access control lists.",
     "quota": "Set, list and remove limits of users, client ids and addresses.",
     "fault": "Let a broker that runs with --control misbehave, for tests.",

@@ -52,9 +52,13 @@ def ask_controller(admin: Any, request: Any, answer: type[Answer]) -> Answer:
     return _read(sent, body, answer)
 
 
-def ask_broker(admin: Any, node: int, request: Any, answer: type[Answer]) -> Answer:
-    """Send a message of kbroker.protocol, of an API that every broker serves, to one broker; raises as the others."""
+def ask_broker(admin: Any, node: int, request: Any, answer: type[Answer], at_least: int = 0) -> Answer:
+    """Send a message of kbroker.protocol, of an API that every broker serves, to one broker; raises as the others.
+
+    What a request says holds from version `at_least` on: a broker that has only older ones is not asked.
+    """
     sent = _Request(request)
+    sent.min_version = max(sent.min_version, at_least)
     body = admin._manager.run(_send_to, admin, node, sent)  # noqa: SLF001 - as above
     return _read(sent, body, answer)
 

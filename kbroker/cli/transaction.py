@@ -1,0 +1,219 @@
+"""`kbroker transaction`: list and describe transactions, find those that hang, and end them, of any Kafka."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from kbroker.cli.client import Connection, client_options
+from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.transactions_asked import (
+    aborted,
+    described,
+    hanging,
+    known_open,
+    leaders,
+    listed,
+    producers,
+    terminated,
+)
+from kbroker.protocol.messages.describe_producers import ProducerState
+from kbroker.protocol.messages.describe_transactions import TransactionState
+
+_MINUTE_MS = 60_000
+
+
+@click.group("transaction")
+def command() -> None:
+    """List and describe transactions, find those that hang, and end them."""
+
+
+@command.command("list")
+@click.option(
+    "--state", "states", multiple=True, metavar="STATE", help="Only those in it, such as Ongoing; repeatable."
+)
+@click.option("--producer-id", "producer_ids", type=int, multiple=True, help="Only of this producer id; repeatable.")
+@click.option("--duration-filter", type=click.IntRange(0), default=None, metavar="MS", help="Begun longer ago than MS.")
+@click.option("--transactional-id-pattern", "pattern", metavar="REGEX", help="Only ids that match, whole.")
+@json_option
+@client_options
+def list_transactions(
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    duration_filter: int | None,
+    pattern: str | None,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """List transactional ids with their state."""
+    longer_than = -1 if duration_filter is None else duration_filter
+    with connection.admin() as admin:
+        found = listed(admin, states, producer_ids, longer_than, pattern)
+    if as_json:
+        names = ("transactional_id", "coordinator", "producer_id", "state")
+        print_json([{name: getattr(each, name) for name in names} for each in found])
+        return
+    rows = [[each.transactional_id, each.coordinator, each.producer_id, each.state] for each in found]
+    print_table(["transactional id", "coordinator", "producer id", "state"], rows)
+
+
+@command.command("describe")
+@click.argument("transactional_id")
+@json_option
+@client_options
+def describe(transactional_id: str, as_json: bool, connection: Connection) -> None:
+    """Describe a transactional id: what is open, since when, and where."""
+    with connection.admin() as admin:
+        coordinator, state = _described(admin, transactional_id)
+    facts = {
+        "transactional_id": state.transactional_id,
+        "coordinator": coordinator,
+        "producer_id": state.producer_id,
+        "producer_epoch": state.producer_epoch,
+        "state": state.transaction_state,
+        "timeout_ms": state.transaction_timeout_ms,
+        "start_ms": state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None,
+        "partitions": [
+            {"topic": topic.topic, "partition": index} for topic in state.topics for index in sorted(topic.partitions)
+        ],
+    }
+    if as_json:
+        print_json(facts)
+        return
+    places = facts.pop("partitions")
+    facts["start_ms"] = _since(facts["start_ms"])
+    print_facts((name.removesuffix("_ms").replace("_", " "), value) for name, value in facts.items())
+    if places:
+        click.echo()
+        print_table(["topic", "partition"], [[each["topic"], each["partition"]] for each in places])
+
+
+@command.command("producers")
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.option("--broker", type=int, metavar="ID", help="Ask this broker, not the leader.")
+@json_option
+@client_options
+def list_producers(topic: str, partition: int, broker: int | None, as_json: bool, connection: Connection) -> None:
+    """List the producers with an id that a partition knows, and what they have open in it."""
+    with connection.admin() as admin:
+        where = leaders(admin, topic, partition)
+        ((_, found),) = producers(admin, where[topic, partition] if broker is None else broker, where)
+    _print_producers([([], each) for each in found], [], as_json=as_json)
+
+
+@command.command("hanging")
+@click.option("--topic", metavar="TOPIC", help="Look in this topic only.")
+@click.option("--partition", type=click.IntRange(0), help="Look in this partition of it only.")
+@click.option("--broker", type=int, metavar="ID", help="Look at what this broker leads only.")
+@click.option(
+    "--max-transaction-timeout",
+    type=click.FloatRange(0),
+    default=15,
+    show_default=True,
+    metavar="MINUTES",
+    help="Leave out what has written in so many minutes.",
+)
+@json_option
+@client_options
+def find_hanging(
+    topic: str | None,
+    partition: int | None,
+    broker: int | None,
+    max_transaction_timeout: float,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Find transactions that are open in partitions, and that no coordinator knows of: nobody will end them.
+
+    Readers of committed records wait where the first of them begins. `kbroker transaction abort` ends one.
+    """
+    if partition is not None and topic is None:
+        raise click.UsageError("--partition needs --topic")
+    with connection.admin() as admin:
+        where = leaders(admin, topic, partition)
+        if broker is not None:
+            where = {key: leader for key, leader in where.items() if leader == broker}
+        found = hanging(admin, where, int(max_transaction_timeout * _MINUTE_MS))
+    rows = [([each.topic, each.partition], each.producer) for each in found]
+    _print_producers(rows, ["topic", "partition"], as_json=as_json)
+
+
+@command.command("abort")
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.option("--start-offset", type=click.IntRange(0), required=True, help="Where it begins in the partition.")
+@click.option("--force", is_flag=True, help="Also if its coordinator knows it: its other partitions stay as they are.")
+@client_options
+def abort(topic: str, partition: int, start_offset: int, force: bool, connection: Connection) -> None:
+    """Abort a hanging transaction in a partition: the leader writes the marker that no coordinator will."""
+    key = (topic, partition)
+    with connection.admin() as admin:
+        leader = leaders(admin, topic, partition)[key]
+        ((_, found),) = producers(admin, leader, [key])
+        open_at = {each.current_txn_start_offset: each for each in found if each.current_txn_start_offset >= 0}
+        producer = open_at.get(start_offset)
+        if producer is None:
+            begin = ", ".join(map(str, sorted(open_at)))
+            there = f"those that are open begin at {begin}" if begin else "none is open there"
+            place = f"offset {start_offset} of {topic}-{partition}"
+            raise click.ClickException(f"no transaction begins at {place}; {there}")
+        known = None if force else known_open(admin, [producer.producer_id]).get((producer.producer_id, key))
+        if known is not None:
+            name = known.transactional_id
+            remedy = f"`kbroker transaction terminate {name}` aborts it everywhere; --force here only"
+            raise click.ClickException(f"it does not hang: {name} is {known.transaction_state}. {remedy}")
+        aborted(admin, leader, key, producer)
+    click.echo(f"{topic}-{partition}: what producer {producer.producer_id} began at offset {start_offset} is aborted")
+
+
+@command.command("terminate")
+@click.argument("transactional_id")
+@client_options
+def terminate(transactional_id: str, connection: Connection) -> None:
+    """Abort what a transactional id has open, and fence its producer: the next thing that it does fails."""
+    with connection.admin() as admin:
+        _, state = _described(admin, transactional_id)
+        terminated(admin, state)
+    click.echo(f"{transactional_id}: producer {state.producer_id} of epoch {state.producer_epoch} is fenced")
+
+
+def _described(admin: Any, transactional_id: str) -> tuple[int, TransactionState]:
+    found = described(admin, transactional_id)
+    if found is None:
+        raise click.ClickException(f"no coordinator knows a transactional id {transactional_id}")
+    return found
+
+
+def _print_producers(rows: list[tuple[list[Any], ProducerState]], before: list[str], *, as_json: bool) -> None:
+    """Print producers, each behind what `before` names."""
+    names = [*before, "producer_id", "producer_epoch", "coordinator_epoch", "start_offset", "last_ms", "last_sequence"]
+    values = [
+        [
+            *place,
+            each.producer_id,
+            each.producer_epoch,
+            each.coordinator_epoch if each.coordinator_epoch >= 0 else None,
+            each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
+            each.last_timestamp if each.last_timestamp >= 0 else None,
+            each.last_sequence,
+        ]
+        for place, each in rows
+    ]
+    if as_json:
+        print_json([dict(zip(names, row, strict=True)) for row in values])
+        return
+    at = names.index("last_ms")
+    shown = [[*row[:at], _since(row[at]), *row[at + 1 :]] for row in values]
+    print_table([name.removesuffix("_ms").replace("_", " ") for name in names], shown)
+
+
+def _since(timestamp_ms: int | None) -> str | None:
+    """Return a time, and how long ago that was."""
+    if timestamp_ms is None:
+        return None
+    when = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    return f"{when:%Y-%m-%d %H:%M:%S}Z ({max(int(time.time() - timestamp_ms / 1000), 0)} s ago)"

@@ -1,0 +1,236 @@
+"""What brokers say of transactions: by coordinators, and by the leaders of the partitions in which they are open.
+
+Owns the questions of KIP-664, which kafka-python does not have, and what makes a transaction a hanging one.
+Never prints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import click
+from kafka.errors import IncompatibleBrokerVersion
+
+from kbroker.cli.client import code_error, error_text
+from kbroker.cli.own_request import ask_any, ask_broker
+from kbroker.cli.placement import Key, partitions_of
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducerState,
+    TopicRequest,
+)
+from kbroker.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kbroker.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from kbroker.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+T = TypeVar("T")
+_TRANSACTION: Final = 1
+"""FindCoordinator's type of key."""
+_AGAIN: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+)
+_PATIENCE_S: Final = 15.0
+_PAUSE_S: Final = 0.1
+_OPEN: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A transactional id, and which broker coordinates it."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A transaction that is open in a partition, and what its leader knows of the producer."""
+
+    topic: str
+    partition: int
+    producer: ProducerState
+
+
+def brokers(admin: Any) -> list[int]:
+    """Return the ids of the brokers that live."""
+    return [
+        int(each["broker_id"] if "broker_id" in each else each["node_id"])  # Metadata's name for it
+        for each in admin.describe_cluster()["brokers"]
+    ]
+
+
+def listed(
+    admin: Any,
+    states: Sequence[str] = (),
+    producer_ids: Sequence[int] = (),
+    longer_than_ms: int = -1,
+    pattern: str | None = None,
+) -> list[Listed]:
+    """Return the transactional ids of all brokers; raises ClickException where one knows no such filter."""
+    request = ListTransactionsRequest(list(states), list(producer_ids), longer_than_ms, pattern or None)
+    at_least = 2 if pattern else 1 if longer_than_ms >= 0 else 0
+    found: list[Listed] = []
+    for broker in brokers(admin):
+        answer = _retried(lambda: _list(admin, broker, request, at_least), "list transactions")  # noqa: B023 - at once
+        if answer.unknown_state_filters:
+            raise click.ClickException(f"no such state: {', '.join(answer.unknown_state_filters)}")
+        found += [
+            Listed(each.transactional_id, broker, each.producer_id, each.transaction_state)
+            for each in answer.transaction_states
+        ]
+    return sorted(found, key=lambda each: each.transactional_id)
+
+
+def _list(
+    admin: Any, broker: int, request: ListTransactionsRequest, at_least: int
+) -> tuple[int, str | None, ListTransactionsResponse]:
+    try:
+        answer = ask_broker(admin, broker, request, ListTransactionsResponse, at_least)
+    except IncompatibleBrokerVersion:
+        raise click.ClickException(f"broker {broker} does not know this filter of transactions") from None
+    return answer.error_code, None, answer
+
+
+def described(admin: Any, transactional_id: str) -> tuple[int, TransactionState] | None:
+    """Return the coordinator of an id and what it says of it; None where there is no such id."""
+
+    def ask() -> tuple[int, str | None, tuple[int, TransactionState] | None]:
+        coordinator = _coordinator(admin, transactional_id)
+        request = DescribeTransactionsRequest([transactional_id])
+        (state,) = ask_broker(admin, coordinator, request, DescribeTransactionsResponse).transaction_states
+        if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            return 0, None, None
+        return state.error_code, None, (coordinator, state)
+
+    return _retried(ask, f"describe transactional id {transactional_id}")
+
+
+def terminated(admin: Any, state: TransactionState) -> None:
+    """Have a coordinator abort what is open and fence the producer, as a new one of the same id would."""
+
+    def ask() -> tuple[int, str | None, None]:
+        coordinator = _coordinator(admin, state.transactional_id)
+        request = InitProducerIdRequest(state.transactional_id, state.transaction_timeout_ms)
+        return ask_broker(admin, coordinator, request, InitProducerIdResponse).error_code, None, None
+
+    _retried(ask, f"terminate transactional id {state.transactional_id}")
+
+
+def _coordinator(admin: Any, transactional_id: str) -> int:
+    def ask() -> tuple[int, str | None, int]:
+        request = FindCoordinatorRequest(transactional_id, _TRANSACTION, [transactional_id])
+        answer = ask_any(admin, request, FindCoordinatorResponse)
+        assert answer is not None
+        found = answer.coordinators[0] if answer.coordinators else answer
+        return found.error_code, found.error_message, found.node_id
+
+    return _retried(ask, f"find the coordinator of {transactional_id}")
+
+
+def leaders(admin: Any, topic: str | None = None, partition: int | None = None) -> dict[Key, int]:
+    """Return who leads partitions: all, those of a topic, or one; raises ClickException where there is no such one."""
+    found = partitions_of(admin, None if topic is None else [topic])
+    chosen = {key: int(each["leader_id"]) for key, each in found.items() if partition is None or key[1] == partition}
+    if topic is not None and not chosen:
+        raise click.ClickException(f"there is no {topic}" if partition is None else f"there is no {topic}-{partition}")
+    return chosen
+
+
+def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[Key, list[ProducerState]]]:
+    """Return what a broker knows of the producers of partitions; raises ClickException."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in wanted:
+        topics.setdefault(topic, []).append(index)
+    request = DescribeProducersRequest([TopicRequest(name, indexes) for name, indexes in topics.items()])
+    answer = ask_broker(admin, broker, request, DescribeProducersResponse)
+    for topic in answer.topics:
+        for each in topic.partitions:
+            error = code_error(each.error_code)
+            if error is not None:
+                what = f"cannot describe the producers of {topic.name}-{each.partition_index}"
+                raise click.ClickException(f"{what}: {error_text(error, each.error_message)}")
+            yield (topic.name, each.partition_index), each.active_producers
+
+
+def hanging(admin: Any, wanted: dict[Key, int], older_than_ms: int) -> list[Open]:
+    """Return what is open in partitions, by their leaders, for longer, and that no coordinator knows of."""
+    now_ms = time.time() * 1000
+    found: list[Open] = []
+    for broker in sorted({leader for leader in wanted.values() if leader >= 0}):
+        led = [key for key, leader in wanted.items() if leader == broker]
+        for (topic, index), states in producers(admin, broker, led):
+            found += [
+                Open(topic, index, each)
+                for each in states
+                if each.current_txn_start_offset >= 0 and now_ms - each.last_timestamp > older_than_ms
+            ]
+    known = known_open(admin, {each.producer.producer_id for each in found})
+    return [each for each in found if (each.producer.producer_id, (each.topic, each.partition)) not in known]
+
+
+def known_open(admin: Any, producer_ids: Iterable[int]) -> dict[tuple[int, Key], TransactionState]:
+    """Return the transactions of producers that coordinators know to be open, by producer and partition."""
+    wanted = sorted(producer_ids)
+    found: dict[tuple[int, Key], TransactionState] = {}
+    for each in listed(admin, producer_ids=wanted) if wanted else ():
+        told = described(admin, each.transactional_id) if each.state in _OPEN else None
+        if told is not None and told[1].transaction_state in _OPEN:
+            for topic in told[1].topics:
+                found.update({(told[1].producer_id, (topic.topic, index)): told[1] for index in topic.partitions})
+    return found
+
+
+def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
+    """Have a leader write the marker that aborts a transaction in one partition; raises ClickException."""
+    topic, index = key
+    marker = WritableTxnMarker(
+        producer.producer_id,
+        producer.producer_epoch,
+        transaction_result=False,
+        topics=[WritableTxnMarkerTopic(topic, [index])],
+        coordinator_epoch=max(producer.coordinator_epoch, 0),
+    )
+    answer = ask_broker(admin, broker, WriteTxnMarkersRequest([marker]), WriteTxnMarkersResponse)
+    for each in answer.markers:
+        for told in each.topics:
+            for result in told.partitions:
+                error = code_error(result.error_code)
+                if error is not None:
+                    raise click.ClickException(f"cannot abort in {topic}-{index}: {error_text(error)}")
+
+
+def _retried(ask: Callable[[], tuple[int, str | None, T]], what: str) -> T:
+    """Ask until the cluster is ready for it; raises ClickException."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        code, message, answer = ask()
+        error = code_error(code)
+        if error is None:
+            return answer
+        if code not in _AGAIN or time.monotonic() > deadline:
+            raise click.ClickException(f"cannot {what}: {error_text(error, message)}")
+        time.sleep(_PAUSE_S)
