@@ -17,6 +17,7 @@ VERBS = {
     "start": "Start a broker.",
     "cluster": "Start several brokers and a ZooKeeper on this machine, and stop, kill and restart them.",
     "topic": "Create, describe, alter, move and delete topics.",
+    "config": "List, describe, set and unset configs of topics, brokers, loggers and groups.",
     "produce": "Write lines of standard input to a topic.",
     "broker": "List, describe and drain the brokers of a cluster.",
     "consume": "Print the records of topics.",

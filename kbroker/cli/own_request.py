@@ -28,13 +28,13 @@ def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) 
     return _ask(admin, group, request, answer)
 
 
-def ask_any(admin: Any, request: Any, answer: type[Answer]) -> Answer | None:
-    """As `ask_coordinator`, of whichever broker."""
-    return _ask(admin, None, request, answer)
+def ask_any(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -> Answer | None:
+    """As `ask_coordinator`, of whichever broker; None also if it has only versions below `at_least`."""
+    return _ask(admin, None, request, answer, at_least)
 
 
-def _ask(admin: Any, group: str | None, request: Any, answer: type[Answer]) -> Answer | None:
-    sent = _Request(request)
+def _ask(admin: Any, group: str | None, request: Any, answer: type[Answer], at_least: int = 0) -> Answer | None:
+    sent = _Request(request, at_least)
     try:
         body = admin._manager.run(_send, admin, group, sent)  # noqa: SLF001 - no public method sends what it does not know
     except IncompatibleBrokerVersion:
@@ -57,8 +57,7 @@ def ask_broker(admin: Any, node: int, request: Any, answer: type[Answer], at_lea
 
     What a request says holds from version `at_least` on: a broker that has only older ones is not asked.
     """
-    sent = _Request(request)
-    sent.min_version = max(sent.min_version, at_least)
+    sent = _Request(request, at_least)
     body = admin._manager.run(_send_to, admin, node, sent)  # noqa: SLF001 - as above
     return _read(sent, body, answer)
 
@@ -93,11 +92,11 @@ class _Request:
     _min_version = None
     _max_version = None
 
-    def __init__(self, message: Any) -> None:
+    def __init__(self, message: Any, at_least: int = 0) -> None:
         self._message = message
         self.name = type(message).__name__
         self.API_KEY: int = message.KEY
-        self.min_version: int = message.VERSIONS.low
+        self.min_version: int = max(message.VERSIONS.low, at_least)
         self.max_version: int = message.VERSIONS.high
         self.API_VERSION: int | None = None
         self.header: _Header

@@ -68,7 +68,7 @@ def describe(transactional_id: str, as_json: bool, connection: Connection) -> No
     """Describe a transactional id: what is open, since when, and where."""
     with connection.admin() as admin:
         coordinator, state = _described(admin, transactional_id)
-    facts = {
+    facts: dict[str, Any] = {
         "transactional_id": state.transactional_id,
         "coordinator": coordinator,
         "producer_id": state.producer_id,

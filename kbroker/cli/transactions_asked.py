@@ -167,13 +167,13 @@ def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[
         topics.setdefault(topic, []).append(index)
     request = DescribeProducersRequest([TopicRequest(name, indexes) for name, indexes in topics.items()])
     answer = ask_broker(admin, broker, request, DescribeProducersResponse)
-    for topic in answer.topics:
-        for each in topic.partitions:
+    for told in answer.topics:
+        for each in told.partitions:
             error = code_error(each.error_code)
             if error is not None:
-                what = f"cannot describe the producers of {topic.name}-{each.partition_index}"
+                what = f"cannot describe the producers of {told.name}-{each.partition_index}"
                 raise click.ClickException(f"{what}: {error_text(error, each.error_message)}")
-            yield (topic.name, each.partition_index), each.active_producers
+            yield (told.name, each.partition_index), each.active_producers
 
 
 def hanging(admin: Any, wanted: dict[Key, int], older_than_ms: int) -> list[Open]:
