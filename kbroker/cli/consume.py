@@ -5,7 +5,6 @@ Owns where reading starts and ends, and, in a group, that only what was printed 
 
 from __future__ import annotations
 
-import datetime
 import re
 import sys
 import time
@@ -23,6 +22,7 @@ from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata,
 from kbroker.cli import record_format
 from kbroker.cli.client import Connection, client_options, ending_at_signals, patiently
 from kbroker.cli.outage import SILENCE_S, told_of_outages
+from kbroker.cli.reading import known_partitions, named, parse_time, position
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
@@ -179,19 +179,7 @@ def _parse_start(text: str) -> _Start:
     found = re.fullmatch(r"s?@(.+)", text)
     if found is None:
         raise click.UsageError(f"--offset: {text!r} is no offset; see --help")
-    return _Start("time", _parse_time(found[1]))
-
-
-def _parse_time(text: str) -> int:
-    """Return a time in ms; one without a zone is in UTC."""
-    if text.isdecimal():
-        return int(text)
-    try:
-        when = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(f"{text!r} is no time: write ms since 1970 or 2026-01-31T12:00:00Z") from None
-    when = when.replace(tzinfo=when.tzinfo or datetime.UTC)
-    return int(when.timestamp() * 1000)
+    return _Start("time", parse_time(found[1]))
 
 
 # -- where reading starts -----------------------------------------------------------------------------------------
@@ -203,7 +191,7 @@ def _assign(
     """Read partitions without a group, from `start`."""
     assigned = []
     for topic in topics:
-        known = _known_partitions(consumer, topic)
+        known = known_partitions(consumer, topic)
         for partition in wanted:
             if partition not in known:
                 raise click.ClickException(f"topic {topic} has no partition {partition}")
@@ -214,21 +202,10 @@ def _assign(
         first = patiently(lambda: consumer.beginning_offsets(assigned))
         end = patiently(lambda: consumer.end_offsets(assigned))
     except KeyError as error:  # kafka-python's way to say so
-        raise click.ClickException(f"{_named(error.args[0])} has no leader") from None
+        raise click.ClickException(f"{named(error.args[0])} has no leader") from None
     printing.ends = dict(end)
     for each, offset in _start_offsets(consumer, start, first, end).items():
         consumer.seek(each, offset)
-
-
-def _named(partition: TopicPartition) -> str:
-    return f"{partition.topic}-{partition.partition}"
-
-
-def _known_partitions(consumer: Any, topic: str) -> set[int]:
-    known = consumer.partitions_for_topic(topic)
-    if not known:
-        raise click.ClickException(f"topic {topic} does not exist")
-    return set(known)
 
 
 def _start_offsets(
@@ -264,7 +241,7 @@ class _Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
 
 def _subscribe(consumer: Any, topics: tuple[str, ...], printing: _Printing) -> None:
     for topic in topics:
-        _known_partitions(consumer, topic)
+        known_partitions(consumer, topic)
     consumer.subscribe(list(topics), listener=_Assignments(printing))
 
 
@@ -309,9 +286,4 @@ def _at_end(consumer: Any, printing: _Printing) -> bool:
     new = [each for each in assigned if each not in printing.ends]
     if new:
         printing.ends.update(consumer.end_offsets(new))
-    return all(_position(consumer, each) >= printing.ends[each] for each in assigned)
-
-
-def _position(consumer: Any, partition: TopicPartition) -> int:
-    offset = consumer.position(partition, timeout_ms=1_000)
-    return -1 if offset is None else int(offset)
+    return all(position(consumer, each) >= printing.ends[each] for each in assigned)

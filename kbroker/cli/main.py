@@ -19,6 +19,7 @@ VERBS = {
     "topic": "Create, describe, alter, move and delete topics.",
     "config": "List, describe, set and unset configs of topics, brokers, loggers and groups.",
     "produce": "Write lines of standard input to a topic.",
+    "record": "Find records, and delete those before an offset.",
     "broker": "List, describe and drain the brokers of a cluster.",
     "consume": "Print the records of topics.",
     "user": "Add, list and remove users with SCRAM passwords.",

@@ -26,6 +26,15 @@ def partitions_of(admin: Any, names: Iterable[str] | None = None) -> dict[Key, d
     }
 
 
+def leaders(admin: Any, topic: str | None = None, partition: int | None = None) -> dict[Key, int]:
+    """Return who leads partitions: all, those of a topic, or one; raises ClickException where there is no such one."""
+    found = partitions_of(admin, None if topic is None else [topic])
+    chosen = {key: int(each["leader_id"]) for key, each in found.items() if partition is None or key[1] == partition}
+    if topic is not None and not chosen:
+        raise click.ClickException(f"there is no {topic}" if partition is None else f"there is no {topic}-{partition}")
+    return chosen
+
+
 def move(admin: Any, targets: Mapping[Key, Sequence[int] | None]) -> list[Key]:
     """Begin to move partitions to other replicas, None cancels; return those that were taken. Raises Failures."""
     asked = {TopicPartition(*key): None if to is None else list(to) for key, to in targets.items()}

@@ -10,12 +10,12 @@ import click
 
 from kbroker.cli.client import Connection, client_options
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.placement import leaders
 from kbroker.cli.transactions_asked import (
     aborted,
     described,
     hanging,
     known_open,
-    leaders,
     listed,
     producers,
     terminated,

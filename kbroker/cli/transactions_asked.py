@@ -16,7 +16,7 @@ from kafka.errors import IncompatibleBrokerVersion
 
 from kbroker.cli.client import code_error, error_text
 from kbroker.cli.own_request import ask_any, ask_broker
-from kbroker.cli.placement import Key, partitions_of
+from kbroker.cli.placement import Key
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -149,15 +149,6 @@ def _coordinator(admin: Any, transactional_id: str) -> int:
         return found.error_code, found.error_message, found.node_id
 
     return _retried(ask, f"find the coordinator of {transactional_id}")
-
-
-def leaders(admin: Any, topic: str | None = None, partition: int | None = None) -> dict[Key, int]:
-    """Return who leads partitions: all, those of a topic, or one; raises ClickException where there is no such one."""
-    found = partitions_of(admin, None if topic is None else [topic])
-    chosen = {key: int(each["leader_id"]) for key, each in found.items() if partition is None or key[1] == partition}
-    if topic is not None and not chosen:
-        raise click.ClickException(f"there is no {topic}" if partition is None else f"there is no {topic}-{partition}")
-    return chosen
 
 
 def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[Key, list[ProducerState]]]:

@@ -1,0 +1,289 @@
+"""`kbroker record`: find records by key, value, header or time, and delete those before an offset, of any Kafka."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import click
+from kafka.structs import TopicPartition
+
+from kbroker.cli import record_format
+from kbroker.cli.client import (
+    Connection,
+    Failures,
+    client_options,
+    code_error,
+    ending_at_signals,
+    error_text,
+    patiently,
+)
+from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.own_request import ask_broker
+from kbroker.cli.placement import Key, leaders
+from kbroker.cli.reading import known_partitions, named, parse_time, position
+from kbroker.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+
+_POLL_MS: Final = 200
+_MOST_RECORDS: Final = 500
+_TIMEOUT_MS: Final = 30_000
+_TOLD_S: Final = 1.0
+_TO_THE_END: Final = -1
+"""As DeleteRecords has it: everything up to the high watermark."""
+Test = Callable[[Any], bool]
+
+
+@click.group("record")
+def command() -> None:
+    """Find records, and delete those before an offset."""
+
+
+# -- find
+
+
+@command.command("find", epilog="\b\nThe letters of FORMAT are those of kcat:" + record_format.HELP)
+@click.argument("topic")
+@click.option("-k", "--key", metavar="TEXT", help="The key is this.")
+@click.option("--key-pattern", metavar="REGEX", help="The key has something that matches.")
+@click.option("--value-pattern", metavar="REGEX", help="The value has something that matches.")
+@click.option("--header", "headers", multiple=True, metavar="NAME[=TEXT]", help="It has this header; repeatable.")
+@click.option("--since", metavar="TIME", help="Not before that: ms since 1970, or 2026-01-31T12:00:00Z.")
+@click.option("--until", metavar="TIME", help="Before that.")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Look in this one only.")
+@click.option("-c", "--count", type=click.IntRange(1), help="End after so many.")
+@click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, as JSON.")
+@client_options
+def find(
+    topic: str,
+    key: str | None,
+    key_pattern: str | None,
+    value_pattern: str | None,
+    headers: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    partitions: tuple[int, ...],
+    count: int | None,
+    pattern: str | None,
+    connection: Connection,
+) -> None:
+    """Print the records of a topic that are as the options say, up to those that are the last ones now.
+
+    All of them are read, from --since on: nothing but time is indexed. Exits with 1 if there are none.
+    """
+    begins = None if since is None else parse_time(since)
+    tests = list(_tests(key, key_pattern, value_pattern, headers, begins, None if until is None else parse_time(until)))
+    try:
+        piece = record_format.as_json if pattern is None else record_format.Format(pattern)
+    except record_format.FormatError as err:
+        raise click.UsageError(f"--format: {err}") from None
+    consumer = connection.consumer(
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        allow_auto_create_topics=False,
+        exclude_internal_topics=False,
+    )
+    found = 0
+    with ending_at_signals():
+        try:
+            for record in _matching(consumer, _assigned(consumer, topic, partitions, begins), tests):
+                found += 1
+                sys.stdout.buffer.write(piece(record, found))
+                sys.stdout.buffer.flush()
+                if found == count:
+                    break
+        finally:
+            consumer.close(autocommit=False, timeout_ms=0)
+    if not found:
+        raise click.ClickException(f"topic {topic} has no such record")
+
+
+def _tests(
+    key: str | None,
+    key_pattern: str | None,
+    value_pattern: str | None,
+    headers: tuple[str, ...],
+    since_ms: int | None,
+    until_ms: int | None,
+) -> Iterator[Test]:
+    """Return what must hold of a record."""
+    if key is not None:
+        wanted = record_format.to_bytes(key)
+        yield lambda r: r.key == wanted
+    if key_pattern is not None:
+        of_key = _compiled("--key-pattern", key_pattern)
+        yield lambda r: r.key is not None and of_key.search(r.key) is not None
+    if value_pattern is not None:
+        of_value = _compiled("--value-pattern", value_pattern)
+        yield lambda r: r.value is not None and of_value.search(r.value) is not None
+    for each in headers:
+        yield _header_test(each)
+    if since_ms is not None:
+        yield lambda r: r.timestamp >= since_ms
+    if until_ms is not None:
+        yield lambda r: r.timestamp < until_ms
+
+
+def _header_test(text: str) -> Test:
+    name, equals, value = text.partition("=")
+    data = record_format.to_bytes(value)
+    return lambda r: any(key == name and (not equals or held == data) for key, held in r.headers)
+
+
+def _compiled(option: str, text: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(record_format.to_bytes(text))
+    except re.error as err:
+        raise click.UsageError(f"{option}: {text!r} is no regular expression: {err}") from None
+
+
+def _assigned(consumer: Any, topic: str, wanted: tuple[int, ...], since_ms: int | None) -> Mapping[TopicPartition, int]:
+    """Have partitions read from a time on, or from their beginnings; return where they end now."""
+    known = known_partitions(consumer, topic)
+    for partition in wanted:
+        if partition not in known:
+            raise click.ClickException(f"topic {topic} has no partition {partition}")
+    assigned = [TopicPartition(topic, partition) for partition in wanted or sorted(known)]
+    consumer.assign(assigned)
+    try:
+        first = patiently(lambda: consumer.beginning_offsets(assigned))
+        ends: dict[TopicPartition, int] = patiently(lambda: consumer.end_offsets(assigned))
+    except KeyError as error:  # kafka-python's way to say so
+        raise click.ClickException(f"{named(error.args[0])} has no leader") from None
+    if since_ms is not None:
+        found = consumer.offsets_for_times(dict.fromkeys(assigned, since_ms))
+        first = {each: ends[each] if at is None else at.offset for each, at in found.items()}
+    for each in assigned:
+        consumer.seek(each, first[each])
+    return ends
+
+
+def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Test]) -> Iterator[Any]:
+    """Read partitions to their ends; what has been read is told on a terminal now and then."""
+    read = found = 0
+    told = time.monotonic()
+    left = {each for each, end in ends.items() if position(consumer, each) < end}
+    while left:
+        for records in consumer.poll(_POLL_MS, max_records=_MOST_RECORDS).values():
+            for record in records:
+                if record.offset < ends[TopicPartition(record.topic, record.partition)]:
+                    read += 1
+                    if all(test(record) for test in tests):
+                        found += 1
+                        yield record
+        done = {each for each in left if position(consumer, each) >= ends[each]}
+        if done:
+            consumer.pause(*done)
+            left -= done
+        if sys.stderr.isatty() and time.monotonic() - told > _TOLD_S:
+            told = time.monotonic()
+            click.echo(f"kbroker: {read:,} records read, {found:,} found", err=True)
+
+
+# -- delete
+
+
+@command.command("delete")
+@click.argument("topic", required=False)
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
+@click.option("--before-offset", type=click.IntRange(0), metavar="N", help="All with a lower offset.")
+@click.option("--before-time", metavar="TIME", help="All that come before the first one that is not older.")
+@click.option("--all", "everything", is_flag=True, help="All that are there.")
+@click.option("--offset-json-file", "offsets_file", type=click.File("rb"), help="As kafka-delete-records takes it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@client_options
+def delete(
+    topic: str | None,
+    partitions: tuple[int, ...],
+    before_offset: int | None,
+    before_time: str | None,
+    everything: bool,
+    offsets_file: Any,
+    yes: bool,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Delete the records of partitions up to an offset: they begin there then. Nothing brings them back."""
+    ways = [before_offset is not None, before_time is not None, everything, offsets_file is not None]
+    if sum(ways) != 1 or (offsets_file is None) == (topic is None):
+        raise click.UsageError("give a topic and --before-offset, --before-time or --all, or --offset-json-file alone")
+    with connection.admin() as admin:
+        if offsets_file is not None:
+            wanted = _parse_file(offsets_file.read())
+            led = {key: leader for name in {key[0] for key in wanted} for key, leader in leaders(admin, name).items()}
+        else:
+            assert topic is not None
+            led = leaders(admin, topic)
+            chosen = [(topic, each) for each in partitions] or sorted(led)
+            wanted = dict.fromkeys(chosen, _TO_THE_END if before_offset is None else before_offset)
+        missing = sorted(key for key in wanted if key not in led)
+        if missing:
+            raise click.ClickException(f"there is no {missing[0][0]}-{missing[0][1]}")
+        if before_time is not None:
+            wanted = _offsets_at(connection, wanted, parse_time(before_time))
+        places = ", ".join(f"{name}-{index} {_before(at)}" for (name, index), at in list(wanted.items())[:5])
+        more = f" and {len(wanted) - 5} more partitions" if len(wanted) > 5 else ""
+        if not yes:
+            click.confirm(f"delete records of {places}{more}?", abort=True, err=True)
+        rows, failures = _deleted(admin, wanted, led)
+    if as_json:
+        print_json([{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)])
+    else:
+        print_table(["topic", "partition", "low watermark"], sorted(rows))
+    if failures:
+        raise Failures(failures)
+
+
+def _before(offset: int) -> str:
+    return "to its end" if offset == _TO_THE_END else f"before {offset}"
+
+
+def _parse_file(data: bytes) -> dict[Key, int]:
+    """Read {"partitions": [{"topic": "t", "partition": 0, "offset": 5}], "version": 1}."""
+    try:
+        return {(str(p["topic"]), int(p["partition"])): int(p["offset"]) for p in json.loads(data)["partitions"]}
+    except (ValueError, TypeError, KeyError):
+        form = '{"partitions": [{"topic": "t", "partition": 0, "offset": 5}], "version": 1}'
+        raise click.ClickException(f"--offset-json-file: it has not the form {form}") from None
+
+
+def _offsets_at(connection: Connection, wanted: Mapping[Key, int], time_ms: int) -> dict[Key, int]:
+    """Return the first offsets of records that are not older, or all there is where all are."""
+    consumer = connection.consumer(group_id=None)
+    try:
+        found = consumer.offsets_for_times({TopicPartition(*key): time_ms for key in wanted})
+    finally:
+        consumer.close(autocommit=False, timeout_ms=0)
+    return {(each.topic, each.partition): _TO_THE_END if at is None else at.offset for each, at in found.items()}
+
+
+def _deleted(
+    admin: Any, wanted: Mapping[Key, int], led: Mapping[Key, int]
+) -> tuple[list[tuple[str, int, int]], list[str]]:
+    """Ask the leaders; return where partitions begin then, and what of others is to be told."""
+    rows, failures = [], []
+    for broker in sorted({led[key] for key in wanted}):
+        topics: dict[str, list[DeleteRecordsPartition]] = {}
+        for (name, index), offset in wanted.items():
+            if led[name, index] == broker:
+                topics.setdefault(name, []).append(DeleteRecordsPartition(index, offset))
+        request = DeleteRecordsRequest([DeleteRecordsTopic(*each) for each in topics.items()], _TIMEOUT_MS)
+        answer = ask_broker(admin, broker, request, DeleteRecordsResponse)
+        for topic in answer.topics:
+            for each in topic.partitions:
+                error = code_error(each.error_code)
+                if error is None:
+                    rows.append((topic.name, each.partition_index, each.low_watermark))
+                else:
+                    failures.append(f"{topic.name}-{each.partition_index}: {error_text(error)}")
+    return rows, failures
