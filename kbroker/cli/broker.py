@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from kafka.protocol.api_key import ApiKey
 
 from kbroker.cli.client import Connection, client_options
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.own_request import ask_broker
 from kbroker.cli.placement import Key, move, partitions_of, wait_until_moved
 from kbroker.cli.told_everywhere import wait_for_replicas
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 _AT_ONCE = 50
 """Partitions that are moved at a time."""
@@ -77,6 +80,33 @@ def describe(broker_id: int, as_json: bool, connection: Connection) -> None:
     click.echo()
     rows = [[d["path"], d["replicas"], d["bytes"], d["usable_bytes"]] for d in broker["log_dirs"]]
     print_table(["log directory", "replicas", "bytes", "usable bytes"], rows)
+
+
+@command.command("api-versions")
+@click.argument("broker_id", type=int)
+@json_option
+@client_options
+def api_versions(broker_id: int, as_json: bool, connection: Connection) -> None:
+    """List the APIs that a broker serves, and their versions."""
+    request = ApiVersionsRequest(client_software_name="kbroker-cli", client_software_version="1")
+    with connection.admin() as admin:
+        _one(admin, partitions_of(admin), broker_id)
+        answer = ask_broker(admin, broker_id, request, ApiVersionsResponse)
+    served = sorted(answer.api_keys, key=lambda each: each.api_key)
+    rows = [[each.api_key, _api_name(each.api_key), each.min_version, each.max_version] for each in served]
+    if as_json:
+        names = ("key", "api", "min_version", "max_version")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    print_table(["key", "api", "lowest", "highest"], rows)
+
+
+def _api_name(key: int) -> str | None:
+    """Return Kafka's name of an API; None for one that the client here does not know."""
+    try:
+        return str(ApiKey(key).name)
+    except ValueError:
+        return None
 
 
 @command.command("drain")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -40,6 +41,8 @@ _OWN: Final = {
     "group": ConfigSource.GROUP_CONFIG,
 }
 """Where a value comes from that was set of the very thing; loggers are told of as they are."""
+_TOLD_S: Final = 3.0
+_PAUSE_S: Final = 0.05
 _WITH_TYPES: Final = 1
 """The version of ListConfigResources that tells of more than client metrics."""
 
@@ -208,11 +211,29 @@ def _alter(admin: Any, subject: Subject, ops: Sequence[AlterableConfig], *, dry_
     request = IncrementalAlterConfigsRequest([resource], dry_run)
     (result,) = _asked(admin, subject, request, IncrementalAlterConfigsResponse).responses
     if not result.error_code:
+        if not dry_run:
+            _wait_until_told(admin, subject, ops)
         return
     known = [each.name for each in _described(admin, subject, documentation=False)]
     unknown = [op.name for op in ops if op.name not in known]
     near = _near(unknown[0], known) if unknown else ""
     _check(result.error_code, result.error_message, f"cannot change {subject}", near)
+
+
+def _wait_until_told(admin: Any, subject: Subject, ops: Sequence[AlterableConfig]) -> None:
+    """Wait a moment until the brokers know, for who asks next: the controller answers before they do. Never fails."""
+    deadline = time.monotonic() + _TOLD_S
+    while time.monotonic() < deadline:
+        known = {each.name: each for each in _described(admin, subject, documentation=False)}
+        if all(op.name not in known or _is_told(subject, op, known[op.name]) for op in ops):
+            return
+        time.sleep(_PAUSE_S)
+
+
+def _is_told(subject: Subject, op: AlterableConfig, known: DescribeConfigsResourceResult) -> bool:
+    if op.config_operation == Op.DELETE:
+        return subject.kind == "logger" or not subject.is_of(known.config_source)
+    return known.is_sensitive or known.value == op.value
 
 
 def _asked(admin: Any, subject: Subject, request: Any, answer: type[_T]) -> _T:

@@ -28,6 +28,7 @@ VERBS = {
     "transaction": "List and describe transactions, find those that hang, and end them.",
     "acl": "Add, list and remove access control lists.",
     "quota": "Set, list and remove limits of users, client ids and addresses.",
+    "feature": "List the levels of features, and raise, lower and disable them.",
     "fault": "Let a broker that runs with --control misbehave, for tests.",
     "clock": "Show and move the time of a broker that runs with --control.",
     "requests": "Show what a broker that runs with --control is asked.",

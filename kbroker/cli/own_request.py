@@ -6,7 +6,7 @@ Owns what such a request looks like to kafka-python, and every use of its inside
 from __future__ import annotations
 
 import struct
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from kafka.errors import IncompatibleBrokerVersion
@@ -17,6 +17,7 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.headers import RequestHeader
 
 Answer = TypeVar("Answer")
+_API_VERSIONS: Final = 18
 
 
 def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) -> Answer | None:
@@ -42,9 +43,12 @@ def _ask(admin: Any, group: str | None, request: Any, answer: type[Answer], at_l
     return _read(sent, body, answer)
 
 
-def ask_controller(admin: Any, request: Any, answer: type[Answer]) -> Answer:
-    """Send a message of kbroker.protocol to the controller, or who speaks for it; raises as `ask_coordinator`."""
-    sent = _Request(request)
+def ask_controller(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -> Answer:
+    """Send a message of kbroker.protocol to the controller, or who speaks for it; raises as `ask_coordinator`.
+
+    One that has only versions below `at_least` is told of as one that does not serve the API.
+    """
+    sent = _Request(request, at_least)
     try:
         body = admin._manager.run(_send_to_controller, admin, sent)  # noqa: SLF001 - as above
     except IncompatibleBrokerVersion:
@@ -130,7 +134,8 @@ class _Header:
         return encode(self._header, 2 if self._flexible else 1)
 
     def get_response_class(self) -> _Response:
-        return _Response(self._flexible)
+        # Whoever asks for versions need not know yet which header comes back.
+        return _Response(self._flexible and self._header.request_api_key != _API_VERSIONS)
 
 
 class _Response:

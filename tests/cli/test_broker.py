@@ -103,3 +103,14 @@ def test_where_replicas_go() -> None:
 
 def test_json_is_json(kbroker: CommandLine) -> None:
     json.loads(kbroker.ok("broker", "list", "--json").text)
+
+
+def test_the_apis_of_a_broker_are_listed(anywhere):
+    (broker,) = anywhere.ok("broker", "list", "--json").json
+    found = {each["key"]: each for each in anywhere.ok("broker", "api-versions", str(broker["id"]), "--json").json}
+    assert found[18] == {"key": 18, "api": "ApiVersions", "min_version": 0, "max_version": 4}
+    assert {0, 1, 3, 43, 46} <= found.keys()
+    header, *rows = anywhere.ok("broker", "api-versions", str(broker["id"])).lines
+    assert header.split() == ["KEY", "API", "LOWEST", "HIGHEST"]
+    assert len(rows) == len(found)
+    assert "no broker with id 77" in anywhere.fails("broker", "api-versions", "77")
