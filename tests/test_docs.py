@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,17 @@ def test_the_readme_names_every_verb():
     readme = (ROOT / "README.md").read_text()
     for verb in VERBS:
         assert f"kbroker {verb}" in readme or f"|{verb}" in readme
+
+
+def test_the_page_of_the_command_line_names_verbs_that_there_are():
+    page = (ROOT / "docs/cli.md").read_text()
+    assert set(re.findall(r"`kbroker ([a-z]+)", page)) <= VERBS.keys()
+    named = set(re.findall(r"`([a-z]+) ([a-z-]+)", page.replace("`kbroker ", "`")))
+    assert len(named) > 50
+    for verb, below in named:
+        assert verb in VERBS, verb
+        command = import_module(f"kbroker.cli.{verb}").command
+        assert below in getattr(command, "commands", {}), f"{verb} {below}"
 
 
 def test_every_handler_says_its_api_and_versions():
