@@ -29,6 +29,7 @@ VERBS = {
     "acl": "Add, list and remove access control lists.",
     "quota": "Set, list and remove limits of users, client ids and addresses.",
     "feature": "List the levels of features, and raise, lower and disable them.",
+    "profile": "List, show, add and remove the named settings that --profile takes.",
     "fault": "Let a broker that runs with --control misbehave, for tests.",
     "clock": "Show and move the time of a broker that runs with --control.",
     "requests": "Show what a broker that runs with --control is asked.",

@@ -29,21 +29,38 @@ def directory() -> Path:
     return Path(click.get_app_dir("kbroker")) / "profiles"
 
 
-def read_profile(name: str) -> tuple[Path, dict[str, str]]:
-    """Return a profile's file and settings, and tell of secrets in it that others can read. Raises ClickException."""
+def names() -> list[str]:
+    """Return the names of the profiles that there are."""
+    return sorted(each.name.removesuffix(_SUFFIX) for each in directory().glob(f"*{_SUFFIX}"))
+
+
+def file_of(name: str) -> Path:
+    """Return where a profile lies, or would; raises UsageError for what is no name."""
     if _NAME.fullmatch(name) is None:
-        raise click.UsageError(f"--profile takes a name of letters, digits, '.', '_' and '-', not {name!r}")
-    path = directory() / f"{name}{_SUFFIX}"
+        raise click.UsageError(f"a profile has a name of letters, digits, '.', '_' and '-', not {name!r}")
+    return directory() / f"{name}{_SUFFIX}"
+
+
+def existing(name: str) -> Path:
+    """Return where a profile lies; raises ClickException where there is none of that name."""
+    path = file_of(name)
     if not path.is_file():
-        known = sorted(each.name.removesuffix(_SUFFIX) for each in path.parent.glob(f"*{_SUFFIX}"))
+        known = names()
         there = f"there are {', '.join(known)}" if known else "there is none"
         raise click.ClickException(f"no profile {name}: {path} does not exist; {there}")
+    return path
+
+
+def read_profile(name: str) -> tuple[Path, dict[str, str]]:
+    """Return a profile's file and settings, and tell of secrets in it that others can read. Raises ClickException."""
+    path = existing(name)
     settings = read_file(path, "profile")
-    has_secret = any(_is_secret(key) and "${" not in text for key, text in settings.items())
+    has_secret = any(is_secret(key) and "${" not in text for key, text in settings.items())
     if has_secret and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         click.echo(f"kbroker: {path} has a password, and others can read it: chmod 600 {path}", err=True)
     return path, resolved(settings, f"profile {path}")
 
 
-def _is_secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
+    """Tell whether a setting's value is nothing to show."""
     return any(each in normal(name) for each in _SECRETS)

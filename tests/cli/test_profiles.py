@@ -129,3 +129,54 @@ def test_a_name_is_no_path(lost, profiles):
 def test_a_file_that_is_none(lost, profiles):
     (profiles / "odd.properties").write_bytes(b"\xff\xfe")
     assert "is not a file of key=value lines" in lost.fails("topic", "list", "--profile", "odd")
+
+
+def test_profiles_are_made_listed_shown_and_removed(lost, profiles, secured):
+    settings = secured.client_settings("alice").java
+    login = settings.pop("sasl.jaas.config")
+    address = settings.pop("bootstrap.servers")
+    pairs = [f"{key}={value}" for key, value in settings.items()]
+    secret = ("--secret", "sasl.jaas.config")
+    lost.ok("profile", "add", "made", "--bootstrap", address, *pairs, *secret, stdin=f"{login}\n".encode())
+    path = profiles / "made.properties"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(profiles.iterdir()) == [path]
+    lost.ok("topic", "list", "--profile", "made")
+    listed = {"name": "made", "bootstrap_servers": address, "security_protocol": "SASL_PLAINTEXT"}
+    assert lost.ok("profile", "list", "--json").json == [listed]
+    shown = lost.ok("profile", "show", "made")
+    assert "alice-secret" not in shown.text
+    assert shown.text.splitlines()[0].split() == ["bootstrap.servers", address]
+    assert lost.ok("profile", "show", "made", "--json").json["sasl.jaas.config"] == "(secret)"
+    assert "--replace" in lost.fails("profile", "add", "made", "--bootstrap", NOWHERE)
+    lost.ok("profile", "add", "made", "--bootstrap", NOWHERE, "--replace")
+    assert path.read_text() == f"bootstrap.servers={NOWHERE}\n"
+    lost.ok("profile", "remove", "made")
+    assert lost.ok("profile", "list", "--json").json == []
+    assert "there is none" in lost.fails("profile", "show", "made")
+
+
+def test_a_value_comes_back_as_it_was_given(lost, profiles):
+    lost.ok("profile", "add", "odd", "-b", NOWHERE, r"ssl.cafile=C:\new\things = all", "sasl.password=")
+    assert lost.ok("profile", "show", "odd", "--json").json == {
+        "bootstrap.servers": NOWHERE,
+        "ssl.cafile": r"C:\new\things = all",
+        "sasl.password": "(secret)",
+    }
+    assert read_profile("odd")[1]["ssl.cafile"] == r"C:\new\things = all"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("add", "../x", "-b", "h:1"),
+        ("add", "x"),
+        ("add", "x", "key"),
+        ("add", "x", "a b=c"),
+        ("add", "x", "a=b\nc=d"),
+        ("add", "x", "--secret", "sasl.password"),
+    ],
+)
+def test_what_is_no_profile_is_not_made(lost, profiles, arguments):
+    assert lost("profile", *arguments).status == 2
+    assert list(profiles.iterdir()) == []

@@ -1,0 +1,132 @@
+"""`kbroker profile`: the named settings that `--profile` takes, listed, shown, made and removed.
+
+Owns how such a file is written. Never shows a password.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kbroker.cli.client_settings import normal, read_file
+from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.profiles import existing, file_of, is_secret, names
+
+_KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HIDDEN: Final = "(secret)"
+
+
+@click.group("profile")
+def command() -> None:
+    """List, show, add and remove the named settings that --profile takes."""
+
+
+@command.command("list")
+@json_option
+def list_profiles(as_json: bool) -> None:
+    """List profiles, and where they lead."""
+    found = [_listed(name) for name in names()]
+    if as_json:
+        print_json(found)
+        return
+    print_table(["name", "bootstrap", "protocol"], [list(each.values()) for each in found])
+
+
+def _listed(name: str) -> dict[str, str | None]:
+    settings = {normal(key): text for key, text in read_file(existing(name), "profile").items()}
+    return {
+        "name": name,
+        "bootstrap_servers": settings.get("bootstrap_servers"),
+        "security_protocol": settings.get("security_protocol"),
+    }
+
+
+@command.command("show")
+@click.argument("name")
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Show the settings of a profile, but for passwords."""
+    settings = read_file(existing(name), "profile")
+    shown = {key: _HIDDEN if is_secret(key) and "${" not in text else text for key, text in settings.items()}
+    if as_json:
+        print_json(shown)
+    elif shown:
+        print_facts(shown.items())
+
+
+@command.command("add")
+@click.argument("name")
+@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE...]")
+@click.option("-b", "--bootstrap", metavar="HOST:PORT,...", help="Where brokers are: bootstrap.servers.")
+@click.option("--secret", "secrets", multiple=True, metavar="KEY", help="Ask for this value, or read it from a line.")
+@click.option("--replace", is_flag=True, help="Also where there is one of that name.")
+def add(name: str, pairs: tuple[str, ...], bootstrap: str | None, secrets: tuple[str, ...], replace: bool) -> None:
+    """Make a profile of client settings, as security.protocol=SASL_SSL; only you can read it.
+
+    What others may not see is better asked for: --secret sasl.jaas.config.
+    """
+    path = file_of(name)
+    if path.exists() and not replace:
+        raise click.ClickException(f"there is a profile {name}: {path}; --replace puts another in its place")
+    settings = {} if bootstrap is None else {"bootstrap.servers": bootstrap}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"KEY=VALUE, not {pair!r}")
+        settings[_key(key)] = _value(key, value.strip())
+    for key in secrets:
+        settings[_key(key)] = _value(key, _asked(key))
+    if not settings:
+        raise click.UsageError("say at least where brokers are: --bootstrap HOST:PORT")
+    _write(path, "".join(f"{key}={value}\n" for key, value in settings.items()))
+    click.echo(f"{path}")
+
+
+@command.command("remove")
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove a profile."""
+    path = existing(name)
+    path.unlink()
+    click.echo(f"{path} is removed")
+
+
+def _key(text: str) -> str:
+    key = text.strip()
+    if _KEY.fullmatch(key) is None:
+        raise click.UsageError(f"{text!r} is no name of a setting")
+    return key
+
+
+def _value(key: str, text: str) -> str:
+    """Return how a value stands in the file: a backslash there would hide what follows."""
+    if "\n" in text or "\r" in text:
+        raise click.UsageError(f"{key}: a value is one line")
+    return text.replace("\\", "\\\\")
+
+
+def _asked(key: str) -> str:
+    if sys.stdin.isatty():
+        return str(click.prompt(key, hide_input=True, err=True)).strip()
+    text = sys.stdin.readline().strip()
+    if not text:
+        raise click.UsageError(f"--secret {key}: standard input has no line for it")
+    return text
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the file whole or not at all, for its owner alone."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        temporary.replace(path)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from None
