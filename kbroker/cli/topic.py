@@ -15,7 +15,9 @@ from kafka.structs import TopicPartition
 
 from kbroker.cli.client import Connection, Failures, client_options, code_error, error_text, patiently
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
-from kbroker.cli.placement import move, moving, parse_replicas, partitions_of, wait_until_moved
+from kbroker.cli.partition_offsets import SPECIAL, offsets_at
+from kbroker.cli.placement import leaders, move, moving, parse_replicas, partitions_of, wait_until_moved
+from kbroker.cli.reading import parse_time
 from kbroker.cli.told_everywhere import (
     wait_for_deletion,
     wait_for_preferred_leaders,
@@ -25,6 +27,7 @@ from kbroker.cli.told_everywhere import (
 from kbroker.protocol.wire import uuid_text
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
+_TIME_HELP = f"{', '.join(SPECIAL)}, or ms since 1970, or 2026-01-31T12:00:00Z."
 
 
 @click.group("topic")
@@ -133,6 +136,40 @@ def describe(names: tuple[str, ...], as_json: bool, connection: Connection) -> N
                 click.echo()
             _print_topic(topic)
     _report([f"topic {name} does not exist" for name in names if name not in described])
+
+
+@command.command("offsets", short_help="Show at which offsets partitions are at a time.")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
+@click.option("--time", "when", metavar="TIME", default="latest", show_default=True, help=_TIME_HELP)
+@json_option
+@client_options
+def offsets(
+    names: tuple[str, ...], partitions: tuple[int, ...], when: str, as_json: bool, connection: Connection
+) -> None:
+    """Show the offsets of partitions: where they end or begin, or the first record that is not older than a time.
+
+    There may be none, which is a dash.
+    """
+    special = SPECIAL.get(when)
+    time_ms, at_least = (parse_time(when), 1) if special is None else special
+    with connection.admin() as admin:
+        led = {key: leader for name in names for key, leader in leaders(admin, name).items()}
+        wanted = {key: leader for key, leader in led.items() if not partitions or key[1] in partitions}
+        for name, index in ((name, index) for name in names for index in partitions):
+            if (name, index) not in led:
+                raise click.ClickException(f"topic {name} has no partition {index}")
+        found = offsets_at(admin, {key: leader for key, leader in wanted.items() if leader >= 0}, time_ms, at_least)
+    rows = [[name, index, *map(_there, found.get((name, index), (-1, -1)))] for name, index in sorted(wanted)]
+    headers = ["topic", "partition", "offset", "timestamp"]
+    if as_json:
+        print_json([dict(zip(headers, row, strict=True)) for row in rows])
+    else:
+        print_table(headers, rows)
+
+
+def _there(number: int) -> int | None:
+    return number if number >= 0 else None
 
 
 def _described(admin: Any, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:

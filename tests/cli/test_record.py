@@ -75,6 +75,23 @@ def test_records_before_an_offset_or_a_time_are_deleted(anywhere: CommandLine, t
     assert "no such record" in anywhere.fails("record", "find", topic)
 
 
+def test_offsets_at_a_time(anywhere: CommandLine, topic: str) -> None:
+    def offsets(*arguments: str) -> list[tuple[int | None, int | None]]:
+        rows = anywhere.ok("topic", "offsets", topic, *arguments, "--json").json
+        assert {row["topic"] for row in rows} == {topic}
+        return [(row["offset"], row["timestamp"]) for row in rows]
+
+    assert offsets() == [(10, None), (10, None)]
+    assert offsets("--time", "earliest", "-p", "1") == [(0, None)]
+    assert offsets("--time", "max-timestamp") == [(9, BEGIN_MS + 9 * DAY_MS)] * 2
+    assert offsets("--time", str(BEGIN_MS + 3 * DAY_MS)) == [(3, BEGIN_MS + 3 * DAY_MS)] * 2
+    assert offsets("--time", str(BEGIN_MS + 30 * DAY_MS)) == [(None, None)] * 2
+    assert offsets("--time", "earliest-local") == [(0, None)] * 2
+    assert offsets("--time", "latest-tiered") == [(None, None)] * 2
+    assert "has no partition 7" in anywhere.fails("topic", "offsets", topic, "-p", "7")
+    assert anywhere("topic", "offsets", topic, "--time", "noon").status == 2
+
+
 def test_nothing_is_deleted_without_a_yes(anywhere: CommandLine, topic: str) -> None:
     done = anywhere("record", "delete", topic, "--all", stdin=b"n\n")
     assert done.status != 0

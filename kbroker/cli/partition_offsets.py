@@ -1,0 +1,60 @@
+"""At which offsets partitions begin and end, and which records are the first ones at a time: ListOffsets, as it is now.
+
+Owns the question with all of its special times, of which kafka-python has some. Never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+from kafka.errors import IncompatibleBrokerVersion
+
+from kbroker.cli.client import code_error, error_text
+from kbroker.cli.own_request import ask_broker
+from kbroker.cli.placement import Key
+from kbroker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+SPECIAL: Final[Mapping[str, tuple[int, int]]] = {
+    "latest": (-1, 1),
+    "earliest": (-2, 1),
+    "max-timestamp": (-3, 7),
+    "earliest-local": (-4, 8),
+    "latest-tiered": (-5, 9),
+}
+"""Times that are none, and the version of the API that has them (KIP-734, KIP-405, KIP-1005)."""
+_ANY_VERSION: Final = 1
+_A_CLIENT: Final = -1
+"""In the place of a follower's id, who would hear of records that are not committed."""
+_TIMEOUT_MS: Final = 30_000
+
+
+def offsets_at(
+    admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int = _ANY_VERSION
+) -> dict[Key, tuple[int, int]]:
+    """Return offset and timestamp of partitions by their leaders, -1 where there is none; raises ClickException."""
+    found = {}
+    for broker in sorted(set(led.values())):
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for (name, index), leader in led.items():
+            if leader == broker:
+                topics.setdefault(name, []).append(ListOffsetsPartition(index, timestamp=time_ms))
+        asked = [ListOffsetsTopic(*each) for each in topics.items()]
+        request = ListOffsetsRequest(_A_CLIENT, topics=asked, timeout_ms=_TIMEOUT_MS)
+        try:
+            answer = ask_broker(admin, broker, request, ListOffsetsResponse, at_least)
+        except IncompatibleBrokerVersion:
+            raise click.ClickException(f"broker {broker} does not know this time") from None
+        for topic in answer.topics:
+            for each in topic.partitions:
+                error = code_error(each.error_code)
+                if error is not None:
+                    raise click.ClickException(f"{topic.name}-{each.partition_index}: {error_text(error)}")
+                found[topic.name, each.partition_index] = (each.offset, each.timestamp)
+    return found
