@@ -5,7 +5,6 @@ Owns what a reset does: which offsets it would commit, and that a group with mem
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,9 +14,17 @@ import kafka.errors
 from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from kbroker.cli.client import Connection, Failures, client_options, error_text, patiently
+from kbroker.cli.client import Connection, Failures, client_options, code_error, error_text, patiently
 from kbroker.cli.describe_consumer_group import describe_consumer_group
+from kbroker.cli.option_types import Ago, Moment, OffsetsInFile
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.own_request import ask_coordinator
+from kbroker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
 
 STATES: Final = (
     "Stable",
@@ -245,25 +252,17 @@ class _Target:
     offset: int | None
     time_ms: int | None
     shift: int | None
+    current: bool = False
+    listed: Mapping[TopicPartition, int] | None = None
 
     def check(self) -> None:
         """Raise UsageError unless one target was chosen."""
-        chosen = [self.earliest, self.latest, *(v is not None for v in (self.offset, self.time_ms, self.shift))]
-        if sum(chosen) != 1:
-            raise click.UsageError("choose one of --to-earliest --to-latest --to-offset --to-datetime --shift-by")
-
-
-class _Moment(click.ParamType[int]):
-    """A point in time as ISO 8601, in UTC where no zone is given; in ms since 1970."""
-
-    name = "iso"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            when = datetime.datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} is no time like 2026-01-31T12:00:00Z", param, ctx)
-        return int(when.replace(tzinfo=when.tzinfo or datetime.UTC).timestamp() * 1000)
+        given = (self.offset, self.time_ms, self.shift, self.listed)
+        if sum([self.earliest, self.latest, self.current, *(v is not None for v in given)]) != 1:
+            raise click.UsageError(
+                "choose one of --to-earliest --to-latest --to-current --to-offset --to-datetime --by-duration"
+                " --shift-by --from-file"
+            )
 
 
 @command.command("reset")
@@ -273,8 +272,13 @@ class _Moment(click.ParamType[int]):
 @click.option("--to-earliest", is_flag=True, help="To the oldest record.")
 @click.option("--to-latest", is_flag=True, help="Behind the newest record.")
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To an offset.")
-@click.option("--to-datetime", type=_Moment(), metavar="ISO", help="To the first record that is not older.")
+@click.option("--to-datetime", type=Moment(), metavar="ISO", help="To the first record that is not older.")
+@click.option("--by-duration", type=Ago(), metavar="ISO", help="The same, so long ago: P1DT2H30M.")
 @click.option("--shift-by", type=int, metavar="N", help="By N records, back if negative.")
+@click.option("--to-current", is_flag=True, help="To what is committed, where the partition still has that.")
+@click.option(
+    "--from-file", type=OffsetsInFile(), metavar="FILE", help="To those of a file of lines topic,partition,offset."
+)
 @click.option("--execute", is_flag=True, help="Do it; without this, only show what would change.")
 @json_option
 @client_options
@@ -286,7 +290,10 @@ def reset(
     to_latest: bool,
     to_offset: int | None,
     to_datetime: int | None,
+    by_duration: int | None,
     shift_by: int | None,
+    to_current: bool,
+    from_file: Mapping[TopicPartition, int] | None,
     execute: bool,
     as_json: bool,
     connection: Connection,
@@ -295,9 +302,14 @@ def reset(
 
     Offsets beyond what a partition holds become its first or its last.
     """
-    target = _Target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
+    if by_duration is not None and to_datetime is not None:
+        raise click.UsageError("--by-duration and --to-datetime exclude each other")
+    time_ms = by_duration if to_datetime is None else to_datetime
+    target = _Target(to_earliest, to_latest, to_offset, time_ms, shift_by, to_current, from_file)
     target.check()
-    if bool(topics) == all_topics:
+    if from_file is not None and (topics or all_topics):
+        raise click.UsageError("--from-file says which partitions, not --topic or --all-topics")
+    if from_file is None and bool(topics) == all_topics:
         raise click.UsageError("give either --topic or --all-topics")
     with connection.admin() as admin:
         group = _group(admin, name)
@@ -305,7 +317,10 @@ def reset(
         if state not in _WITHOUT_MEMBERS:
             raise click.ClickException(f"group {name} has members (its state is {state}); stop them first")
         committed = {} if group is None else _committed(admin, name)
-        partitions = sorted(committed) if all_topics else _partitions(admin, topics)
+        if from_file is None:
+            partitions = sorted(committed) if all_topics else _partitions(admin, topics)
+        else:
+            partitions = sorted(from_file)
         new = _new_offsets(admin, partitions, committed, target)
         if execute:
             _alter(admin, name, new)
@@ -355,8 +370,9 @@ def _new_offsets(
     for each in partitions:
         if each not in offsets.partitions:
             raise click.ClickException(f"partition {each.partition} of {each.topic} is gone, or has no leader")
-        if target.shift is not None and each not in committed:
-            raise click.ClickException(f"nothing is committed for {each.topic} {each.partition}: it cannot be shifted")
+        if (target.shift is not None or target.current) and each not in committed:
+            what = "stay" if target.current else "be shifted"
+            raise click.ClickException(f"nothing is committed for {each.topic} {each.partition}: it cannot {what}")
     earliest, latest = offsets.of(OffsetSpec.EARLIEST), offsets.of(OffsetSpec.LATEST)
     at_time = {} if target.time_ms is None else offsets.of(target.time_ms)
     new = {}
@@ -365,8 +381,10 @@ def _new_offsets(
             wanted = earliest[each]
         elif target.offset is not None:
             wanted = target.offset
-        elif target.shift is not None:
-            wanted = committed[each] + target.shift
+        elif target.shift is not None or target.current:
+            wanted = committed[each] + (target.shift or 0)
+        elif target.listed is not None:
+            wanted = target.listed[each]
         elif at_time.get(each, -1) >= 0:
             wanted = at_time[each]
         else:
@@ -381,6 +399,42 @@ def _alter(admin: Any, name: str, new: Mapping[TopicPartition, int]) -> None:
     failed = {each: error for each, error in result.items() if error is not kafka.errors.NoError}
     if failed:
         raise Failures([f"cannot reset {p.topic} {p.partition}: {error_text(e)}" for p, e in sorted(failed.items())])
+
+
+@command.command("delete-offsets", short_help="Delete what a group has committed for topics.")
+@click.argument("name", metavar="GROUP")
+@click.option("--topic", "topics", multiple=True, required=True, metavar="TOPIC[:P,...]", help="Of these; repeatable.")
+@client_options
+def delete_offsets(name: str, topics: tuple[str, ...], connection: Connection) -> None:
+    """Delete committed offsets of topics that no member of the group reads."""
+    with connection.admin() as admin:
+        asked: dict[str, list[OffsetDeleteRequestPartition]] = {}
+        for each in _partitions(admin, topics):
+            asked.setdefault(each.topic, []).append(OffsetDeleteRequestPartition(each.partition))
+        request = OffsetDeleteRequest(name, [OffsetDeleteRequestTopic(*each) for each in asked.items()])
+        answer = patiently(lambda: _deleted_offsets(admin, name, request))
+    failures = []
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            error = code_error(partition.error_code)
+            if error is not None:
+                failures.append(f"{topic.name} {partition.partition_index}: {error_text(error)}")
+    if failures:
+        raise Failures(failures)
+    click.echo(f"{name}: without offsets of {', '.join(sorted(asked))}")
+
+
+def _deleted_offsets(admin: Any, name: str, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Ask once; raises what the client has for a code."""
+    answer = ask_coordinator(admin, name, request, OffsetDeleteResponse)
+    if answer is None:
+        raise click.ClickException("this broker does not delete offsets (Apache Kafka does since 2.4)")
+    error = code_error(answer.error_code)
+    if error is not None:
+        if error.__name__ in _NO_GROUP:
+            raise click.ClickException(f"group {name} does not exist")
+        raise error
+    return answer
 
 
 # -- delete -------------------------------------------------------------------------------------------------------

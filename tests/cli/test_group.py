@@ -114,6 +114,9 @@ def test_members(anywhere, topic):
         (["--to-datetime", "1970-01-01T00:00:07"], 6),
         (["--to-datetime", "1970-01-01T01:00:06.500+01:00"], 6),
         (["--to-datetime", "2999-01-01"], 10),
+        (["--by-duration", "P1DT2H30M1.5S"], 10),
+        (["--by-duration", f"P{'9' * 400}D"], 0),
+        (["--to-current"], 5),
     ],
 )
 def test_reset(anywhere, topic, target, new):
@@ -135,6 +138,40 @@ def test_reset(anywhere, topic, target, new):
     done = anywhere.ok("group", "reset", group, "--all-topics", *target, "--execute")
     assert [topic, "0", "5", str(new)] in [line.split()[1:] for line in done.lines]
     assert offsets(anywhere, group)[(topic, 0)] == new
+
+
+def test_a_reset_by_a_file(anywhere, topic, tmp_path):
+    group, file = f"g-{topic}", tmp_path / "offsets.csv"
+    file.write_text(f"{topic},0,3\n\n{topic},1,99\n")
+    done = anywhere.ok("group", "reset", group, "--from-file", str(file), "--execute", "--json")
+    assert [row["new_offset"] for row in done.json] == [3, 10]
+    assert offsets(anywhere, group) == {(topic, 0): 3, (topic, 1): 10}
+
+
+def test_offsets_are_deleted(anywhere, topic):
+    group = f"g-{topic}"
+    anywhere.ok("group", "reset", group, "--topic", topic, "--to-offset", "5", "--execute")
+    anywhere.ok("group", "delete-offsets", group, "--topic", f"{topic}:1")
+    assert offsets(anywhere, group) == {(topic, 0): 5}
+    assert "no-such-topic does not exist" in anywhere.fails(
+        "group", "delete-offsets", group, "--topic", "no-such-topic"
+    )
+    nobody = anywhere.fails("group", "delete-offsets", f"{group}-not", "--topic", topic)
+    assert nobody == f"group {group}-not does not exist"
+
+
+def test_offsets_that_members_read_stay(anywhere, topic):
+    group = f"g-{topic}"
+    consumer = Consumer({"bootstrap.servers": anywhere.bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + WAIT_S
+    while consumer.poll(0.2) is None:
+        assert time.monotonic() < deadline
+    consumer.commit(asynchronous=False)
+    done = anywhere("group", "delete-offsets", group, "--topic", topic)
+    assert done.status == 1
+    assert done.err.count("GROUP_SUBSCRIBED_TO_TOPIC") == 2
+    consumer.close()
 
 
 def test_a_reset_group_reads_from_there(anywhere, topic):
@@ -162,6 +199,11 @@ def test_what_cannot_be_reset(cli, name):
         (["--topic", "t", "--all-topics", "--to-latest"], "--topic"),
         (["--topic", "t:x", "--to-latest"], "TOPIC:0,1"),
         (["--topic", "t", "--to-datetime", "soon"], "no time"),
+        (["--topic", "t", "--by-duration", "P"], "no duration"),
+        (["--topic", "t", "--by-duration", "1h"], "no duration"),
+        (["--from-file", "/no/such/file"], "No such file"),
+        (["--from-file", __file__], "topic,partition,offset"),
+        (["--topic", "t", "--by-duration", "PT1H", "--to-datetime", "2026-01-01"], "exclude each other"),
     ],
 )
 def test_wrong_usage_of_reset(cli, arguments, said):

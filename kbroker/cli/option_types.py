@@ -1,0 +1,67 @@
+"""Values as options of the command line take them: points in time, durations, and offsets in a file.
+
+Owns their reading; what is wrong is a UsageError that says the form.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+from kafka.structs import TopicPartition
+
+_DURATION: Final = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?)?")
+
+
+class Moment(click.ParamType[int]):
+    """A point in time as ISO 8601, in UTC where no zone is given; in ms since 1970."""
+
+    name = "iso"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            when = datetime.datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time like 2026-01-31T12:00:00Z", param, ctx)
+        return max(int(when.replace(tzinfo=when.tzinfo or datetime.UTC).timestamp() * 1000), 0)
+
+
+class Ago(click.ParamType[int]):
+    """A duration as ISO 8601, back from now; a point in time in ms since 1970."""
+
+    name = "iso"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = _DURATION.fullmatch(value)
+        if found is None or not any(found.groups()):
+            self.fail(f"{value!r} is no duration like P1DT2H30M", param, ctx)
+        days, hours, minutes, seconds = (float(each or 0) for each in found.groups())
+        ago_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+        return int(max(time.time() - ago_s, 0.0) * 1000)
+
+
+class OffsetsInFile(click.ParamType[Mapping[TopicPartition, int]]):
+    """A file of lines "topic,partition,offset", as kafka-consumer-groups takes it."""
+
+    name = "file"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Mapping[TopicPartition, int]:
+        found = {}
+        try:
+            with open(value, encoding="utf-8", newline="") as file:
+                for row in csv.reader(file):
+                    if row:
+                        topic, partition, offset = (cell.strip() for cell in row)
+                        found[TopicPartition(topic, int(partition))] = int(offset)
+        except OSError as err:
+            self.fail(f"{value}: {err.strerror}", param, ctx)
+        except ValueError:
+            self.fail(f"{value} has not lines of the form topic,partition,offset", param, ctx)
+        return found
