@@ -38,6 +38,7 @@ def alter_partition_reassignments(
         for each in topic.partitions:
             asked[topic.name, each.partition_index] = each.replicas
             yield
+        yield
     may_change_factor = request.allow_replication_factor_change
     services, cluster = ctx.services, ctx.services.cluster
     if cluster is not None:

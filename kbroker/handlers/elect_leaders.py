@@ -64,6 +64,7 @@ def elect_leaders(
             for index in each.partitions:
                 wanted[each.topic, index] = None
                 yield
+            yield
     cluster = ctx.services.cluster
     if cluster is not None:
         return _elected(cluster, kind, wanted, request.timeout_ms, of_all=of_all)

@@ -38,6 +38,7 @@ def list_partition_reassignments(
             for index in topic.partition_indexes:
                 wanted[topic.name, index] = None
                 yield
+            yield
     cluster = ctx.services.cluster
     if cluster is None:
         return ListPartitionReassignmentsResponse(error_message=None)

@@ -28,7 +28,8 @@ def elections_alone(wire: Wire) -> None:
             several = [TopicPartitions(topic, [0, 1, 7]), TopicPartitions("nowhere", [0])]
             wire.ask(f"some, type {kind}", ElectLeadersRequest(kind, several, 5000), v)
         wire.ask("none", ElectLeadersRequest(0, [], 5000), v)
-        wire.ask("bad type", ElectLeadersRequest(9, None, 5000), v)
+        if v:  # before, there are no types
+            wire.ask("bad type", ElectLeadersRequest(9, None, 5000), v)
 
 
 @sequence
