@@ -23,7 +23,7 @@ from statistics import median
 from benchmarks.raw import connect, produce_frame, pump
 from benchmarks.subjects import SUBJECTS, cpu_seconds, running
 from compat_tests.spark.session import connector_jars
-from kbroker.cli.client import Connection
+from kbroker.admin.connection import Connection
 from kbroker.pipeline.kafka.cluster import Cluster
 
 RESULTS = Path(__file__).parent / "results"

@@ -11,7 +11,7 @@ from typing import Any
 
 from compat_tests.pipeline.topics import create, put
 from compat_tests.spark.session import spark
-from kbroker.cli.client import Connection
+from kbroker.admin.connection import Connection
 from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
 from kbroker.pipeline.archive.optimize import Optimization
 from kbroker.pipeline.archive.store import Store

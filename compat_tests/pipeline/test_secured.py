@@ -16,7 +16,7 @@ from compat_tests.pipeline.jobs import Jobs
 from compat_tests.pipeline.processes import ended, start_verb
 from compat_tests.pipeline.topics import create, put, records
 from kbroker import Acl, Broker
-from kbroker.cli.client import settings_of
+from kbroker.admin.settings import settings_of
 from kbroker.security.tls import development
 
 pytestmark = [
@@ -88,7 +88,7 @@ def test_archive_verify_and_replay(
     with secured(tmp_path) as (plain, address, file), tempfile.TemporaryDirectory(prefix="pipeline-") as folder:
         create(plain, TOPIC)
         put(plain, TOPIC, 0, RECORDS)
-        jobs = Jobs(address, Path(folder), settings=settings_of(str(file)))
+        jobs = Jobs(address, Path(folder), settings=settings_of(str(file), print))
         assert sum(jobs.archive(TOPIC, "archive")) == RECORDS
         assert jobs.verify("archive")["faults"] == []
         expected = records(plain, TOPIC)

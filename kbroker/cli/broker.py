@@ -9,11 +9,12 @@ from typing import Any
 import click
 from kafka.protocol.api_key import ApiKey
 
-from kbroker.cli.client import Connection, client_options
+from kbroker.admin.connection import Connection
+from kbroker.admin.own_request import ask_broker
+from kbroker.admin.placement import Key, move, partitions_of, wait_until_moved
+from kbroker.admin.told_everywhere import wait_for_replicas
+from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
-from kbroker.cli.own_request import ask_broker
-from kbroker.cli.placement import Key, move, partitions_of, wait_until_moved
-from kbroker.cli.told_everywhere import wait_for_replicas
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 _AT_ONCE = 50

@@ -11,9 +11,11 @@ from typing import Any, Final, TypeVar
 import click
 from kafka.errors import IncompatibleBrokerVersion
 
-from kbroker.cli.client import Connection, client_options, code_error, error_text
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.connection import Connection
+from kbroker.admin.own_request import ask_any, ask_broker
+from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_json, print_table
-from kbroker.cli.own_request import ask_any, ask_broker
 from kbroker.config.model import ConfigSource, ConfigType
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.describe_configs import (

@@ -19,10 +19,11 @@ from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
 from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 
+from kbroker.admin.connection import Connection, patiently
+from kbroker.admin.reading import known_partitions, named, parse_time, position
 from kbroker.cli import record_format
-from kbroker.cli.client import Connection, client_options, ending_at_signals, patiently
+from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.outage import SILENCE_S, told_of_outages
-from kbroker.cli.reading import known_partitions, named, parse_time, position
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500

@@ -14,11 +14,14 @@ import kafka.errors
 from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from kbroker.cli.client import Connection, Failures, client_options, code_error, error_text, patiently
-from kbroker.cli.describe_consumer_group import describe_consumer_group
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.connection import Connection, patiently
+from kbroker.admin.consumer_groups import describe_consumer_group
+from kbroker.admin.errors import Failures
+from kbroker.admin.own_request import ask_coordinator
+from kbroker.cli.client import client_options
 from kbroker.cli.option_types import Ago, Moment, OffsetsInFile
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
-from kbroker.cli.own_request import ask_coordinator
 from kbroker.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,

@@ -13,6 +13,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from kbroker.admin.errors import AdminError, WrongInput
+
 VERBS = {
     "start": "Start a broker.",
     "cluster": "Start several brokers and a ZooKeeper on this machine, and stop, kill and restart them.",
@@ -68,6 +70,8 @@ class _Lazy(click.Group):
         except BrokenPipeError:
             _forget_output()
             ctx.exit(0)
+        except WrongInput as err:
+            raise click.UsageError(str(err)) from err
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -118,5 +122,7 @@ def _forget_output() -> None:
 def _one_line(err: Exception) -> str:
     if isinstance(err, click.ClickException):
         return err.format_message()
+    if isinstance(err, AdminError):
+        return str(err)
     text = " ".join(str(err).split())
     return text or type(err).__name__

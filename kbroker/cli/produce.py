@@ -19,7 +19,9 @@ from kafka.errors import (
 )
 from kafka.serializer import Serializer
 
-from kbroker.cli.client import Connection, client_options, ending_at_signals, error_text
+from kbroker.admin.codes import error_text
+from kbroker.admin.connection import Connection
+from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.outage import SILENCE_S, told_of_outages
 from kbroker.cli.record_format import unescape
 

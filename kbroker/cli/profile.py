@@ -13,9 +13,9 @@ from typing import Final
 
 import click
 
-from kbroker.cli.client_settings import normal, read_file
+from kbroker.admin.profiles import existing, file_of, is_secret, names
+from kbroker.admin.settings import normal, read_file
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
-from kbroker.cli.profiles import existing, file_of, is_secret, names
 
 _KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HIDDEN: Final = "(secret)"

@@ -12,20 +12,15 @@ from typing import Any, Final
 import click
 from kafka.structs import TopicPartition
 
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.connection import Connection, patiently
+from kbroker.admin.errors import Failures
+from kbroker.admin.own_request import ask_broker
+from kbroker.admin.placement import Key, leaders
+from kbroker.admin.reading import known_partitions, named, parse_time, position
 from kbroker.cli import record_format
-from kbroker.cli.client import (
-    Connection,
-    Failures,
-    client_options,
-    code_error,
-    ending_at_signals,
-    error_text,
-    patiently,
-)
+from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.output import json_option, print_json, print_table
-from kbroker.cli.own_request import ask_broker
-from kbroker.cli.placement import Key, leaders
-from kbroker.cli.reading import known_partitions, named, parse_time, position
 from kbroker.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 import click
 
-from kbroker.cli.client import Connection, client_options, code_error, error_text
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.connection import Connection
+from kbroker.admin.own_request import ask_any
+from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
-from kbroker.cli.own_request import ask_any
 from kbroker.protocol.messages.create_delegation_token import (
     CreatableRenewers,
     CreateDelegationTokenRequest,

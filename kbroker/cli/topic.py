@@ -13,17 +13,20 @@ from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec
 from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from kafka.structs import TopicPartition
 
-from kbroker.cli.client import Connection, Failures, client_options, code_error, error_text, patiently
-from kbroker.cli.output import json_option, print_facts, print_json, print_table
-from kbroker.cli.partition_offsets import SPECIAL, offsets_at
-from kbroker.cli.placement import leaders, move, moving, parse_replicas, partitions_of, wait_until_moved
-from kbroker.cli.reading import parse_time
-from kbroker.cli.told_everywhere import (
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.connection import Connection, patiently
+from kbroker.admin.errors import Failures
+from kbroker.admin.partition_offsets import SPECIAL, offsets_at
+from kbroker.admin.placement import leaders, move, moving, parse_replicas, partitions_of, wait_until_moved
+from kbroker.admin.reading import parse_time
+from kbroker.admin.told_everywhere import (
     wait_for_deletion,
     wait_for_preferred_leaders,
     wait_for_replicas,
     wait_for_topics,
 )
+from kbroker.cli.client import client_options
+from kbroker.cli.output import json_option, print_facts, print_json, print_table
 from kbroker.protocol.wire import uuid_text
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from kbroker.cli.client import Connection, client_options
-from kbroker.cli.output import json_option, print_facts, print_json, print_table
-from kbroker.cli.placement import leaders
-from kbroker.cli.transactions_asked import (
+from kbroker.admin.connection import Connection
+from kbroker.admin.placement import leaders
+from kbroker.admin.transactions import (
     aborted,
     described,
     hanging,
@@ -20,6 +19,8 @@ from kbroker.cli.transactions_asked import (
     producers,
     terminated,
 )
+from kbroker.cli.client import client_options
+from kbroker.cli.output import json_option, print_facts, print_json, print_table
 from kbroker.protocol.messages.describe_producers import ProducerState
 from kbroker.protocol.messages.describe_transactions import TransactionState
 

@@ -10,9 +10,12 @@ from typing import Any
 
 import click
 
-from kbroker.cli.client import Connection, Failures, client_options, code_error, error_text
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.connection import Connection
+from kbroker.admin.errors import Failures
+from kbroker.admin.own_request import ask_controller
+from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_json, print_table
-from kbroker.cli.own_request import ask_controller
 from kbroker.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-import click
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from kbroker import Broker
-from kbroker.cli import describe_consumer_group, own_request
+from kbroker.admin import consumer_groups, own_request
+from kbroker.admin.errors import AdminError
 from kbroker.cli import group as verbs
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse, DescribedGroup
 from tests.cli.conftest import CommandLine
@@ -298,10 +298,10 @@ def test_a_broker_that_has_the_consumer_protocol_switched_off():
 def test_a_request_for_a_refused_group_says_why(monkeypatch):
     told = [DescribedGroup(error_code=14), DescribedGroup(error_code=30, error_message="not for you")]
     monkeypatch.setattr(
-        describe_consumer_group, "ask_coordinator", lambda *_: ConsumerGroupDescribeResponse(groups=[told.pop(0)])
+        consumer_groups, "ask_coordinator", lambda *_: ConsumerGroupDescribeResponse(groups=[told.pop(0)])
     )
-    with pytest.raises(click.ClickException, match=r"^cannot describe group g: not for you \("):
-        describe_consumer_group.describe_consumer_group(None, "g")
+    with pytest.raises(AdminError, match=r"^cannot describe group g: not for you \("):
+        consumer_groups.describe_consumer_group(None, "g")
     assert told == []
 
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from kafka.errors import KafkaConnectionError, NodeNotReadyError
 
+from kbroker.admin.connection import patiently
 from kbroker.cli import topic
-from kbroker.cli.client import patiently
 
 
 def test_a_topics_life(anywhere, name):

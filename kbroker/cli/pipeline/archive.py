@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
-from kbroker.cli.client import Connection, Failures, client_options
+from kbroker.admin.connection import Connection
+from kbroker.admin.errors import Failures
+from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_json, print_table
 from kbroker.cli.pipeline.options import interval, names_of, require_archive, spark_options
 from kbroker.pipeline.archive.archive import Archive, ArchiveOptions

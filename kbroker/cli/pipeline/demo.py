@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from kbroker.cli.client import Connection, Failures
+from kbroker.admin.connection import Connection
+from kbroker.admin.errors import Failures
 from kbroker.cli.output import print_table
 from kbroker.cli.pipeline.options import spark_options
 from kbroker.pipeline.demo.tour import Tour, TourOptions, by_day, tour

@@ -21,8 +21,10 @@ from typing import Any, Final
 
 import click
 
-from kbroker.cli.client import Connection, client_options, code_error, error_text
-from kbroker.cli.told_everywhere import wait_for_topics
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.connection import Connection
+from kbroker.admin.told_everywhere import wait_for_topics
+from kbroker.cli.client import client_options
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.events.access_log import AccessLog, LogEvent
 from kbroker.pipeline.events.generator import Arrival, Counts, EventOptions, EventSource, visitor_name

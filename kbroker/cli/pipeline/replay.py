@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import click
 
-from kbroker.cli.client import Connection, client_options
+from kbroker.admin.connection import Connection
+from kbroker.cli.client import client_options
 from kbroker.cli.pipeline.options import names_of, require_archive, spark_options
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import shown

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from kbroker.cli.client import Connection, Failures, client_options
+from kbroker.admin.connection import Connection
+from kbroker.admin.errors import Failures
+from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_json, print_table
 from kbroker.cli.pipeline.options import (
     interval,

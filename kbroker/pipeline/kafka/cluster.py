@@ -22,7 +22,7 @@ _PAUSE_S: Final = 0.5
 
 
 class Clients(Protocol):
-    """How to make Kafka clients; `kbroker.cli.client.Connection` is one."""
+    """How to make Kafka clients; `kbroker.admin.connection.Connection` is one."""
 
     @property
     def bootstrap(self) -> str: ...

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import click
-
-from kbroker.cli.client import code_error, error_text, patiently
-from kbroker.cli.own_request import ask_coordinator
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.connection import patiently
+from kbroker.admin.errors import AdminError
+from kbroker.admin.own_request import ask_coordinator
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -32,7 +32,7 @@ def describe_consumer_group(admin: Any, name: str) -> dict[str, Any] | None:
     if group is None or group.error_code in _NONE_SUCH:
         return None
     if group.error_code:
-        raise click.ClickException(
+        raise AdminError(
             f"cannot describe group {name}: {error_text(code_error(group.error_code), group.error_message)}"
         )
     return {

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import click
 from kafka.errors import IncompatibleBrokerVersion
 
-from kbroker.cli.client import code_error, error_text
-from kbroker.cli.own_request import ask_broker
-from kbroker.cli.placement import Key
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.errors import AdminError
+from kbroker.admin.own_request import ask_broker
+from kbroker.admin.placement import Key
 from kbroker.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -38,7 +38,7 @@ _TIMEOUT_MS: Final = 30_000
 def offsets_at(
     admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int = _ANY_VERSION
 ) -> dict[Key, tuple[int, int]]:
-    """Return offset and timestamp of partitions by their leaders, -1 where there is none; raises ClickException."""
+    """Return offset and timestamp of partitions by their leaders, -1 where there is none; raises AdminError."""
     found = {}
     for broker in sorted(set(led.values())):
         topics: dict[str, list[ListOffsetsPartition]] = {}
@@ -50,11 +50,11 @@ def offsets_at(
         try:
             answer = ask_broker(admin, broker, request, ListOffsetsResponse, at_least)
         except IncompatibleBrokerVersion:
-            raise click.ClickException(f"broker {broker} does not know this time") from None
+            raise AdminError(f"broker {broker} does not know this time") from None
         for topic in answer.topics:
             for each in topic.partitions:
                 error = code_error(each.error_code)
                 if error is not None:
-                    raise click.ClickException(f"{topic.name}-{each.partition_index}: {error_text(error)}")
+                    raise AdminError(f"{topic.name}-{each.partition_index}: {error_text(error)}")
                 found[topic.name, each.partition_index] = (each.offset, each.timestamp)
     return found

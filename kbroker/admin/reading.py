@@ -8,8 +8,9 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-import click
 from kafka.structs import TopicPartition
+
+from kbroker.admin.errors import AdminError, WrongInput
 
 
 def parse_time(text: str) -> int:
@@ -19,7 +20,7 @@ def parse_time(text: str) -> int:
     try:
         when = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise click.UsageError(f"{text!r} is no time: write ms since 1970 or 2026-01-31T12:00:00Z") from None
+        raise WrongInput(f"{text!r} is no time: write ms since 1970 or 2026-01-31T12:00:00Z") from None
     when = when.replace(tzinfo=when.tzinfo or datetime.UTC)
     return int(when.timestamp() * 1000)
 
@@ -30,10 +31,10 @@ def named(partition: TopicPartition) -> str:
 
 
 def known_partitions(consumer: Any, topic: str) -> set[int]:
-    """Return the numbers of a topic's partitions; raises ClickException where there is no such topic."""
+    """Return the numbers of a topic's partitions; raises AdminError where there is no such topic."""
     known = consumer.partitions_for_topic(topic)
     if not known:
-        raise click.ClickException(f"topic {topic} does not exist")
+        raise AdminError(f"topic {topic} does not exist")
     return set(known)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kbroker import Broker
-from kbroker.cli.profiles import directory, read_profile
+from kbroker.admin.profiles import directory, read_profile
+from kbroker.cli.client import warn
 from tests.cli.conftest import CommandLine
 
 NOWHERE = "127.0.0.1:1"
@@ -107,10 +108,10 @@ def test_what_is_a_secret(profiles, name, capsys):
     path = profiles / "some.properties"
     path.write_text(f"{name}=x\n")
     path.chmod(0o644)
-    read_profile("some")
+    read_profile("some", warn)
     assert "chmod 600" in capsys.readouterr().err
     path.write_text("security.protocol=SSL\nssl.truststore.location=ca.crt\n")
-    read_profile("some")
+    read_profile("some", warn)
     assert capsys.readouterr().err == ""
 
 
@@ -163,7 +164,7 @@ def test_a_value_comes_back_as_it_was_given(lost, profiles):
         "ssl.cafile": r"C:\new\things = all",
         "sasl.password": "(secret)",
     }
-    assert read_profile("odd")[1]["ssl.cafile"] == r"C:\new\things = all"
+    assert read_profile("odd", warn)[1]["ssl.cafile"] == r"C:\new\things = all"
 
 
 @pytest.mark.parametrize(

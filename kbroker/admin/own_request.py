@@ -8,10 +8,10 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, TypeVar
 
-import click
 from kafka.errors import IncompatibleBrokerVersion
 from kafka.protocol.api_header import ResponseHeader
 
+from kbroker.admin.errors import AdminError
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.headers import RequestHeader
@@ -23,7 +23,7 @@ _API_VERSIONS: Final = 18
 def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) -> Answer | None:
     """Send a message of kbroker.protocol to a group's coordinator; None if that broker does not serve the API.
 
-    Raises kafka-python's errors, a retriable one while there is no coordinator, and ClickException for an answer that
+    Raises kafka-python's errors, a retriable one while there is no coordinator, and AdminError for an answer that
     cannot be read.
     """
     return _ask(admin, group, request, answer)
@@ -52,7 +52,7 @@ def ask_controller(admin: Any, request: Any, answer: type[Answer], at_least: int
     try:
         body = admin._manager.run(_send_to_controller, admin, sent)  # noqa: SLF001 - as above
     except IncompatibleBrokerVersion:
-        raise click.ClickException(f"this cluster does not serve {sent.name.removesuffix('Request')}") from None
+        raise AdminError(f"this cluster does not serve {sent.name.removesuffix('Request')}") from None
     return _read(sent, body, answer)
 
 
@@ -81,7 +81,7 @@ def _read(sent: _Request, body: bytes, answer: type[Answer]) -> Answer:
     try:
         return decode(answer, sent.API_VERSION, body)
     except Malformed as err:
-        raise click.ClickException(f"the broker's answer cannot be read: {err}") from None
+        raise AdminError(f"the broker's answer cannot be read: {err}") from None
 
 
 async def _send(admin: Any, group: str | None, request: _Request) -> bytes:

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import click
 from kafka.structs import TopicPartition
 
-from kbroker.cli.client import Failures, error_text
+from kbroker.admin.codes import error_text
+from kbroker.admin.errors import AdminError, Failures, WrongInput
 
 POLL_SECONDS = 0.5
 Key = tuple[str, int]
@@ -27,11 +27,11 @@ def partitions_of(admin: Any, names: Iterable[str] | None = None) -> dict[Key, d
 
 
 def leaders(admin: Any, topic: str | None = None, partition: int | None = None) -> dict[Key, int]:
-    """Return who leads partitions: all, those of a topic, or one; raises ClickException where there is no such one."""
+    """Return who leads partitions: all, those of a topic, or one; raises AdminError where there is no such one."""
     found = partitions_of(admin, None if topic is None else [topic])
     chosen = {key: int(each["leader_id"]) for key, each in found.items() if partition is None or key[1] == partition}
     if topic is not None and not chosen:
-        raise click.ClickException(f"there is no {topic}" if partition is None else f"there is no {topic}-{partition}")
+        raise AdminError(f"there is no {topic}" if partition is None else f"there is no {topic}-{partition}")
     return chosen
 
 
@@ -70,7 +70,7 @@ def parse_replicas(text: str) -> list[int]:
     try:
         replicas = [int(each) for each in text.split(",")]
     except ValueError:
-        raise click.UsageError(f"replicas are broker ids like 1,2,3, not {text!r}") from None
+        raise WrongInput(f"replicas are broker ids like 1,2,3, not {text!r}") from None
     if len(set(replicas)) < len(replicas) or min(replicas) < 0:
-        raise click.UsageError(f"{text} names a broker twice, or one that cannot be")
+        raise WrongInput(f"{text} names a broker twice, or one that cannot be")
     return replicas

@@ -16,7 +16,8 @@ from typing import Final
 
 import click
 
-from kbroker.cli.client_settings import normal, read_file, resolved
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.settings import Tell, normal, read_file, resolved
 
 _SUFFIX: Final = ".properties"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -35,30 +36,30 @@ def names() -> list[str]:
 
 
 def file_of(name: str) -> Path:
-    """Return where a profile lies, or would; raises UsageError for what is no name."""
+    """Return where a profile lies, or would; raises WrongInput for what is no name."""
     if _NAME.fullmatch(name) is None:
-        raise click.UsageError(f"a profile has a name of letters, digits, '.', '_' and '-', not {name!r}")
+        raise WrongInput(f"a profile has a name of letters, digits, '.', '_' and '-', not {name!r}")
     return directory() / f"{name}{_SUFFIX}"
 
 
 def existing(name: str) -> Path:
-    """Return where a profile lies; raises ClickException where there is none of that name."""
+    """Return where a profile lies; raises AdminError where there is none of that name."""
     path = file_of(name)
     if not path.is_file():
         known = names()
         there = f"there are {', '.join(known)}" if known else "there is none"
-        raise click.ClickException(f"no profile {name}: {path} does not exist; {there}")
+        raise AdminError(f"no profile {name}: {path} does not exist; {there}")
     return path
 
 
-def read_profile(name: str) -> tuple[Path, dict[str, str]]:
-    """Return a profile's file and settings, and tell of secrets in it that others can read. Raises ClickException."""
+def read_profile(name: str, tell: Tell) -> tuple[Path, dict[str, str]]:
+    """Return a profile's file and settings, and tell of secrets in it that others can read. Raises AdminError."""
     path = existing(name)
     settings = read_file(path, "profile")
     has_secret = any(is_secret(key) and "${" not in text for key, text in settings.items())
     if has_secret and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        click.echo(f"kbroker: {path} has a password, and others can read it: chmod 600 {path}", err=True)
-    return path, resolved(settings, f"profile {path}")
+        tell(f"{path} has a password, and others can read it: chmod 600 {path}")
+    return path, resolved(settings, f"profile {path}", tell)
 
 
 def is_secret(name: str) -> bool:

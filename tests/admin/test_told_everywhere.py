@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaConnectionError
 
-from kbroker.cli import told_everywhere
-from kbroker.cli.told_everywhere import (
+from kbroker.admin import told_everywhere
+from kbroker.admin.told_everywhere import (
     wait_for_deletion,
     wait_for_preferred_leaders,
     wait_for_replicas,

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-import click
 from kafka.errors import IncompatibleBrokerVersion
 
-from kbroker.cli.client import code_error, error_text
-from kbroker.cli.own_request import ask_any, ask_broker
-from kbroker.cli.placement import Key
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.errors import AdminError
+from kbroker.admin.own_request import ask_any, ask_broker
+from kbroker.admin.placement import Key
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -90,14 +90,14 @@ def listed(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[Listed]:
-    """Return the transactional ids of all brokers; raises ClickException where one knows no such filter."""
+    """Return the transactional ids of all brokers; raises AdminError where one knows no such filter."""
     request = ListTransactionsRequest(list(states), list(producer_ids), longer_than_ms, pattern or None)
     at_least = 2 if pattern else 1 if longer_than_ms >= 0 else 0
     found: list[Listed] = []
     for broker in brokers(admin):
         answer = _retried(lambda: _list(admin, broker, request, at_least), "list transactions")  # noqa: B023 - at once
         if answer.unknown_state_filters:
-            raise click.ClickException(f"no such state: {', '.join(answer.unknown_state_filters)}")
+            raise AdminError(f"no such state: {', '.join(answer.unknown_state_filters)}")
         found += [
             Listed(each.transactional_id, broker, each.producer_id, each.transaction_state)
             for each in answer.transaction_states
@@ -111,7 +111,7 @@ def _list(
     try:
         answer = ask_broker(admin, broker, request, ListTransactionsResponse, at_least)
     except IncompatibleBrokerVersion:
-        raise click.ClickException(f"broker {broker} does not know this filter of transactions") from None
+        raise AdminError(f"broker {broker} does not know this filter of transactions") from None
     return answer.error_code, None, answer
 
 
@@ -152,7 +152,7 @@ def _coordinator(admin: Any, transactional_id: str) -> int:
 
 
 def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[Key, list[ProducerState]]]:
-    """Return what a broker knows of the producers of partitions; raises ClickException."""
+    """Return what a broker knows of the producers of partitions; raises AdminError."""
     topics: dict[str, list[int]] = {}
     for topic, index in wanted:
         topics.setdefault(topic, []).append(index)
@@ -163,7 +163,7 @@ def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[
             error = code_error(each.error_code)
             if error is not None:
                 what = f"cannot describe the producers of {told.name}-{each.partition_index}"
-                raise click.ClickException(f"{what}: {error_text(error, each.error_message)}")
+                raise AdminError(f"{what}: {error_text(error, each.error_message)}")
             yield (told.name, each.partition_index), each.active_producers
 
 
@@ -196,7 +196,7 @@ def known_open(admin: Any, producer_ids: Iterable[int]) -> dict[tuple[int, Key],
 
 
 def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
-    """Have a leader write the marker that aborts a transaction in one partition; raises ClickException."""
+    """Have a leader write the marker that aborts a transaction in one partition; raises AdminError."""
     topic, index = key
     marker = WritableTxnMarker(
         producer.producer_id,
@@ -211,11 +211,11 @@ def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
             for result in told.partitions:
                 error = code_error(result.error_code)
                 if error is not None:
-                    raise click.ClickException(f"cannot abort in {topic}-{index}: {error_text(error)}")
+                    raise AdminError(f"cannot abort in {topic}-{index}: {error_text(error)}")
 
 
 def _retried(ask: Callable[[], tuple[int, str | None, T]], what: str) -> T:
-    """Ask until the cluster is ready for it; raises ClickException."""
+    """Ask until the cluster is ready for it; raises AdminError."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         code, message, answer = ask()
@@ -223,5 +223,5 @@ def _retried(ask: Callable[[], tuple[int, str | None, T]], what: str) -> T:
         if error is None:
             return answer
         if code not in _AGAIN or time.monotonic() > deadline:
-            raise click.ClickException(f"cannot {what}: {error_text(error, message)}")
+            raise AdminError(f"cannot {what}: {error_text(error, message)}")
         time.sleep(_PAUSE_S)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka.errors import KafkaError
 
-from kbroker.cli.own_request import ask_broker
+from kbroker.admin.own_request import ask_broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import (
     MetadataRequest,

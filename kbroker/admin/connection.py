@@ -1,0 +1,159 @@
+"""How a cluster is reached, and how a client's errors read.
+
+Owns the settings that Kafka clients are made with. The client is kafka-python, so that any Kafka can be asked. Never
+prints.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import (
+    BrokerResponseError,
+    KafkaConfigurationError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+)
+
+from kbroker.admin.codes import error_text
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.spoken_at import tls_fault
+
+T = TypeVar("T")
+
+_PATIENCE_S: Final = 15.0
+_PAUSE_S: Final = 0.1
+_LAST_PORT: Final = 65_535
+
+# What the client would wait for, shortened to what somebody at a terminal waits for.
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "client_id": "kbroker-cli",
+    "bootstrap_timeout_ms": 5_000,
+    "reconnect_backoff_max_ms": 1_000,
+    "max_block_ms": 10_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach a cluster: its bootstrap addresses, and client settings by kafka-python's names."""
+
+    bootstrap: str
+    settings: Mapping[str, Any]
+
+    @contextmanager
+    def admin(self) -> Iterator[Any]:
+        """Open a KafkaAdminClient."""
+        self._require_reachable()
+        client = KafkaAdminClient(**self._for(KafkaAdminClient))
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def consumer(self, **own: Any) -> Any:
+        """Make a KafkaConsumer; what -X says wins over `own`."""
+        self._require_reachable()
+        return KafkaConsumer(**self._for(KafkaConsumer, own))
+
+    def producer(self, **own: Any) -> Any:
+        """Make a KafkaProducer; what -X says wins over `own`."""
+        self._require_reachable()
+        return KafkaProducer(**self._for(KafkaProducer, own))
+
+    def _require_reachable(self) -> None:
+        """Fail in one line when no address takes a connection: the client would only say so after seconds."""
+        if (reason := self.unreachable()) is not None:
+            raise AdminError(reason)
+
+    def unreachable(self) -> str | None:
+        """Return why no bootstrap address takes a connection, None when one does; behind a proxy nobody looks."""
+        if self.settings.get("proxy_url") or self.settings.get("socks5_proxy"):
+            return None
+        patience_ms = self.settings.get("bootstrap_timeout_ms") or _DEFAULTS["bootstrap_timeout_ms"]
+        reasons = []
+        for address in self.bootstrap.split(","):
+            reason = _unreachable(address, patience_ms / 1000)
+            if reason is None:
+                return None
+            reasons.append(f"{address}: {reason}")
+        return f"no broker answers at {'; '.join(reasons)}"
+
+    def _for(self, kind: Any, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        merged = {**_DEFAULTS, **(own or {}), **self.settings}
+        merged["bootstrap_servers"] = self.bootstrap.split(",")
+        return {key: value for key, value in merged.items() if key in kind.DEFAULT_CONFIG}
+
+
+def _unreachable(address: str, patience_s: float) -> str | None:
+    """Return why nothing takes a connection at HOST:PORT; None if something does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), patience_s).close()
+    except TimeoutError:
+        return "no answer"
+    except socket.gaierror as err:
+        return "unknown host" if err.errno == socket.EAI_NONAME else str(err.strerror).lower()
+    except UnicodeError:  # of the host's name: a label that is empty or too long
+        return "unknown host"
+    except OSError as err:
+        return (err.strerror or str(err)).lower()
+    return None
+
+
+def addresses(text: str) -> str:
+    """Check HOST:PORT,... and return it without blanks; raises WrongInput."""
+    found = [each.strip() for each in text.split(",") if each.strip()]
+    for each in found:
+        host, _, port = each.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > _LAST_PORT:
+            raise WrongInput(f"--bootstrap takes HOST:PORT, not {each!r}")
+    if not found:
+        raise WrongInput("--bootstrap is empty")
+    return ",".join(found)
+
+
+def in_words(err: KafkaError, connection: Connection) -> str:
+    """Return what a client's error is to people."""
+    if isinstance(err, BrokerResponseError):
+        return error_text(err)
+    reason = str(err.args[0]) if err.args else type(err).__name__
+    if isinstance(err, KafkaTimeoutError) and "bootstrap" in reason:
+        for address in connection.bootstrap.split(","):
+            if (fault := tls_fault(address, connection.settings)) is not None:
+                return fault
+        if str(connection.settings.get("security_protocol", "")).startswith("SASL"):
+            asked = "are mechanism, name and password right?"
+            return f"no broker at {connection.bootstrap} lets this client in: {asked}"
+        return f"no broker answers at {connection.bootstrap}"
+    if isinstance(err, (KafkaConnectionError, NodeNotReadyError)):
+        return f"the connection to the cluster at {connection.bootstrap} failed: {reason}"
+    if isinstance(err, KafkaConfigurationError):
+        return f"bad client setting: {reason}"
+    return reason
+
+
+def patiently(call: Callable[[], T], *, reads: bool = False) -> T:
+    """Repeat a call while the cluster asks for that: coordinators load, leaders move.
+
+    One that only `reads` is also repeated when its broker is gone: for some seconds clients are still told of it.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return call()
+        except BrokerResponseError as err:
+            if not err.retriable or time.monotonic() > deadline:
+                raise
+        except (KafkaConnectionError, NodeNotReadyError):
+            if not reads or time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE_S)
