@@ -11,6 +11,7 @@
 #   make torture  a thousand ends of the broker under load, and nothing lost; ten times the tries of random tests
 #   make demo     the tour of the pipeline: events, visits, an archive, and a chart in ./demo
 #   make docs     regenerate generated pages
+#   make site     the pages as a site, in ./site
 #   make fmt      format the sources
 #   make clean    remove what these targets made (never ./data, ./kbroker-cluster)
 
@@ -22,7 +23,10 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 PORT ?= 9092
 
-.PHONY: run cluster unit test check bench torture demo docs fmt clean
+.PHONY: run cluster unit test check bench torture demo docs site fmt clean
+
+# mkdocs-material's word about its successor, at each build.
+export NO_MKDOCS_2_WARNING := 1
 
 run: .venv-run/.stamp
 	.venv-run/bin/kbroker start --dev --listen 127.0.0.1:$(PORT) --data-dir ./data
@@ -41,10 +45,12 @@ check: .venv/.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy compat_tests benchmarks conftest.py
+	$(BIN)/mypy compat_tests benchmarks conftest.py docs/site_pages.py
 	$(BIN)/mypy --config-file examples/mypy.ini examples
 	$(BIN)/lint-imports
 	$(BIN)/python -m kbroker.config.docs | diff -u docs/configuration.md - || (echo "docs/configuration.md is stale: run make docs"; exit 1)
+	$(BIN)/mkdocs build --site-dir .parts/site
+	test ! -x $(BIN)/hadolint || $(BIN)/hadolint docker/Dockerfile
 
 bench: .venv/.stamp
 	$(BIN)/python -m benchmarks
@@ -69,6 +75,9 @@ docs: .venv/.stamp
 	$(BIN)/python -m kbroker.config.docs > docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
 
+site: .venv/.stamp
+	$(BIN)/mkdocs build
+
 fmt: .venv/.stamp
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
@@ -86,5 +95,5 @@ fmt: .venv/.stamp
 	touch $@
 
 clean:
-	rm -rf demo .venv .venv-run .parts .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf demo site .venv .venv-run .parts .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
