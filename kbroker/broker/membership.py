@@ -138,26 +138,11 @@ class Membership:
                 follower.expired()
         if what is Session.LIVE and self._tree.session_id != self._session and self._renewing is None:
             self._session = self._tree.session_id
-            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(self._what))
 
-    async def _renew(self) -> None:
-        """Register by the session that is live now; if that goes, too, by the one after it."""
+    async def _renew(self, what: Registration) -> None:
         try:
-            while self._what is not None:
-                session = self._session = self._tree.session_id
-                try:
-                    await self._registration.register(self._what)
-                except Unreachable:
-                    await asyncio.sleep(_RETRY_SECONDS)
-                    continue
-                except (ConfigError, Denied, Refused):
-                    raise
-                except Exception:
-                    log.exception("registering again failed, and is tried again")
-                    await asyncio.sleep(_RETRY_SECONDS)
-                    continue
-                if session == self._tree.session_id:
-                    break
+            self._session = await self._registration.renew(what)
             for follower in self._followers:
                 follower.renewed()
         except (ConfigError, Denied, Refused) as error:

@@ -1,19 +1,22 @@
 """Loads of partitions, one after the other, a slice at a time.
 
-Owns which are under way, the task that goes on with them, how much of them is done at once, and how long one that
-failed rests before the next: where nothing is queued a short load is over when `begin` returns, and many that begin
-together share one slice. Never knows what a load does.
+Owns which are under way, the task that goes on with them, how much of them is done at once, what is told of one that
+failed, and how long it rests before the next: where nothing is queued a short load is over when `begin` returns, and
+many that begin together share one slice. Never knows what a load does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
 LOAD_SLICE_SECONDS = 0.002
 RELOAD_MS, RELOAD_MAX_MS = 1_000, 60_000
+
+log = logging.getLogger(__name__)
 
 
 def pause_ms(attempts: int) -> int:
@@ -42,6 +45,14 @@ class LoadQueue:
         self._loads.append((steps, is_wanted))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"load {self._name}")
+
+    def failed(self, partition: int, attempts: int, error: BaseException, what: str) -> int:
+        """Tell why a partition has to be loaded anew, with a trace the first time; return after how many ms."""
+        delay_ms = pause_ms(attempts)
+        text = "%s %d %s, the next load is in %d s: %r"
+        shown = error if attempts == 0 else None
+        log.error(text, self._name, partition, what, delay_ms // 1000, error, exc_info=shown)
+        return delay_ms
 
     def close(self) -> None:
         """Go on with nothing."""

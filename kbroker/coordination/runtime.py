@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 from kbroker.clock import Clock
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.interfaces import Shard, Writer
-from kbroker.coordination.load_queue import LoadQueue, pause_ms
+from kbroker.coordination.load_queue import LoadQueue
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
 from kbroker.coordination.shard_log import ReplayError, ShardLog
 from kbroker.coordination.timers import Timers
@@ -232,10 +232,7 @@ class Runtime(Generic[S]):
 
     def _load_later(self, partition: int, state: _Partition[S], error: BaseException, what: str) -> None:
         """Load a failed partition anew, at growing intervals: its reason may go, as that of a full table of files."""
-        delay_ms = pause_ms(state.attempts)
-        shown = error if state.attempts == 0 else None
-        text = "%s %d %s, the next load is in %d s: %r"
-        log.error(text, self._name, partition, what, delay_ms // 1000, error, exc_info=shown)
+        delay_ms = self._loads.failed(partition, state.attempts, error, what)
         state.active, state.failed = False, True
         self._timers.forget(lambda key: key[0] == partition)
         self._timers.schedule((partition, _RELOAD), delay_ms)

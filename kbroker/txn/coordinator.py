@@ -21,7 +21,7 @@ from kbroker.coordination.then import then
 from kbroker.failpoints import passed
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.config import TransactionConfig
-from kbroker.txn.marker_sender import MarkerWriter, Marking
+from kbroker.txn.marker_sender import RETRY_MS, MarkerWriter, Marking
 from kbroker.txn.shard import NOBODY, Identity, ProducerIdSupply, TransactionShard
 from kbroker.txn.transaction import TopicPartition, Transaction
 
@@ -62,6 +62,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
                 level,
                 partial(self._marking.soon, partition),
                 partial(writer.max_batch_bytes, partition),
+                RETRY_MS,
             ),
             writer,
             clock,

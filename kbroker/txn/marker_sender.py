@@ -22,13 +22,16 @@ from kbroker.coordination.runtime import Runtime
 from kbroker.coordination.then import then
 from kbroker.failpoints import passed
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.txn.shard import RETRY_MS, TransactionShard
+from kbroker.txn.shard import TransactionShard
 from kbroker.txn.states import PREPARE_COMMIT
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 log = logging.getLogger(__name__)
 
 Answers = Mapping[TopicPartition, ErrorCode]
+
+RETRY_MS = 100
+"""After which a transaction's markers that were not taken are sent again."""
 
 _WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
 _FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})

@@ -26,8 +26,6 @@ from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, NO_EPOCH, NO_PRODUCER_ID,
 
 log = logging.getLogger(__name__)
 
-RETRY_MS = 100
-"""How long to wait before markers that were not taken, or a completion, are tried again."""
 _LOOKS = 2_000
 """How many ids one look for unused or overdue ones takes at a time."""
 _TOMBSTONES, _TOMBSTONE_BYTES = 500, 64 << 10
@@ -67,7 +65,8 @@ class TransactionShard:
     """The transactions of one partition.
 
     `ids` hands out producer ids; `level` tells the finalized transaction.version; `on_prepared` hears each id
-    whose outcome is in the log, also when a shard has just been loaded; `room` tells how large a batch may be.
+    whose outcome is in the log, also when a shard has just been loaded; `room` tells how large a batch may be,
+    and `marker_retry_ms` is after how long markers that were not taken are due again.
     """
 
     def __init__(
@@ -77,6 +76,7 @@ class TransactionShard:
         level: Callable[[], int],
         on_prepared: Callable[[str], None],
         room: Callable[[], int],
+        marker_retry_ms: int,
     ) -> None:
         self._config = config
         self._ids = ids
@@ -84,6 +84,7 @@ class TransactionShard:
         self._level = level
         self._on_prepared = on_prepared
         self._room = room
+        self._marker_retry_ms = marker_retry_ms
         self.transactions: dict[str, Transaction] = {}
         self._pending: set[str] = set()
         self._ongoing: set[str] = set()
@@ -155,7 +156,7 @@ class TransactionShard:
                 if new.is_prepared:
                     self._on_prepared(transactional_id)
             elif transactional_id in self.transactions and self.transactions[transactional_id].is_prepared:
-                return Outcome(timers=[Schedule(("markers", transactional_id), RETRY_MS)])
+                return Outcome(timers=[Schedule(("markers", transactional_id), self._marker_retry_ms)])
             return Outcome()
 
         self._pending.add(transactional_id)
@@ -295,7 +296,7 @@ class TransactionShard:
         if fenced:
             self._given_up[name] = self._given_up.get(name, frozenset()) | fenced
         if self.to_mark(name):
-            return Outcome(timers=[Schedule(("markers", name), RETRY_MS)])
+            return Outcome(timers=[Schedule(("markers", name), self._marker_retry_ms)])
         if txn.partitions:
             log.warning("the transaction of %s has been taken over, what is left of its markers is given up", name)
             return Outcome()

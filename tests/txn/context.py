@@ -9,6 +9,7 @@ from typing import Any
 from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.protocol.errors import ApiError
 from kbroker.txn.config import TransactionConfig
+from kbroker.txn.marker_sender import RETRY_MS
 from kbroker.txn.records import transaction_record
 from kbroker.txn.shard import Identity, TransactionShard
 from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT
@@ -31,7 +32,9 @@ class Context(Still[TransactionShard]):
         super().__init__(self._make_shard, log, now)
 
     def _make_shard(self, _partition: int) -> TransactionShard:
-        return TransactionShard(self.config, self, lambda: self.level, self.prepared.append, lambda: self.max_bytes)
+        return TransactionShard(
+            self.config, self, lambda: self.level, self.prepared.append, lambda: self.max_bytes, RETRY_MS
+        )
 
     @property
     def max_bytes(self) -> int:

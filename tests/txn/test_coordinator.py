@@ -13,9 +13,9 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import iter_batches
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.coordinator import Answer, TransactionCoordinator
-from kbroker.txn.marker_sender import Answers, Marker, MarkerWriter
+from kbroker.txn.marker_sender import RETRY_MS, Answers, Marker, MarkerWriter
 from kbroker.txn.records import transaction_record
-from kbroker.txn.shard import RETRY_MS, Identity, TransactionShard
+from kbroker.txn.shard import Identity, TransactionShard
 from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT, PREPARE_COMMIT
 from kbroker.txn.transaction import Transaction
 

@@ -10,7 +10,7 @@ from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_json, print_table
 from kbroker.cli.pipeline.options import interval, names_of, require_archive, spark_options
 from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
-from kbroker.pipeline.archive.optimize import Optimization
+from kbroker.pipeline.archive.optimize import TARGET_MB, Optimization
 from kbroker.pipeline.archive.store import FORMATS
 from kbroker.pipeline.archive.verify import HEADERS, Verification
 from kbroker.pipeline.kafka.cluster import Cluster
@@ -89,7 +89,9 @@ def verify(topics: str | None, root: str, as_json: bool, connection: Connection,
 
 @click.command("optimize", short_help="Put an archive's small files together.")
 @click.option("--at", "root", required=True, metavar="PATH", help="The archive's folder.")
-@click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="Size of files to aim at.")
+@click.option(
+    "--target-mb", type=click.IntRange(1), default=TARGET_MB, show_default=True, help="Size of files aimed at."
+)
 @spark_options
 def optimize(root: str, target_mb: int, spark: SparkOptions) -> None:
     """Put the small files of an archive together, and its manifest into one document."""

@@ -12,10 +12,12 @@ import logging
 
 from kbroker.config.model import ConfigError
 from kbroker.controller import znodes
-from kbroker.controller.tree.znode import Create, Delete, MetadataTree, Reason, Refused, SetData
+from kbroker.controller.tree.znode import Create, Delete, Denied, MetadataTree, Reason, Refused, SetData, Unreachable
 from kbroker.controller.znodes import BROKER_IDS, Registration, Unreadable
 
 log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.1
 
 
 class BrokerRegistration:
@@ -58,6 +60,26 @@ class BrokerRegistration:
             if owner is not None and not await self._ended(owner):
                 text = f"broker.id {self._node_id} is taken: another broker of the cluster is registered with it"
                 raise ConfigError(text)
+
+    async def renew(self, registration: Registration) -> int:
+        """Register by the session that is live now; if that goes, too, by the one after it; return which it is.
+
+        Tries again, whatever goes wrong on the way. Raises ConfigError, Denied and Refused, which do not pass.
+        """
+        while True:
+            session = self._tree.session_id
+            try:
+                await self.register(registration)
+            except Unreachable:
+                await asyncio.sleep(_RETRY_SECONDS)
+            except (ConfigError, Denied, Refused):
+                raise
+            except Exception:
+                log.exception("registering again failed, and is tried again")
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                if session == self._tree.session_id:
+                    return session
 
     async def _check_address(self, registration: Registration) -> None:
         own = {(each.host, each.port) for each in registration.endpoints}

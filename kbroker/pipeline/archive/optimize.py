@@ -16,6 +16,8 @@ from kbroker.pipeline.archive.store import Store, counted, layout, now
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.ranges import Partition, Sums
 
+TARGET_MB: int = 128
+"""What files are aimed at, where nobody says otherwise."""
 _FEWEST: int = 2
 
 
