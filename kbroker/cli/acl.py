@@ -11,7 +11,7 @@ from kbroker.admin.acls import add_acls, described_acls, remove_acls
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.output import Output, output_option
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, ResourceType
 from kbroker.security.authorizer.options import (
     RESOURCES,
@@ -131,9 +131,9 @@ def add(connection: Connection, **options: Any) -> None:
 @command.command("list")
 @_resource_options(_PATTERNS)
 @click.option("--principal", multiple=True, callback=_principal, metavar="USER", help="Only those of somebody.")
-@json_option
+@output_option
 @client_options
-def list_acls(connection: Connection, principal: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def list_acls(connection: Connection, principal: tuple[str, ...], output: Output, **options: Any) -> None:
     """List ACLs: all, or those of resources."""
     pattern = PatternType[options["resource_pattern_type"].upper()]
     resources = _resources(options)
@@ -143,22 +143,8 @@ def list_acls(connection: Connection, principal: tuple[str, ...], as_json: bool,
         for wanted in filters:
             found.update(dict.fromkeys(described_acls(admin, wanted)))
     acls = sorted(acl for acl in found if not principal or acl.entry.principal in principal)
-    if as_json:
-        print_json([_as_json(acl) for acl in acls])
-        return
-    rows = [
-        [
-            p.resource_type.title,
-            p.name,
-            p.pattern_type.title,
-            e.principal,
-            e.host,
-            e.permission.title,
-            e.operation.title,
-        ]
-        for p, e in acls
-    ]
-    print_table(["resource", "name", "pattern", "principal", "host", "permission", "operation"], rows)
+    rows = [_as_json(acl) for acl in acls]
+    output.rows(rows, "resource", "name", "pattern", "principal", "host", "permission", "operation")
 
 
 def _as_json(acl: Acl) -> dict[str, str]:

@@ -9,7 +9,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.placement import move, partitions_of, wait_until_moved
 from kbroker.admin.told_everywhere import wait_for_replicas
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.output import Column, Facts, Output, Table, output_option, print_table
 
 _AT_ONCE = 50
 """Partitions that are moved at a time."""
@@ -21,67 +21,51 @@ def command() -> None:
 
 
 @command.command("list")
-@json_option
+@output_option
 @client_options
-def list_brokers(as_json: bool, connection: Connection) -> None:
+def list_brokers(output: Output, connection: Connection) -> None:
     """List the brokers that live."""
     with connection.admin() as admin:
         found = listed_brokers(admin, partitions_of(admin))
-    if as_json:
-        print_json(found)
-        return
-    headers = ["id", "address", "rack", "controller", "leads", "replicas", "not in sync"]
-    print_table(
-        headers,
-        [
-            [b["id"], b["address"], b["rack"], "yes" if b["controller"] else None, b["leads"], b["replicas"], b["late"]]
-            for b in found
-        ],
-    )
+    controller = Column("controller", lambda broker: "yes" if broker["controller"] else None)
+    late = Column("not in sync", "late")
+    output.rows(found, "id", "address", "rack", controller, "leads", "replicas", late)
 
 
 @command.command("describe")
 @click.argument("broker_id", type=int)
-@json_option
+@output_option
 @client_options
-def describe(broker_id: int, as_json: bool, connection: Connection) -> None:
+def describe(broker_id: int, output: Output, connection: Connection) -> None:
     """Describe a broker: what it leads and has, and its log directories."""
     with connection.admin() as admin:
         broker = one_broker(admin, partitions_of(admin), broker_id)
         broker["log_dirs"] = described_log_dirs(admin, broker_id)
-    if as_json:
-        print_json(broker)
-        return
-    print_facts(
-        [
-            ("id", broker["id"]),
-            ("address", broker["address"]),
-            ("rack", broker["rack"]),
-            ("controller", "yes" if broker["controller"] else "no"),
-            ("leads", broker["leads"]),
-            ("replicas", broker["replicas"]),
-            ("not in sync", broker["late"]),
-        ]
-    )
-    click.echo()
-    rows = [[d["path"], d["replicas"], d["bytes"], d["usable_bytes"]] for d in broker["log_dirs"]]
-    print_table(["log directory", "replicas", "bytes", "usable bytes"], rows)
+    facts = [
+        ("id", broker["id"]),
+        ("address", broker["address"]),
+        ("rack", broker["rack"]),
+        ("controller", "yes" if broker["controller"] else "no"),
+        ("leads", broker["leads"]),
+        ("replicas", broker["replicas"]),
+        ("not in sync", broker["late"]),
+    ]
+    columns: list[Column | str] = [Column("log directory", "path"), "replicas", "bytes", "usable bytes"]
+    output.show(broker, Facts(facts), Table(broker["log_dirs"], columns))
 
 
 @command.command("api-versions")
 @click.argument("broker_id", type=int)
-@json_option
+@output_option
 @client_options
-def api_versions(broker_id: int, as_json: bool, connection: Connection) -> None:
+def api_versions(broker_id: int, output: Output, connection: Connection) -> None:
     """List the APIs that a broker serves, and their versions."""
     with connection.admin() as admin:
         one_broker(admin, partitions_of(admin), broker_id)
         rows = served_apis(admin, broker_id)
-    if as_json:
-        names = ("key", "api", "min_version", "max_version")
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-        return
-    print_table(["key", "api", "lowest", "highest"], rows)
+    names = ("key", "api", "min_version", "max_version")
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    output.rows(found, "key", "api", Column("lowest", "min_version"), Column("highest", "max_version"))
 
 
 @command.command("drain")

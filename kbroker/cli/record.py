@@ -19,7 +19,7 @@ from kbroker.admin.reading import parse_time, position
 from kbroker.admin.records import TO_THE_END, assign_to_ends, delete_records, first_offsets_at
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.output import Output, output_option
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
@@ -164,7 +164,7 @@ def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Tes
 @click.option("--all", "everything", is_flag=True, help="All that are there.")
 @click.option("--offset-json-file", "offsets_file", type=click.File("rb"), help="As kafka-delete-records takes it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
+@output_option
 @client_options
 def delete(
     topic: str | None,
@@ -174,7 +174,7 @@ def delete(
     everything: bool,
     offsets_file: Any,
     yes: bool,
-    as_json: bool,
+    output: Output,
     connection: Connection,
 ) -> None:
     """Delete the records of partitions up to an offset: they begin there then. Nothing brings them back."""
@@ -200,10 +200,8 @@ def delete(
         if not yes:
             click.confirm(f"delete records of {places}{more}?", abort=True, err=True)
         rows, failures = delete_records(admin, wanted, led)
-    if as_json:
-        print_json([{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)])
-    else:
-        print_table(["topic", "partition", "low watermark"], sorted(rows))
+    told = [{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)]
+    output.rows(told, "topic", "partition", "low watermark")
     if failures:
         raise Failures(failures)
 
