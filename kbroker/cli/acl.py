@@ -11,6 +11,7 @@ from kbroker.admin.acls import add_acls, described_acls, remove_acls
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
 from kbroker.cli.client import client_options
+from kbroker.cli.completing import complete_groups, complete_topics
 from kbroker.cli.output import Output, output_option
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, ResourceType
 from kbroker.security.authorizer.options import (
@@ -41,8 +42,16 @@ def _resource_options(patterns: Sequence[str]) -> Callable[[Callable[..., _T]], 
     def decorate(function: Callable[..., _T]) -> Callable[..., _T]:
         for option in reversed(
             [
-                click.option("--topic", multiple=True, metavar="NAME", help="A topic, or *."),
-                click.option("--group", multiple=True, metavar="NAME", help="A consumer group, or *."),
+                click.option(
+                    "--topic", multiple=True, metavar="NAME", shell_complete=complete_topics, help="A topic, or *."
+                ),
+                click.option(
+                    "--group",
+                    multiple=True,
+                    metavar="NAME",
+                    shell_complete=complete_groups,
+                    help="A consumer group, or *.",
+                ),
                 click.option("--cluster", is_flag=True, help="The cluster."),
                 click.option("--transactional-id", multiple=True, metavar="ID", help="A transactional id, or *."),
                 click.option("--delegation-token", multiple=True, metavar="ID", help="A delegation token, or *."),

@@ -17,7 +17,9 @@ from kbroker.admin.configs import (
     source_name,
 )
 from kbroker.admin.connection import Connection
+from kbroker.admin.settings import read_file
 from kbroker.cli.client import client_options
+from kbroker.cli.completing import complete_brokers, complete_groups, complete_topics
 from kbroker.cli.output import Column, Output, output_option, wide
 from kbroker.config.model import ConfigType
 from kbroker.config.operations import Op
@@ -35,11 +37,17 @@ def command() -> None:
 def _subject_options(function: Callable[..., _T]) -> Callable[..., _T]:
     for option in reversed(
         [
-            click.option("--topic", metavar="NAME", help="A topic's."),
-            click.option("--broker", type=click.IntRange(0), metavar="ID", help="A broker's."),
+            click.option("--topic", metavar="NAME", shell_complete=complete_topics, help="A topic's."),
+            click.option(
+                "--broker",
+                type=click.IntRange(0),
+                metavar="ID",
+                shell_complete=complete_brokers,
+                help="A broker's.",
+            ),
             click.option("--all-brokers", is_flag=True, help="What all brokers have that have nothing of their own."),
             click.option("--logger", type=click.IntRange(0), metavar="ID", help="The levels of a broker's loggers."),
-            click.option("--group", metavar="ID", help="A group's."),
+            click.option("--group", metavar="ID", shell_complete=complete_groups, help="A group's."),
             click.option("--client-metrics", metavar="NAME", help="A subscription to clients' metrics."),
         ]
     ):
@@ -110,18 +118,24 @@ def describe(
 
 @command.command("set")
 @_subject_options
-@click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
+@click.argument("pairs", nargs=-1, metavar="KEY=VALUE...")
+@click.option("--add-config-file", "config_file", metavar="FILE", help="Those of a file of key=value lines, too.")
 @click.option("--dry-run", is_flag=True, help="Have it checked, and set nothing.")
 @client_options
-def set_configs(pairs: tuple[str, ...], dry_run: bool, connection: Connection, **options: Any) -> None:
+def set_configs(
+    pairs: tuple[str, ...], config_file: str | None, dry_run: bool, connection: Connection, **options: Any
+) -> None:
     """Set configs: all of them or, where one cannot be, none."""
     subject = _subject(options)
-    ops = []
+    told = {} if config_file is None else read_file(config_file, "--add-config-file")
+    ops = [AlterableConfig(key, Op.SET, value) for key, value in told.items()]
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise click.UsageError(f"KEY=VALUE, not {pair!r}")
         ops.append(AlterableConfig(key.strip(), Op.SET, value.strip()))
+    if not ops:
+        raise click.UsageError("say what: KEY=VALUE, or --add-config-file")
     with connection.admin() as admin:
         alter_configs(admin, subject, ops, dry_run=dry_run)
     done = ", ".join(f"{op.name}={op.value}" for op in ops)

@@ -82,7 +82,7 @@ def whole_match(pattern: str | None) -> Callable[[str], bool]:
     """Return what tells whether a whole name matches an expression of RE2; without one all do. Raises UsageError."""
     if pattern is None:
         return lambda _name: True
-    expression = compiled(pattern, "--pattern")
+    expression = compiled(pattern, "the pattern")
     return lambda name: expression.fullmatch(name) is not None
 
 

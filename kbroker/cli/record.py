@@ -19,6 +19,7 @@ from kbroker.admin.reading import parse_time, position
 from kbroker.admin.records import TO_THE_END, assign_to_ends, delete_records, first_offsets_at
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
+from kbroker.cli.completing import complete_topics
 from kbroker.cli.output import Output, output_option
 
 _POLL_MS: Final = 200
@@ -36,7 +37,7 @@ def command() -> None:
 
 
 @command.command("find", epilog="\b\nThe letters of FORMAT are those of kcat:" + record_format.HELP)
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("-k", "--key", metavar="TEXT", help="The key is this.")
 @click.option("--key-pattern", metavar="REGEX", help="The key has something that matches.")
 @click.option("--value-pattern", metavar="REGEX", help="The value has something that matches.")
@@ -157,7 +158,7 @@ def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Tes
 
 
 @command.command("delete")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
 @click.option("--before-offset", type=click.IntRange(0), metavar="N", help="All with a lower offset.")
 @click.option("--before-time", metavar="TIME", help="All that come before the first one that is not older.")

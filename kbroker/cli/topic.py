@@ -181,6 +181,7 @@ def describe(
 @command.command("offsets", short_help="Show at which offsets partitions are at a time.")
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
+@click.option("--pattern", metavar="REGEX", help="Of topics whose whole name matches, in place of names.")
 @click.option("--exclude-internal-topics", is_flag=True, help="Without names: not the cluster's own topics.")
 @click.option("--time", "when", metavar="TIME", default="latest", show_default=True, help=_TIME_HELP)
 @output_option
@@ -188,6 +189,7 @@ def describe(
 def offsets(
     names: tuple[str, ...],
     partitions: tuple[int, ...],
+    pattern: str | None,
     exclude_internal_topics: bool,
     when: str,
     output: Output,
@@ -197,18 +199,21 @@ def offsets(
 
     Of all topics without names. There may be no such record, which is a dash.
     """
-    if partitions and not names:
-        raise click.UsageError("--partition needs the name of the topic")
+    if names and pattern is not None:
+        raise click.UsageError("give either names or --pattern")
     special = SPECIAL.get(when)
     time_ms, at_least = (parse_time(when), 1) if special is None else special
     with connection.admin() as admin:
+        matches, by_name = whole_match(pattern), bool(names)
         names = names or tuple(
-            topic["name"] for topic in listed_topics(admin) if not (exclude_internal_topics and topic["internal"])
+            topic["name"]
+            for topic in listed_topics(admin)
+            if matches(topic["name"]) and not (exclude_internal_topics and topic["internal"])
         )
         led = {key: leader for name in names for key, leader in leaders(admin, name).items()}
         wanted = {key: leader for key, leader in led.items() if not partitions or key[1] in partitions}
         for name, index in ((name, index) for name in names for index in partitions):
-            if (name, index) not in led:
+            if by_name and (name, index) not in led:
                 raise click.ClickException(f"topic {name} has no partition {index}")
         found = offsets_at(admin, {key: leader for key, leader in wanted.items() if leader >= 0}, time_ms, at_least)
     headers = ("topic", "partition", "offset", "timestamp")

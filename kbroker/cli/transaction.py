@@ -21,6 +21,7 @@ from kbroker.admin.transactions import (
     terminated,
 )
 from kbroker.cli.client import client_options
+from kbroker.cli.completing import complete_topics
 from kbroker.cli.output import Column, Facts, Output, Table, output_option
 from kbroker.protocol.messages.describe_producers import ProducerState
 from kbroker.protocol.messages.describe_transactions import TransactionState
@@ -84,7 +85,7 @@ def describe(transactional_id: str, output: Output, connection: Connection) -> N
 
 
 @command.command("producers")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("partition", type=click.IntRange(0))
 @click.option("--broker", type=int, metavar="ID", help="Ask this broker, not the leader.")
 @output_option
@@ -135,7 +136,7 @@ def find_hanging(
 
 
 @command.command("abort")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("partition", type=click.IntRange(0))
 @click.option("--start-offset", type=click.IntRange(0), required=True, help="Where it begins in the partition.")
 @click.option("--force", is_flag=True, help="Also if its coordinator knows it: its other partitions stay as they are.")
