@@ -41,6 +41,7 @@ VERBS = {
     "cert": "Make certificates for development.",
     "log": "Check, dump, repair and adopt the files of a data directory.",
     "pipeline": "Archive, replay and count what is in topics, on Apache Spark.",
+    "man": "Write the manual pages.",
     "completion": "Print what lets bash, zsh or fish complete verbs and options.",
 }
 HIDDEN = ("container",)
