@@ -20,6 +20,11 @@ def no_such_topic(admin: Any, name: str) -> str:
     return f"topic {name} does not exist{_hint(name, lambda: _topics(admin), remedy)}"
 
 
+def missing_topic(name: str, known: Sequence[str]) -> str:
+    """Return the same where it is known which topics there are."""
+    return f"topic {name} does not exist{_hint(name, lambda: known, '`kbroker topic list` shows those there are')}"
+
+
 def no_such_group(admin: Any, name: str) -> str:
     """Return what to say of a group that does not exist, with those that are called nearly so."""
     remedy = "`kbroker group list` shows those there are"

@@ -13,6 +13,7 @@ from kafka.structs import TopicPartition
 
 from kbroker.admin.codes import error_text
 from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.near import no_such_topic
 
 POLL_SECONDS = 0.5
 Key = tuple[str, int]
@@ -31,7 +32,10 @@ def leaders(admin: Any, topic: str | None = None, partition: int | None = None) 
     found = partitions_of(admin, None if topic is None else [topic])
     chosen = {key: int(each["leader_id"]) for key, each in found.items() if partition is None or key[1] == partition}
     if topic is not None and not chosen:
-        raise AdminError(f"there is no {topic}" if partition is None else f"there is no {topic}-{partition}")
+        there = sum(name == topic for name, _ in found)
+        if not there:
+            raise AdminError(no_such_topic(admin, topic))
+        raise AdminError(f"topic {topic} has no partition {partition}; it has {there}, from 0 on")
     return chosen
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.near import missing_topic
 
 
 def parse_time(text: str) -> int:
@@ -34,7 +35,7 @@ def known_partitions(consumer: Any, topic: str) -> set[int]:
     """Return the numbers of a topic's partitions; raises AdminError where there is no such topic."""
     known = consumer.partitions_for_topic(topic)
     if not known:
-        raise AdminError(f"topic {topic} does not exist")
+        raise AdminError(missing_topic(topic, sorted(consumer.topics())))
     return set(known)
 
 

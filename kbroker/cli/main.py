@@ -103,7 +103,7 @@ def main(args: list[str] | None = None) -> Any:
     except Exception as err:
         if arguments[:1] == ["--debug"]:
             raise
-        click.echo(f"kbroker: {_one_line(err)}", err=True)
+        click.echo(f"kbroker: {_one_line(err, arguments)}", err=True)
         sys.exit(1)
 
 
@@ -122,10 +122,11 @@ def _forget_output() -> None:
     os.close(nowhere)
 
 
-def _one_line(err: Exception) -> str:
-    if isinstance(err, click.ClickException):
-        return err.format_message()
-    if isinstance(err, AdminError):
-        return str(err)
+def _one_line(err: Exception, arguments: list[str]) -> str:
+    """Return what failed, and what to do about it where that is known."""
+    if isinstance(err, click.ClickException | AdminError):
+        from kbroker.cli.remedies import with_remedy
+
+        return with_remedy(err.format_message() if isinstance(err, click.ClickException) else str(err), arguments)
     text = " ".join(str(err).split())
     return text or type(err).__name__

@@ -37,7 +37,7 @@ Records = dict[str, str]
 
 def pages() -> dict[str, str]:
     """Return the text of every page by its file's name."""
-    context = click.Context(cli, info_name=_PROGRAM)
+    context = click.Context(cli, info_name=_PROGRAM, **cli.context_settings)
     found = {f"{_PROGRAM}.1": _page_of_all(context)}
     for verb in VERBS:
         command = cli.get_command(context, verb)

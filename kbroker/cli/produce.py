@@ -22,6 +22,7 @@ from kafka.serializer import Serializer
 from kbroker.admin.codes import error_text
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError
+from kbroker.admin.near import no_such_topic
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completing import complete_topics
 from kbroker.cli.line_format import LineFormat, Message
@@ -163,7 +164,7 @@ def command(
     deliveries = _Deliveries()
     patience_s = producer.config["delivery_timeout_ms"] / 1000 + _GRACE_S
     try:
-        _check(producer, topic, partition)
+        _check(connection, producer, topic, partition)
         lines: Iterable[bytes] = sys.stdin.buffer
         try:
             with told_of_outages(connection.unreachable, deliveries.stall):
@@ -212,12 +213,13 @@ def _headers(pairs: tuple[str, ...]) -> list[tuple[str, bytes]]:
     return found
 
 
-def _check(producer: Any, topic: str, partition: int | None) -> None:
+def _check(connection: Connection, producer: Any, topic: str, partition: int | None) -> None:
     """Find out before anything is read whether the topic is there, or can be created."""
     try:
         partitions = producer.partitions_for(topic)
     except KafkaTimeoutError:
-        raise click.ClickException(f"topic {topic} does not exist, and the broker did not create it") from None
+        with connection.admin() as admin:
+            raise click.ClickException(f"{no_such_topic(admin, topic)}; the broker did not create it") from None
     if partition is not None and partition not in partitions:
         raise click.ClickException(f"topic {topic} has no partition {partition}")
 

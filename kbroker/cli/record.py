@@ -193,7 +193,7 @@ def delete(
             wanted = dict.fromkeys(chosen, TO_THE_END if before_offset is None else before_offset)
         missing = sorted(key for key in wanted if key not in led)
         if missing:
-            raise click.ClickException(f"there is no {missing[0][0]}-{missing[0][1]}")
+            raise click.ClickException(f"topic {missing[0][0]} has no partition {missing[0][1]}")
         if before_time is not None:
             wanted = first_offsets_at(connection, wanted, parse_time(before_time))
         places = ", ".join(f"{name}-{index} {_before(at)}" for (name, index), at in list(wanted.items())[:5])

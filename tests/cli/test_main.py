@@ -26,7 +26,7 @@ def test_a_broker_that_is_not_there_is_one_line_at_once(verb):
         probe.bind(("127.0.0.1", 0))
         cli = CommandLine(f"127.0.0.1:{probe.getsockname()[1]}")
         done = cli.elsewhere(*verb, *FOR_EVER)
-    assert the_line(done) == f"no broker answers at {cli.bootstrap}: connection refused"
+    assert the_line(done).startswith(f"no broker answers at {cli.bootstrap}: connection refused; does one run there")
 
 
 def test_every_address_has_its_reason():
@@ -34,7 +34,8 @@ def test_every_address_has_its_reason():
         probe.bind(("127.0.0.1", 0))
         closed = f"127.0.0.1:{probe.getsockname()[1]}"
         done = CommandLine(f"{closed},no..host:9092").elsewhere("topic", "list", *FOR_EVER)
-    assert the_line(done) == f"no broker answers at {closed}: connection refused; no..host:9092: unknown host"
+    both = f"no broker answers at {closed}: connection refused; no..host:9092: unknown host; "
+    assert the_line(done).startswith(both)
 
 
 @pytest.mark.long
@@ -43,7 +44,8 @@ def test_a_broker_that_is_silent_is_given_up():
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         cli = CommandLine(f"127.0.0.1:{silent.getsockname()[1]}")
-        assert the_line(cli.elsewhere("topic", "list")) == f"no broker answers at {cli.bootstrap}"
+        told = the_line(cli.elsewhere("topic", "list"))
+        assert told.startswith(f"no broker answers at {cli.bootstrap}; what listens there does not answer as a broker")
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_nothing_is_deleted_without_a_yes(anywhere: CommandLine, topic: str) -> 
     ("arguments", "status", "line"),
     [
         (("find", "no-such-topic"), 1, "topic no-such-topic does not exist"),
-        (("delete", "no-such-topic", "--all", "--yes"), 1, "there is no no-such-topic"),
+        (("delete", "no-such-topic", "--all", "--yes"), 1, "topic no-such-topic does not exist; "),
         (("find", "t", "--key-pattern", "("), 2, "is no regular expression"),
         (("find", "t", "--since", "noon"), 2, "is no time"),
         (("find", "t", "-f", "%q"), 2, "--format"),

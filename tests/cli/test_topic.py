@@ -55,7 +55,8 @@ def test_a_topics_life(anywhere, name):
 def test_what_cannot_be(anywhere, name):
     anywhere.ok("topic", "create", name)
     assert anywhere.fails("topic", "create", name) == (
-        f"cannot create {name}: Topic '{name}' already exists. (TOPIC_ALREADY_EXISTS)"
+        f"cannot create {name}: Topic '{name}' already exists. (TOPIC_ALREADY_EXISTS); "
+        "--if-not-exists takes it as it is, `kbroker topic alter` changes it"
     )
     assert anywhere.ok("topic", "create", name, "--if-not-exists").text == f"{name} exists\n"
     assert "INVALID_CONFIG" in anywhere.fails("topic", "create", f"{name}-x", "-c", "retention.ms=soon")

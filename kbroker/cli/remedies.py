@@ -1,0 +1,149 @@
+"""What to do about a failure: the sentence behind the line that tells of it.
+
+Owns which failure has which remedy, by Kafka's name of the error at the end of a line, or by the line itself. The ACL
+that somebody needs depends on the verb. Never asks a cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_NAME: Final = re.compile(r"\(([A-Z][A-Z_]+)\)$")
+_LINES: Final[Sequence[tuple[str, str]]] = (
+    (
+        r"^no broker answers at .*: (connection refused|no answer|no route to host|network is unreachable)",
+        "does one run there (`kbroker start`), and is the address right (-b HOST:PORT)?",
+    ),
+    (r"^no broker answers at .*unknown host", "is the address right (-b HOST:PORT)?"),
+    (
+        r"^no broker answers at \S+$",
+        "what listens there does not answer as a broker: is it another program's port, or one of a listener that asks"
+        " for a login (-X security.protocol=SASL_PLAINTEXT)?",
+    ),
+    (r" speaks TLS, and security.protocol is SASL", "-X security.protocol=SASL_SSL, or --profile"),
+    (r" speaks TLS, and security.protocol is ", "-X security.protocol=SSL, or SASL_SSL where it asks for a login"),
+    (r" does not speak TLS, ", "-X security.protocol=PLAINTEXT, or SASL_PLAINTEXT where it asks for a login"),
+    (r"^the certificate of .* is not taken", "-X ssl.cafile=FILE names whom to trust"),
+)
+_BY_NAME: Final[Mapping[str, str]] = {
+    "COORDINATOR_LOAD_IN_PROGRESS": "try again in a moment",
+    "COORDINATOR_NOT_AVAILABLE": "try again in a moment; it stays so where fewer brokers live than the internal topics"
+    " are to have replicas (offsets.topic.replication.factor)",
+    "DELEGATION_TOKEN_AUTH_DISABLED": "the brokers need a delegation.token.secret.key for tokens",
+    "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED": "tokens are asked for over SASL or TLS, and not by somebody with a token",
+    "ELIGIBLE_LEADERS_NOT_AVAILABLE": "nobody in sync lives; --unclean lets others lead, and may lose records",
+    "GROUP_SUBSCRIBED_TO_TOPIC": "stop the members that read it; `kbroker group describe GROUP --members` shows where",
+    "INVALID_REPLICATION_FACTOR": "`kbroker broker list` shows how many brokers live",
+    "KAFKA_STORAGE_ERROR": "a disk of the broker is full or fails; `kbroker broker describe ID` shows its room",
+    "MESSAGE_TOO_LARGE": "max.message.bytes of the topic says how large a batch may be",
+    "NON_EMPTY_GROUP": "stop its members first; `kbroker group describe GROUP --members` shows where they run",
+    "NOT_ENOUGH_REPLICAS": "`kbroker topic describe --under-min-isr-partitions` shows which replicas are missing",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "`kbroker topic describe --under-min-isr-partitions` shows which are missing",
+    "NO_REASSIGNMENT_IN_PROGRESS": "`kbroker topic reassign` lists what is being moved",
+    "OFFSET_OUT_OF_RANGE": "`kbroker topic offsets TOPIC --time earliest` shows where partitions begin",
+    "POLICY_VIOLATION": "a rule of the cluster refuses it (create.topic.policy.class.name and its like, or a bound of"
+    " the broker): whoever runs it can tell, or change it",
+    "PREFERRED_LEADER_NOT_AVAILABLE": "the first replica does not live, or is not in sync: `kbroker topic describe`",
+    "REASSIGNMENT_IN_PROGRESS": "`kbroker topic reassign` lists what is being moved, --cancel ends it",
+    "SECURITY_DISABLED": "ACLs need brokers with an authorizer.class.name",
+    "THROTTLING_QUOTA_EXCEEDED": "`kbroker quota list` shows the limits; try again in a moment",
+    "TOPIC_ALREADY_EXISTS": "--if-not-exists takes it as it is, `kbroker topic alter` changes it",
+    "TOPIC_DELETION_DISABLED": "the brokers have delete.topic.enable=false",
+    "UNKNOWN_TOPIC_OR_PARTITION": "`kbroker topic list` shows the topics there are",
+}
+_READ, _WRITE, _DESCRIBE = "--operation Read", "--operation Write", "--operation Describe"
+_OF_TOPICS: Final[Mapping[str, str]] = {
+    "produce": "--producer",
+    "consume": "--consumer --group GROUP",
+    "record find": _READ,
+    "record delete": "--operation Delete",
+    "perf produce": "--producer",
+    "perf consume": "--consumer --group GROUP",
+    "perf latency": "--operation Read --operation Write",
+    "group reset": _READ,
+    "group delete-offsets": _READ,
+    "topic create": "--operation Create",
+    "topic alter": "--operation Alter --operation AlterConfigs",
+    "topic delete": "--operation Delete",
+    "config describe": "--operation DescribeConfigs",
+    "config set": "--operation AlterConfigs",
+    "config unset": "--operation AlterConfigs",
+    "transaction producers": _READ,
+}
+_OF_GROUPS: Final[Mapping[str, str]] = {
+    "consume": _READ,
+    "group reset": _READ,
+    "group delete": "--operation Delete",
+    "group delete-offsets": "--operation Delete",
+    "perf consume": _READ,
+}
+_OF_THE_CLUSTER: Final[Mapping[str, str]] = {
+    "topic create": "--operation Create",
+    "topic elect": "--operation Alter",
+    "topic reassign": "--operation Alter",
+    "broker drain": "--operation Alter",
+    "broker unregister": "--operation Alter",
+    "acl add": "--operation Alter",
+    "acl remove": "--operation Alter",
+    "user add": "--operation Alter",
+    "user remove": "--operation Alter",
+    "quota set": "--operation AlterConfigs",
+    "quota remove": "--operation AlterConfigs",
+    "quota list": "--operation DescribeConfigs",
+    "config list": "--operation DescribeConfigs",
+    "config describe": "--operation DescribeConfigs",
+    "config set": "--operation AlterConfigs",
+    "config unset": "--operation AlterConfigs",
+    "feature upgrade": "--operation Alter",
+    "feature downgrade": "--operation Alter",
+    "feature disable": "--operation Alter",
+    "client-metrics create": "--operation AlterConfigs",
+    "client-metrics alter": "--operation AlterConfigs",
+    "client-metrics delete": "--operation AlterConfigs",
+    "client-metrics list": "--operation DescribeConfigs",
+    "client-metrics describe": "--operation DescribeConfigs",
+    "transaction abort": "--operation ClusterAction",
+}
+_OF_IDS: Final[Mapping[str, str]] = {"transaction terminate": _WRITE, "perf produce": _WRITE}
+_RIGHTS: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
+    "TOPIC_AUTHORIZATION_FAILED": ("--topic TOPIC", _OF_TOPICS, _DESCRIBE),
+    "GROUP_AUTHORIZATION_FAILED": ("--group GROUP", _OF_GROUPS, _DESCRIBE),
+    "CLUSTER_AUTHORIZATION_FAILED": ("--cluster", _OF_THE_CLUSTER, _DESCRIBE),
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": ("--transactional-id ID", _OF_IDS, _DESCRIBE),
+    "DELEGATION_TOKEN_AUTHORIZATION_FAILED": ("--delegation-token ID", {}, _DESCRIBE),
+}
+"""By Kafka's name: how an ACL names the thing, and the right that verbs need to it, else the last."""
+
+
+def with_remedy(text: str, arguments: Sequence[str]) -> str:
+    """Return the line of a failure, or its lines, each with what to do where that is known."""
+    verb = verb_of(arguments)
+    return "\n".join(_told(line, verb) for line in text.split("\n"))
+
+
+def verb_of(arguments: Sequence[str]) -> str:
+    """Return the verb, and the one below it, with which a command line begins."""
+    words = [each for each in arguments if each != "--debug"][:2]
+    return " ".join(words[: next((at for at, each in enumerate(words) if each.startswith("-")), len(words))])
+
+
+def _told(line: str, verb: str) -> str:
+    remedy = _remedy(line, verb)
+    return line if remedy is None else f"{line}; {remedy}"
+
+
+def _remedy(line: str, verb: str) -> str | None:
+    for pattern, remedy in _LINES:
+        if re.search(pattern, line.removeprefix("kbroker: ")):
+            return remedy
+    found = _NAME.search(line)
+    if found is None:
+        return None
+    name = found[1]
+    if name in _RIGHTS:
+        thing, needed, usual = _RIGHTS[name]
+        right = needed.get(verb, needed.get(verb.partition(" ")[0], usual))
+        return f"whoever administers ACLs lets you: `kbroker acl add --allow-principal User:NAME {right} {thing}`"
+    return _BY_NAME.get(name)
