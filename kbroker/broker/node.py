@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import MappingProxyType
@@ -106,10 +106,12 @@ class BrokerNode(Node):
         cluster_id: str | None = None,
         users: Sequence[ScramUser] = (),
         acls: Acls = MappingProxyType({}),
+        on_logs: Callable[[LogManager], None] = lambda _logs: None,
     ) -> Self:
         """Load what is on disk, then serve; with `cluster_id` refuse a directory of any other cluster.
 
-        `users` and `acls` are there from the first request on.
+        `users` and `acls` are there from the first request on. `on_logs` is told of the logs before
+        they are read, which may take long.
 
         Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
         """
@@ -127,6 +129,7 @@ class BrokerNode(Node):
             parts.callback(cleaner_pool.close)
             logs = log_dirs(config, cluster_id, cleaner_pool)
             logs.open()
+            on_logs(logs)
             parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
             store = EmbeddedStore(logs.directory)
             parts.callback(store.close)

@@ -37,6 +37,7 @@ from kbroker.network.event_loop import new_event_loop
 from kbroker.security.sasl.add_scram import ScramUser, parse_user
 
 if TYPE_CHECKING:
+    from kbroker.log.directories.log_manager import LogManager
     from kbroker.metrics.server import MetricsServer
 
 DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT://127.0.0.1:9092"}
@@ -181,21 +182,25 @@ def run(
         logging.getLogger("kbroker").warning("%s", warning)
     loop = new_event_loop()
     try:
-        starting = _starting(config, cluster_id, users, None if control is None else control.clock)
+        starting = partial(_starting, config, cluster_id, users, None if control is None else control.clock)
         loop.run_until_complete(_seen(metrics, partial(_serve, starting, ready_file, started, control)))
     finally:
         loop.close()
 
 
 def _starting(
-    config: BrokerConfig, cluster_id: str | None, users: Sequence[ScramUser], clock: Clock | None
+    config: BrokerConfig,
+    cluster_id: str | None,
+    users: Sequence[ScramUser],
+    clock: Clock | None,
+    on_logs: Callable[[LogManager], None],
 ) -> Coroutine[Any, Any, Node]:
     if config.in_cluster:
         # Only here: a node that is alone does without ZooKeeper's client, and starts the faster.
         from kbroker.broker.cluster_node import ClusterNode
 
-        return ClusterNode.start(config, cluster_id=cluster_id, users=users)
-    return BrokerNode.start(config, clock, cluster_id=cluster_id, users=users)
+        return ClusterNode.start(config, cluster_id=cluster_id, users=users, on_logs=on_logs)
+    return BrokerNode.start(config, clock, cluster_id=cluster_id, users=users, on_logs=on_logs)
 
 
 def _raise_file_limit() -> None:
@@ -219,7 +224,7 @@ async def _seen(
 
 
 async def _serve(
-    starting: Coroutine[Any, Any, Node],
+    starting: Callable[[Callable[[LogManager], None]], Coroutine[Any, Any, Node]],
     ready_file: str | None,
     started: Callable[[Node], None],
     place: ControlPlace | None,
@@ -235,9 +240,13 @@ async def _serve(
             node.hasten()
         stop.set()
 
+    def on_logs(logs: LogManager) -> None:
+        if seen is not None:
+            seen.logs = logs
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)
-    node = await _unless_stopped(starting, stop)
+    node = await _unless_stopped(starting(on_logs), stop)
     if node is None:
         return
     name_broker(node.node_id)

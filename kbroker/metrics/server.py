@@ -28,9 +28,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from kbroker.broker.base_node import Node
 from kbroker.divided import Divided, in_slices
+from kbroker.log.directories.log_manager import LogManager
 from kbroker.metrics.collection import collect
 from kbroker.metrics.health import readiness
 from kbroker.metrics.idle import Idle
+from kbroker.metrics.logs import starting
 from kbroker.metrics.page import text_of
 
 CONNECTIONS: Final = 32
@@ -60,6 +62,8 @@ class MetricsServer:
         self._loop = loop
         self.node: Node | None = None
         """The broker, once it serves."""
+        self.logs: LogManager | None = None
+        """Its logs, once they are being read."""
         self.stopping = False
         host, port = listening.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -149,10 +153,11 @@ class MetricsServer:
         with self._collecting:  # more at once would only take turns
             if asker not in self._connections:
                 raise ConnectionAbortedError
+            if self.stopping:
+                return 503, "text/plain; charset=utf-8", b"the broker is stopping\n"
             node = self.node
-            if node is None or self.stopping:
-                return 503, "text/plain; charset=utf-8", b"the broker is not there\n"
-            values = self._ask(partial(collect, node, self._idle), _COLLECT_S)
+            work = partial(starting, self.logs) if node is None else partial(collect, node, self._idle)
+            values = self._ask(work, _COLLECT_S)
             text, content_type = text_of(values, accept)
             return 200, content_type, text
 
@@ -160,7 +165,7 @@ class MetricsServer:
         """Return whether the broker serves, and what to say of it; raises NoAnswer."""
 
         def look(_lag_s: float) -> Divided[tuple[bool, dict[str, Any]]]:
-            return readiness(self.node, stopping=self.stopping, strict=strict)
+            return readiness(self.node, self.logs, stopping=self.stopping, strict=strict)
 
         with self._looking:  # or as many as ask would each have their piece of every turn of the loop
             return self._ask(look, LOOP_S)

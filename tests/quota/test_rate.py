@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kbroker.quota.rate import LONGEST_MS, SampledRate, TokenBucket, Window
@@ -109,6 +109,7 @@ def test_rates_against_kafkas(steps, samples, sample_ms):
         assert ours.per_second(now) == pytest.approx(model.measure(now))
 
 
+@example([(0, 1050)] * 12, 50)
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(1, 2000)), min_size=5, max_size=80), st.integers(50, 5000))
 def test_who_pauses_as_told_goes_no_faster_than_kafka_lets_him(steps, limit):
     rate, now, total = SampledRate(WINDOW), 0, 0
