@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.acls import add_acls, described_acls, remove_acls
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
-from kbroker.admin.own_request import ask_any
 from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_json, print_table
-from kbroker.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from kbroker.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
-from kbroker.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from kbroker.security.authorizer.acls import (
-    CLUSTER_NAME,
-    Acl,
-    AclFilter,
-    Entry,
-    Operation,
-    Pattern,
-    PatternType,
-    Permission,
-    ResourceType,
-    code,
-)
+from kbroker.security.authorizer.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, ResourceType
 from kbroker.security.authorizer.options import (
     RESOURCES,
     AclOptions,
@@ -132,19 +117,13 @@ def _meant(find: Callable[[], list[_T]]) -> list[_T]:
 def add(connection: Connection, **options: Any) -> None:
     """Add ACLs: who may, or may not, do what from where."""
     acls = _meant(_asked(options).acls)
-    creations = [
-        AclCreation(p.resource_type, p.name, p.pattern_type, e.principal, e.host, e.operation, e.permission)
-        for p, e in acls
-    ]
-    with connection.admin() as admin:
-        answer = _answered(ask_any(admin, CreateAclsRequest(creations=creations), CreateAclsResponse))
     failures = []
-    for acl, result in zip(acls, answer.results, strict=True):
-        error = code_error(result.error_code)
-        if error is None:
-            click.echo(f"added: {acl}")
-        else:
-            failures.append(f"cannot add {acl}: {error_text(error, result.error_message)}")
+    with connection.admin() as admin:
+        for acl, failure in add_acls(admin, acls):
+            if failure is None:
+                click.echo(f"added: {acl}")
+            else:
+                failures.append(f"cannot add {acl}: {failure}")
     if failures:
         raise Failures(failures)
 
@@ -162,7 +141,7 @@ def list_acls(connection: Connection, principal: tuple[str, ...], as_json: bool,
     found: dict[Acl, None] = {}
     with connection.admin() as admin:
         for wanted in filters:
-            found.update(dict.fromkeys(_described(admin, wanted)))
+            found.update(dict.fromkeys(described_acls(admin, wanted)))
     acls = sorted(acl for acl in found if not principal or acl.entry.principal in principal)
     if as_json:
         print_json([_as_json(acl) for acl in acls])
@@ -180,28 +159,6 @@ def list_acls(connection: Connection, principal: tuple[str, ...], as_json: bool,
         for p, e in acls
     ]
     print_table(["resource", "name", "pattern", "principal", "host", "permission", "operation"], rows)
-
-
-def _described(admin: Any, wanted: AclFilter) -> Iterable[Acl]:
-    request = DescribeAclsRequest(
-        resource_type_filter=wanted.resource_type,
-        resource_name_filter=wanted.name,
-        pattern_type_filter=wanted.pattern_type,
-        operation=wanted.operation,
-        permission_type=wanted.permission,
-        principal_filter=wanted.principal,
-        host_filter=wanted.host,
-    )
-    answer = _answered(ask_any(admin, request, DescribeAclsResponse))
-    error = code_error(answer.error_code)
-    if error is not None:
-        raise click.ClickException(error_text(error, answer.error_message))
-    for resource in answer.resources:
-        kind, pattern_type = code(ResourceType, resource.resource_type), code(PatternType, resource.pattern_type)
-        pattern = Pattern(kind, resource.resource_name, pattern_type)
-        for acl in resource.acls:
-            operation, permission = code(Operation, acl.operation), code(Permission, acl.permission_type)
-            yield Acl(pattern, Entry(acl.principal, acl.host, operation, permission))
 
 
 def _as_json(acl: Acl) -> dict[str, str]:
@@ -226,38 +183,11 @@ def remove(connection: Connection, **options: Any) -> None:
     filters = _meant(_asked(options).filters)
     if not filters:
         raise click.UsageError("say which resource: --topic, --group, --cluster, --transactional-id, ...")
-    asked = [
-        DeleteAclsFilter(
-            resource_type_filter=each.resource_type,
-            resource_name_filter=each.name,
-            pattern_type_filter=each.pattern_type,
-            principal_filter=each.principal,
-            host_filter=each.host,
-            operation=each.operation,
-            permission_type=each.permission,
-        )
-        for each in filters
-    ]
     with connection.admin() as admin:
-        answer = _answered(ask_any(admin, DeleteAclsRequest(filters=asked), DeleteAclsResponse))
-    failures, count = [], 0
-    for result in answer.filter_results:
-        for matching in result.matching_acls:
-            pattern_type = code(PatternType, matching.pattern_type)
-            pattern = Pattern(code(ResourceType, matching.resource_type), matching.resource_name, pattern_type)
-            operation, permission = code(Operation, matching.operation), code(Permission, matching.permission_type)
-            click.echo(f"removed: {Acl(pattern, Entry(matching.principal, matching.host, operation, permission))}")
-            count += 1
-        error = code_error(result.error_code)
-        if error is not None:
-            failures.append(f"cannot remove: {error_text(error, result.error_message)}")
+        removed, failures = remove_acls(admin, filters)
+    for acl in removed:
+        click.echo(f"removed: {acl}")
     if failures:
-        raise Failures(list(dict.fromkeys(failures)))
-    if not count:
+        raise Failures(failures)
+    if not removed:
         click.echo("no ACL is like that")
-
-
-def _answered(answer: _T | None) -> _T:
-    if answer is None:
-        raise click.ClickException("this broker knows no ACLs")
-    return answer

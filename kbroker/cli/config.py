@@ -2,77 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
-from kafka.errors import IncompatibleBrokerVersion
 
-from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.configs import (
+    TYPES,
+    Subject,
+    alter_configs,
+    described_configs,
+    listed_subjects,
+    no_such_config,
+    source_name,
+)
 from kbroker.admin.connection import Connection
-from kbroker.admin.own_request import ask_any, ask_broker
 from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_json, print_table
-from kbroker.config.model import ConfigSource, ConfigType
+from kbroker.config.model import ConfigType
 from kbroker.config.operations import Op
-from kbroker.protocol.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-)
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from kbroker.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from kbroker.protocol.messages.describe_configs import DescribeConfigsResourceResult
+from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
 
 _T = TypeVar("_T")
-_TYPES: Final = {"topic": 2, "broker": 4, "logger": 8, "client-metrics": 16, "group": 32}
-"""What has configs, and Kafka's number of it (ConfigResource.Type)."""
-_NAMES: Final = {number: name for name, number in _TYPES.items()}
-_OWN: Final = {
-    "topic": ConfigSource.DYNAMIC_TOPIC_CONFIG,
-    "broker": ConfigSource.DYNAMIC_BROKER_CONFIG,
-    "client-metrics": ConfigSource.CLIENT_METRICS_CONFIG,
-    "group": ConfigSource.GROUP_CONFIG,
-}
-"""Where a value comes from that was set of the very thing; loggers are told of as they are."""
-_TOLD_S: Final = 3.0
-_PAUSE_S: Final = 0.05
-_WITH_TYPES: Final = 1
-"""The version of ListConfigResources that tells of more than client metrics."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What has configs: an empty name with brokers is what all of them have unless one has its own."""
-
-    kind: str
-    name: str
-
-    def __str__(self) -> str:
-        if self.kind == "logger":
-            return f"loggers of broker {self.name}"
-        return f"{self.kind} {self.name}" if self.name else "all brokers"
-
-    def is_of(self, source: int) -> bool:
-        """Tell whether what has this source was set of it, and not of others from which it inherits."""
-        if not self.name:
-            return source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-        return source == _OWN.get(self.kind, source)
-
-    @property
-    def node(self) -> int | None:
-        """The broker that must be asked; None for any."""
-        if self.kind not in ("broker", "logger") or not self.name:
-            return None
-        return int(self.name)
 
 
 @click.group("config")
@@ -99,7 +51,7 @@ def _subject(options: dict[str, Any]) -> Subject:
     """Return whose configs the options name; raises UsageError unless that is one."""
     found = [
         Subject(kind, str(options[kind.replace("-", "_")]))
-        for kind in _TYPES
+        for kind in TYPES
         if options[kind.replace("-", "_")] is not None
     ]
     if options["all_brokers"]:
@@ -112,18 +64,13 @@ def _subject(options: dict[str, Any]) -> Subject:
 
 
 @command.command("list")
-@click.option("--type", "kinds", multiple=True, type=click.Choice(list(_TYPES)), help="Only those; repeatable.")
+@click.option("--type", "kinds", multiple=True, type=click.Choice(list(TYPES)), help="Only those; repeatable.")
 @json_option
 @client_options
 def list_subjects(kinds: tuple[str, ...], as_json: bool, connection: Connection) -> None:
     """List what has configs: topics, brokers, and groups and client metrics of which something is set."""
-    request = ListConfigResourcesRequest([_TYPES[kind] for kind in kinds])
     with connection.admin() as admin:
-        answer = ask_any(admin, request, ListConfigResourcesResponse, _WITH_TYPES)
-    if answer is None:
-        raise click.ClickException("this broker does not list what has configs (Apache Kafka does since 4.1)")
-    _check(answer.error_code, None, "cannot list what has configs")
-    rows = sorted([_NAMES.get(each.resource_type, "other"), each.resource_name] for each in answer.config_resources)
+        rows = listed_subjects(admin, kinds)
     if as_json:
         print_json([{"type": kind, "name": name} for kind, name in rows])
         return
@@ -148,10 +95,10 @@ def describe(
     """Describe configs: what is set, with --all or by name also what is not."""
     subject = _subject(options)
     with connection.admin() as admin:
-        found = _described(admin, subject, documentation=documentation)
+        found = described_configs(admin, subject, documentation=documentation)
     unknown = [key for key in keys if key not in {each.name for each in found}]
     if unknown:
-        raise click.ClickException(_unknown(subject, unknown[0], [each.name for each in found]))
+        raise click.ClickException(no_such_config(subject, unknown[0], [each.name for each in found]))
     shown = [
         each
         for each in sorted(found, key=lambda each: each.name)
@@ -161,7 +108,7 @@ def describe(
         print_json([_as_json(each, documentation=documentation) for each in shown])
         return
     headers = ["key", "value", "source", *(["documentation"] if documentation else [])]
-    rows = [[each.name, _shown(each), _source(each)] for each in shown]
+    rows = [[each.name, _shown(each), source_name(each)] for each in shown]
     if documentation:
         rows = [[*row, each.documentation or None] for row, each in zip(rows, shown, strict=True)]
     print_table(headers, rows)
@@ -182,7 +129,7 @@ def set_configs(pairs: tuple[str, ...], dry_run: bool, connection: Connection, *
             raise click.UsageError(f"KEY=VALUE, not {pair!r}")
         ops.append(AlterableConfig(key.strip(), Op.SET, value.strip()))
     with connection.admin() as admin:
-        _alter(admin, subject, ops, dry_run=dry_run)
+        alter_configs(admin, subject, ops, dry_run=dry_run)
     done = ", ".join(f"{op.name}={op.value}" for op in ops)
     click.echo(f"{subject}: {done}{' could be set' if dry_run else ''}")
 
@@ -196,90 +143,19 @@ def unset(keys: tuple[str, ...], dry_run: bool, connection: Connection, **option
     """Unset configs: what is inherited counts again, in the end the default."""
     subject = _subject(options)
     with connection.admin() as admin:
-        _alter(admin, subject, [AlterableConfig(key, Op.DELETE, None) for key in keys], dry_run=dry_run)
+        alter_configs(admin, subject, [AlterableConfig(key, Op.DELETE, None) for key in keys], dry_run=dry_run)
     click.echo(f"{subject}: without {', '.join(keys)}{' it could be' if dry_run else ''}")
-
-
-def _described(admin: Any, subject: Subject, *, documentation: bool) -> list[DescribeConfigsResourceResult]:
-    resource = DescribeConfigsResource(_TYPES[subject.kind], subject.name, None)
-    request = DescribeConfigsRequest([resource], include_synonyms=False, include_documentation=documentation)
-    (result,) = _asked(admin, subject, request, DescribeConfigsResponse).results
-    _check(result.error_code, result.error_message, f"cannot describe {subject}")
-    return result.configs
-
-
-def _alter(admin: Any, subject: Subject, ops: Sequence[AlterableConfig], *, dry_run: bool) -> None:
-    resource = AlterConfigsResource(_TYPES[subject.kind], subject.name, list(ops))
-    request = IncrementalAlterConfigsRequest([resource], dry_run)
-    (result,) = _asked(admin, subject, request, IncrementalAlterConfigsResponse).responses
-    if not result.error_code:
-        if not dry_run:
-            _wait_until_told(admin, subject, ops)
-        return
-    known = [each.name for each in _described(admin, subject, documentation=False)]
-    unknown = [op.name for op in ops if op.name not in known]
-    near = _near(unknown[0], known) if unknown else ""
-    _check(result.error_code, result.error_message, f"cannot change {subject}", near)
-
-
-def _wait_until_told(admin: Any, subject: Subject, ops: Sequence[AlterableConfig]) -> None:
-    """Wait a moment until the brokers know, for who asks next: the controller answers before they do. Never fails."""
-    deadline = time.monotonic() + _TOLD_S
-    while time.monotonic() < deadline:
-        known = {each.name: each for each in _described(admin, subject, documentation=False)}
-        if all(op.name not in known or _is_told(subject, op, known[op.name]) for op in ops):
-            return
-        time.sleep(_PAUSE_S)
-
-
-def _is_told(subject: Subject, op: AlterableConfig, known: DescribeConfigsResourceResult) -> bool:
-    if op.config_operation == Op.DELETE:
-        return subject.kind == "logger" or not subject.is_of(known.config_source)
-    return known.is_sensitive or known.value == op.value
-
-
-def _asked(admin: Any, subject: Subject, request: Any, answer: type[_T]) -> _T:
-    if subject.node is None:
-        found = ask_any(admin, request, answer)
-        assert found is not None  # every broker of these ten years serves it
-        return found
-    try:
-        return ask_broker(admin, subject.node, request, answer)
-    except IncompatibleBrokerVersion:
-        raise click.ClickException(f"broker {subject.node} does not serve this") from None
-
-
-def _check(code: int, message: str | None, what: str, hint: str = "") -> None:
-    error = code_error(code)
-    if error is not None:
-        raise click.ClickException(f"{what}: {error_text(error, message)}{hint}")
-
-
-def _unknown(subject: Subject, key: str, known: Sequence[str]) -> str:
-    return f"{subject} has no config {key}{_near(key, known)}"
-
-
-def _near(key: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, known, 1, 0.75)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _shown(each: DescribeConfigsResourceResult) -> str | None:
     return "(secret)" if each.is_sensitive else each.value
 
 
-def _source(each: DescribeConfigsResourceResult) -> str:
-    try:
-        return ConfigSource(each.config_source).name
-    except ValueError:  # of a newer Kafka
-        return str(each.config_source)
-
-
 def _as_json(each: DescribeConfigsResourceResult, *, documentation: bool) -> dict[str, Any]:
     told = {
         "key": each.name,
         "value": each.value,
-        "source": _source(each),
+        "source": source_name(each),
         "read_only": each.read_only,
         "sensitive": each.is_sensitive,
         "type": ConfigType(each.config_type).name if each.config_type in list(ConfigType) else None,

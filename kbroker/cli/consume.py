@@ -20,6 +20,7 @@ from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
 from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 
 from kbroker.admin.connection import Connection, patiently
+from kbroker.admin.errors import AdminError
 from kbroker.admin.reading import known_partitions, named, parse_time, position
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
@@ -126,7 +127,7 @@ def _closing(consumer: Any, connection: Connection) -> Iterator[None]:
         joining = _joining(consumer)
         consumer.close(autocommit=False, timeout_ms=_CLOSE_MS if joining is None else 0)
         if joining is not None:
-            with suppress(KafkaError, click.ClickException):  # then its session ends it
+            with suppress(KafkaError, AdminError):  # then its session ends it
                 _remove(connection, joining)
 
 

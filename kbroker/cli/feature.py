@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 import click
 
-from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.connection import Connection
-from kbroker.admin.own_request import ask_any, ask_controller
+from kbroker.admin.features import (
+    OFF,
+    SAFE_DOWNGRADE,
+    UNSAFE_DOWNGRADE,
+    UPGRADE,
+    change_features,
+    described_features,
+)
 from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_json, print_table
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kbroker.protocol.messages.update_features import (
-    FeatureUpdateKey,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
-
-_UPGRADE: Final = 1
-_SAFE_DOWNGRADE: Final = 2
-_UNSAFE_DOWNGRADE: Final = 3
-_OFF: Final = 0
-_WITH_FEATURES: Final = 3
-"""The version of ApiVersions that tells of them."""
 
 
 @click.group("feature")
@@ -37,7 +28,7 @@ def command() -> None:
 def list_features(as_json: bool, connection: Connection) -> None:
     """List features: what the broker supports, and the level that counts in the cluster."""
     with connection.admin() as admin:
-        found = _features(admin)
+        found = described_features(admin)
     if as_json:
         print_json(found)
         return
@@ -51,7 +42,7 @@ def list_features(as_json: bool, connection: Connection) -> None:
 @client_options
 def upgrade(levels: tuple[str, ...], dry_run: bool, connection: Connection) -> None:
     """Raise features: all of them or, where one cannot be, none."""
-    _change(connection, _parsed(levels), _UPGRADE, dry_run=dry_run)
+    _change(connection, _parsed(levels), UPGRADE, dry_run=dry_run)
 
 
 @command.command("downgrade")
@@ -61,7 +52,7 @@ def upgrade(levels: tuple[str, ...], dry_run: bool, connection: Connection) -> N
 @client_options
 def downgrade(levels: tuple[str, ...], unsafe: bool, dry_run: bool, connection: Connection) -> None:
     """Lower features: all of them or, where one cannot be, none."""
-    _change(connection, _parsed(levels), _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE, dry_run=dry_run)
+    _change(connection, _parsed(levels), UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE, dry_run=dry_run)
 
 
 @command.command("disable")
@@ -71,8 +62,8 @@ def downgrade(levels: tuple[str, ...], unsafe: bool, dry_run: bool, connection: 
 @client_options
 def disable(features: tuple[str, ...], unsafe: bool, dry_run: bool, connection: Connection) -> None:
     """Lower features to level 0."""
-    kind = _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE
-    _change(connection, dict.fromkeys(features, _OFF), kind, dry_run=dry_run)
+    kind = UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE
+    _change(connection, dict.fromkeys(features, OFF), kind, dry_run=dry_run)
 
 
 def _parsed(texts: tuple[str, ...]) -> dict[str, int]:
@@ -85,35 +76,8 @@ def _parsed(texts: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
-def _features(admin: Any) -> list[dict[str, Any]]:
-    request = ApiVersionsRequest(client_software_name="kbroker-cli", client_software_version="1")
-    answer = ask_any(admin, request, ApiVersionsResponse, _WITH_FEATURES)
-    if answer is None:
-        raise click.ClickException("this broker does not tell of features (Apache Kafka does since 2.4)")
-    levels = {each.name: each.max_version_level for each in answer.finalized_features}
-    return [
-        {
-            "feature": each.name,
-            "lowest": each.min_version,
-            "highest": each.max_version,
-            "level": levels.get(each.name, _OFF),
-        }
-        for each in sorted(answer.supported_features, key=lambda each: each.name)
-    ]
-
-
 def _change(connection: Connection, levels: dict[str, int], kind: int, *, dry_run: bool) -> None:
-    """Ask for it as every version of the API has it: the first, of Apache Kafka 2.7, knows no kinds of lowering."""
-    updates = [FeatureUpdateKey(name, level, kind != _UPGRADE, kind) for name, level in levels.items()]
     with connection.admin() as admin:
-        request = UpdateFeaturesRequest(feature_updates=updates, validate_only=dry_run)
-        answer = ask_controller(admin, request, UpdateFeaturesResponse, at_least=int(dry_run))
-    error = code_error(answer.error_code)
-    if error is not None:
-        raise click.ClickException(f"nothing is changed: {error_text(error, answer.error_message)}")
-    for each in answer.results:
-        error = code_error(each.error_code)
-        if error is not None:
-            raise click.ClickException(f"{each.feature}: {error_text(error, each.error_message)}")
+        change_features(admin, levels, kind, dry_run=dry_run)
     for name, level in levels.items():
         click.echo(f"{name}: level {level}{' is possible' if dry_run else ''}")

@@ -21,6 +21,7 @@ from kafka.serializer import Serializer
 
 from kbroker.admin.codes import error_text
 from kbroker.admin.connection import Connection
+from kbroker.admin.errors import AdminError
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.outage import SILENCE_S, told_of_outages
 from kbroker.cli.record_format import unescape
@@ -232,7 +233,7 @@ def _limit(error: Any, connection: Connection, producer: Any, topic: str) -> str
         with connection.admin() as admin:
             found = admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
             value = found["topic"][topic][key]["value"]
-    except (KafkaError, KeyError, click.ClickException):
+    except (KafkaError, KeyError, AdminError):
         return None
     change = f"`kbroker topic alter {topic} -c {key}=BYTES` changes it"
     return f"a batch is larger than the topic's {key}={value} ({error.message}); {change}"

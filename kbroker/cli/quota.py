@@ -7,37 +7,13 @@ from typing import Any, TypeVar
 
 import click
 
-from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.connection import Connection
-from kbroker.admin.own_request import ask_any
+from kbroker.admin.quotas import LIMITS, TYPES, alter_quotas, described_quotas, entity_text, number_text
 from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_json, print_table
-from kbroker.protocol.messages.alter_client_quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    EntityData,
-    EntryData,
-    OpData,
-)
-from kbroker.protocol.messages.describe_client_quotas import (
-    ComponentData,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
-from kbroker.quota.entities import CLIENT_ID, IP, USER
-from kbroker.quota.filters import EXACT, OF_DEFAULT
-from kbroker.quota.values import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
+from kbroker.quota.entities import IP
 
 _T = TypeVar("_T")
-_TYPES = {USER: "user", CLIENT_ID: "client_id", IP: "ip"}
-"""Types of entities, and the options that name one."""
-_LIMITS = {
-    PRODUCER: "Bytes per second that may be produced.",
-    CONSUMER: "Bytes per second that may be fetched.",
-    REQUEST: "Percent of one thread's time that requests may take.",
-    MUTATION: "Partitions per second that may be created and deleted.",
-    CONNECTION: "New connections per second from an address.",
-}
 
 
 @click.group("quota")
@@ -63,7 +39,7 @@ def _entity_options(function: Callable[..., _T]) -> Callable[..., _T]:
 def _entity(options: dict[str, Any]) -> dict[str, str | None]:
     """Return whom the options name, None being the default."""
     found: dict[str, str | None] = {}
-    for kind, option in _TYPES.items():
+    for kind, option in TYPES.items():
         name = options[option]
         if name is not None and options[f"default_{option}"]:
             raise click.UsageError(f"--{kind} and --default-{kind} exclude each other")
@@ -82,7 +58,7 @@ def _named(options: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _limit_options(function: Callable[..., _T]) -> Callable[..., _T]:
-    for key, text in reversed(_LIMITS.items()):
+    for key, text in reversed(LIMITS.items()):
         function = click.option(f"--{key.replace('_', '-')}", key, type=float, metavar="NUMBER", help=text)(function)
     return function
 
@@ -94,12 +70,12 @@ def _limit_options(function: Callable[..., _T]) -> Callable[..., _T]:
 def set_limits(connection: Connection, **options: Any) -> None:
     """Set limits; those that are not named stay as they are."""
     entity = _named(options)
-    limits = {key: options[key] for key in _LIMITS if options[key] is not None}
+    limits = {key: options[key] for key in LIMITS if options[key] is not None}
     if not limits:
         raise click.UsageError("say what to limit: --producer-byte-rate, --consumer-byte-rate, ...")
     with connection.admin() as admin:
-        _alter(admin, entity, [OpData(key, value) for key, value in limits.items()])
-    click.echo(f"{_text(entity)}: {', '.join(f'{key}={_number(value)}' for key, value in limits.items())}")
+        alter_quotas(admin, entity, limits)
+    click.echo(f"{entity_text(entity)}: {', '.join(f'{key}={number_text(value)}' for key, value in limits.items())}")
 
 
 @command.command("list")
@@ -109,65 +85,25 @@ def set_limits(connection: Connection, **options: Any) -> None:
 def list_limits(connection: Connection, as_json: bool, **options: Any) -> None:
     """List limits: all, or those in which somebody is named."""
     with connection.admin() as admin:
-        found = _described(admin, _entity(options), strict=False)
+        found = described_quotas(admin, _entity(options), strict=False)
     if as_json:
         print_json([{"entity": entity, "limits": limits} for entity, limits in found])
         return
-    rows = [[_text(entity), key, _number(limits[key])] for entity, limits in found for key in sorted(limits)]
+    rows = [[entity_text(entity), key, number_text(limits[key])] for entity, limits in found for key in sorted(limits)]
     print_table(["for", "limit", "value"], rows)
 
 
 @command.command("remove")
 @_entity_options
-@click.argument("keys", nargs=-1, metavar="[LIMIT...]", type=click.Choice(list(_LIMITS)))
+@click.argument("keys", nargs=-1, metavar="[LIMIT...]", type=click.Choice(list(LIMITS)))
 @client_options
 def remove(connection: Connection, keys: tuple[str, ...], **options: Any) -> None:
     """Remove limits, such as producer_byte_rate; where none is named, all of the user, client id or address."""
     entity = _named(options)
     with connection.admin() as admin:
-        there = next((limits for each, limits in _described(admin, entity, strict=True) if each == entity), {})
+        there = next((limits for each, limits in described_quotas(admin, entity, strict=True) if each == entity), {})
         gone = [key for key in there if not keys or key in keys]
         if not gone:
-            raise click.ClickException(f"{_text(entity)} has no {' and no '.join(keys) or 'limit'}")
-        _alter(admin, entity, [OpData(key, remove=True) for key in gone])
-    click.echo(f"{_text(entity)}: without {', '.join(gone)} from now on")
-
-
-def _alter(admin: Any, entity: dict[str, str | None], ops: list[OpData]) -> None:
-    entry = EntryData([EntityData(*part) for part in entity.items()], ops)
-    answer = _answered(ask_any(admin, AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse))
-    for each in answer.entries:
-        error = code_error(each.error_code)
-        if error is not None:
-            raise click.ClickException(f"{_text(entity)}: {error_text(error, each.error_message)}")
-
-
-def _described(
-    admin: Any, entity: dict[str, str | None], *, strict: bool
-) -> list[tuple[dict[str, str | None], dict[str, float]]]:
-    components = [ComponentData(kind, OF_DEFAULT if name is None else EXACT, name) for kind, name in entity.items()]
-    request = DescribeClientQuotasRequest(components=components, strict=strict)
-    answer = _answered(ask_any(admin, request, DescribeClientQuotasResponse))
-    error = code_error(answer.error_code)
-    if error is not None:
-        raise click.ClickException(f"cannot list limits: {error_text(error, answer.error_message)}")
-    found = []
-    for entry in answer.entries or ():
-        names = {each.entity_type: each.entity_name for each in entry.entity}
-        limits = {each.key: each.value for each in entry.values}
-        found.append(({kind: names[kind] for kind in _TYPES if kind in names}, limits))
-    return sorted(found, key=lambda each: [(kind, name or "") for kind, name in each[0].items()])
-
-
-def _text(entity: dict[str, str | None]) -> str:
-    return ", ".join(f"default {kind}" if name is None else f"{kind} {name}" for kind, name in entity.items())
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value.is_integer() else str(value)
-
-
-def _answered(answer: _T | None) -> _T:
-    if answer is None:
-        raise click.ClickException("this broker knows no quotas")
-    return answer
+            raise click.ClickException(f"{entity_text(entity)} has no {' and no '.join(keys) or 'limit'}")
+        alter_quotas(admin, entity, dict.fromkeys(gone))
+    click.echo(f"{entity_text(entity)}: without {', '.join(gone)} from now on")

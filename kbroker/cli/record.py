@@ -12,28 +12,18 @@ from typing import Any, Final
 import click
 from kafka.structs import TopicPartition
 
-from kbroker.admin.codes import code_error, error_text
-from kbroker.admin.connection import Connection, patiently
+from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
-from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key, leaders
-from kbroker.admin.reading import known_partitions, named, parse_time, position
+from kbroker.admin.reading import parse_time, position
+from kbroker.admin.records import TO_THE_END, assign_to_ends, delete_records, first_offsets_at
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.output import json_option, print_json, print_table
-from kbroker.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
-_TIMEOUT_MS: Final = 30_000
 _TOLD_S: Final = 1.0
-_TO_THE_END: Final = -1
-"""As DeleteRecords has it: everything up to the high watermark."""
 Test = Callable[[Any], bool]
 
 
@@ -90,7 +80,7 @@ def find(
     found = 0
     with ending_at_signals():
         try:
-            for record in _matching(consumer, _assigned(consumer, topic, partitions, begins), tests):
+            for record in _matching(consumer, assign_to_ends(consumer, topic, partitions, begins), tests):
                 found += 1
                 sys.stdout.buffer.write(piece(record, found))
                 sys.stdout.buffer.flush()
@@ -139,27 +129,6 @@ def _compiled(option: str, text: str) -> re.Pattern[bytes]:
         return re.compile(record_format.to_bytes(text))
     except re.error as err:
         raise click.UsageError(f"{option}: {text!r} is no regular expression: {err}") from None
-
-
-def _assigned(consumer: Any, topic: str, wanted: tuple[int, ...], since_ms: int | None) -> Mapping[TopicPartition, int]:
-    """Have partitions read from a time on, or from their beginnings; return where they end now."""
-    known = known_partitions(consumer, topic)
-    for partition in wanted:
-        if partition not in known:
-            raise click.ClickException(f"topic {topic} has no partition {partition}")
-    assigned = [TopicPartition(topic, partition) for partition in wanted or sorted(known)]
-    consumer.assign(assigned)
-    try:
-        first = patiently(lambda: consumer.beginning_offsets(assigned))
-        ends: dict[TopicPartition, int] = patiently(lambda: consumer.end_offsets(assigned))
-    except KeyError as error:  # kafka-python's way to say so
-        raise click.ClickException(f"{named(error.args[0])} has no leader") from None
-    if since_ms is not None:
-        found = consumer.offsets_for_times(dict.fromkeys(assigned, since_ms))
-        first = {each: ends[each] if at is None else at.offset for each, at in found.items()}
-    for each in assigned:
-        consumer.seek(each, first[each])
-    return ends
 
 
 def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Test]) -> Iterator[Any]:
@@ -220,17 +189,17 @@ def delete(
             assert topic is not None
             led = leaders(admin, topic)
             chosen = [(topic, each) for each in partitions] or sorted(led)
-            wanted = dict.fromkeys(chosen, _TO_THE_END if before_offset is None else before_offset)
+            wanted = dict.fromkeys(chosen, TO_THE_END if before_offset is None else before_offset)
         missing = sorted(key for key in wanted if key not in led)
         if missing:
             raise click.ClickException(f"there is no {missing[0][0]}-{missing[0][1]}")
         if before_time is not None:
-            wanted = _offsets_at(connection, wanted, parse_time(before_time))
+            wanted = first_offsets_at(connection, wanted, parse_time(before_time))
         places = ", ".join(f"{name}-{index} {_before(at)}" for (name, index), at in list(wanted.items())[:5])
         more = f" and {len(wanted) - 5} more partitions" if len(wanted) > 5 else ""
         if not yes:
             click.confirm(f"delete records of {places}{more}?", abort=True, err=True)
-        rows, failures = _deleted(admin, wanted, led)
+        rows, failures = delete_records(admin, wanted, led)
     if as_json:
         print_json([{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)])
     else:
@@ -240,7 +209,7 @@ def delete(
 
 
 def _before(offset: int) -> str:
-    return "to its end" if offset == _TO_THE_END else f"before {offset}"
+    return "to its end" if offset == TO_THE_END else f"before {offset}"
 
 
 def _parse_file(data: bytes) -> dict[Key, int]:
@@ -250,35 +219,3 @@ def _parse_file(data: bytes) -> dict[Key, int]:
     except (ValueError, TypeError, KeyError):
         form = '{"partitions": [{"topic": "t", "partition": 0, "offset": 5}], "version": 1}'
         raise click.ClickException(f"--offset-json-file: it has not the form {form}") from None
-
-
-def _offsets_at(connection: Connection, wanted: Mapping[Key, int], time_ms: int) -> dict[Key, int]:
-    """Return the first offsets of records that are not older, or all there is where all are."""
-    consumer = connection.consumer(group_id=None)
-    try:
-        found = consumer.offsets_for_times({TopicPartition(*key): time_ms for key in wanted})
-    finally:
-        consumer.close(autocommit=False, timeout_ms=0)
-    return {(each.topic, each.partition): _TO_THE_END if at is None else at.offset for each, at in found.items()}
-
-
-def _deleted(
-    admin: Any, wanted: Mapping[Key, int], led: Mapping[Key, int]
-) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Ask the leaders; return where partitions begin then, and what of others is to be told."""
-    rows, failures = [], []
-    for broker in sorted({led[key] for key in wanted}):
-        topics: dict[str, list[DeleteRecordsPartition]] = {}
-        for (name, index), offset in wanted.items():
-            if led[name, index] == broker:
-                topics.setdefault(name, []).append(DeleteRecordsPartition(index, offset))
-        request = DeleteRecordsRequest([DeleteRecordsTopic(*each) for each in topics.items()], _TIMEOUT_MS)
-        answer = ask_broker(admin, broker, request, DeleteRecordsResponse)
-        for topic in answer.topics:
-            for each in topic.partitions:
-                error = code_error(each.error_code)
-                if error is None:
-                    rows.append((topic.name, each.partition_index, each.low_watermark))
-                else:
-                    failures.append(f"{topic.name}-{each.partition_index}: {error_text(error)}")
-    return rows, failures

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import base64
 import datetime
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.connection import Connection
-from kbroker.admin.own_request import ask_any
+from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
 from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
 from kbroker.protocol.messages.create_delegation_token import (
@@ -26,8 +24,6 @@ from kbroker.protocol.messages.create_delegation_token import (
 from kbroker.protocol.messages.describe_delegation_token import (
     DescribedDelegationToken,
     DescribeDelegationTokenOwner,
-    DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
 )
 from kbroker.protocol.messages.expire_delegation_token import (
     ExpireDelegationTokenRequest,
@@ -37,7 +33,6 @@ from kbroker.protocol.messages.renew_delegation_token import RenewDelegationToke
 from kbroker.security.principal import Principal
 
 _DEFAULT = -1
-_Answer = TypeVar("_Answer")
 
 
 class _PrincipalType(click.ParamType[Principal]):
@@ -83,7 +78,7 @@ def create(
         max_lifetime_ms=max_life_time_period,
     )
     with connection.admin() as admin:
-        answer = _ask(admin, request, CreateDelegationTokenResponse, "cannot create a token")
+        answer = ask_of_tokens(admin, request, CreateDelegationTokenResponse, "cannot create a token")
     owner = f"{answer.principal_type}:{answer.principal_name}"
     if owner_principal is not None and owner != str(owner_principal):
         raise click.ClickException(f"this cluster knows no owners but who asks: the token is for {owner}")
@@ -111,7 +106,7 @@ def list_tokens(owner_principal: tuple[Principal, ...], with_hmac: bool, as_json
     """List the tokens that you may see."""
     owners = [DescribeDelegationTokenOwner(each.kind, each.name) for each in owner_principal] or None
     with connection.admin() as admin:
-        found = _tokens(admin, owners)
+        found = described_tokens(admin, owners)
     rows = [_row(each, with_hmac) for each in sorted(found, key=lambda each: (each.issue_timestamp, each.token_id))]
     if as_json:
         print_json(rows)
@@ -131,8 +126,8 @@ def list_tokens(owner_principal: tuple[Principal, ...], with_hmac: bool, as_json
 def renew(token: str, renew_time_period: int, connection: Connection) -> None:
     """Keep a token valid for another while; TOKEN is its id."""
     with connection.admin() as admin:
-        request = RenewDelegationTokenRequest(_hmac_of(admin, token), renew_time_period)
-        answer = _ask(admin, request, RenewDelegationTokenResponse, f"cannot renew {token}")
+        request = RenewDelegationTokenRequest(hmac_of(admin, token), renew_time_period)
+        answer = ask_of_tokens(admin, request, RenewDelegationTokenResponse, f"cannot renew {token}")
     click.echo(f"token {token} expires at {_time(answer.expiry_timestamp_ms)}")
 
 
@@ -143,35 +138,12 @@ def renew(token: str, renew_time_period: int, connection: Connection) -> None:
 def expire(token: str, expiry_time_period: int, connection: Connection) -> None:
     """Let a token end, at once or in a while; TOKEN is its id."""
     with connection.admin() as admin:
-        request = ExpireDelegationTokenRequest(_hmac_of(admin, token), expiry_time_period)
-        answer = _ask(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token}")
+        request = ExpireDelegationTokenRequest(hmac_of(admin, token), expiry_time_period)
+        answer = ask_of_tokens(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token}")
     if expiry_time_period < 0:
         click.echo(f"token {token} is gone")
     else:
         click.echo(f"token {token} expires at {_time(answer.expiry_timestamp_ms)}")
-
-
-def _hmac_of(admin: Any, token_id: str) -> bytes:
-    for each in _tokens(admin, None):
-        if each.token_id == token_id:
-            return bytes(each.hmac)
-    raise click.ClickException(f"there is no token {token_id}, or none that you may see")
-
-
-def _tokens(admin: Any, owners: list[DescribeDelegationTokenOwner] | None) -> Sequence[DescribedDelegationToken]:
-    request = DescribeDelegationTokenRequest(owners=owners)
-    return _ask(admin, request, DescribeDelegationTokenResponse, "cannot list tokens").tokens
-
-
-def _ask(admin: Any, request: Any, answer: type[_Answer], failure: str) -> _Answer:
-    found: Any = ask_any(admin, request, answer)
-    if found is None:
-        raise click.ClickException(f"{failure}: this cluster serves no delegation tokens")
-    error = code_error(found.error_code)
-    if error is not None:
-        raise click.ClickException(f"{failure}: {error_text(error)}")
-    result: _Answer = found
-    return result
 
 
 def _row(token: DescribedDelegationToken, with_hmac: bool) -> dict[str, Any]:

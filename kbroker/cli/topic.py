@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import click
-from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec
-from kafka.errors import KafkaConnectionError, NodeNotReadyError
-from kafka.structs import TopicPartition
 
-from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.errors import Failures
 from kbroker.admin.partition_offsets import SPECIAL, offsets_at
 from kbroker.admin.placement import leaders, move, moving, parse_replicas, partitions_of, wait_until_moved
 from kbroker.admin.reading import parse_time
-from kbroker.admin.told_everywhere import (
-    wait_for_deletion,
-    wait_for_preferred_leaders,
-    wait_for_replicas,
-    wait_for_topics,
+from kbroker.admin.told_everywhere import wait_for_deletion, wait_for_replicas, wait_for_topics
+from kbroker.admin.topics import (
+    EXISTS,
+    UNKNOWN,
+    add_partitions,
+    create_topics,
+    delete_topics,
+    described_topics,
+    elect_leaders,
+    existing_topics,
+    listed_topics,
+    set_topic_configs,
 )
 from kbroker.cli.client import client_options
 from kbroker.cli.output import json_option, print_facts, print_json, print_table
-from kbroker.protocol.wire import uuid_text
 
-_DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
 _TIME_HELP = f"{', '.join(SPECIAL)}, or ms since 1970, or 2026-01-31T12:00:00Z."
 
 
@@ -76,24 +74,18 @@ def create(
     connection: Connection,
 ) -> None:
     """Create topics."""
-    asked = {
-        "num_partitions": -1 if partitions is None else partitions,
-        "replication_factor": -1 if replicas is None else replicas,
-        "configs": _assignments(configs),
-    }
+    set_configs = _assignments(configs)
     failures = []
     created = []
     with connection.admin() as admin:
-        result = admin.create_topics(dict.fromkeys(names, asked), raise_errors=False)
-        for topic in result["topics"]:
-            error = code_error(topic["error_code"])
-            if error is None:
-                created.append(topic["name"])
-                click.echo(f"created {topic['name']}")
-            elif if_not_exists and error.message == "TOPIC_ALREADY_EXISTS":
-                click.echo(f"{topic['name']} exists")
+        for name, refusal in create_topics(admin, names, partitions or -1, replicas or -1, set_configs).items():
+            if refusal is None:
+                created.append(name)
+                click.echo(f"created {name}")
+            elif if_not_exists and refusal[0] == EXISTS:
+                click.echo(f"{name} exists")
             else:
-                failures.append(f"cannot create {topic['name']}: {error_text(error, topic.get('error_message'))}")
+                failures.append(f"cannot create {name}: {refusal[1]}")
         wait_for_topics(admin, created)
     _report(failures)
 
@@ -105,17 +97,7 @@ def create(
 def list_topics(internal: bool, as_json: bool, connection: Connection) -> None:
     """List topics."""
     with connection.admin() as admin:
-        topics = sorted(admin.describe_topics(), key=lambda topic: str(topic["name"]))
-    found = [
-        {
-            "name": topic["name"],
-            "partitions": len(topic["partitions"]),
-            "replicas": max((len(p["replica_nodes"]) for p in topic["partitions"]), default=0),
-            "internal": topic["is_internal"],
-        }
-        for topic in topics
-        if internal or not topic["is_internal"]
-    ]
+        found = [topic for topic in listed_topics(admin) if internal or not topic["internal"]]
     if as_json:
         print_json(found)
     else:
@@ -129,7 +111,7 @@ def list_topics(internal: bool, as_json: bool, connection: Connection) -> None:
 def describe(names: tuple[str, ...], as_json: bool, connection: Connection) -> None:
     """Describe topics: partitions with their offsets, and the configs that are set."""
     with connection.admin() as admin:
-        described = patiently(partial(_described, admin, names), reads=True)
+        described = patiently(partial(described_topics, admin, names), reads=True)
     found = [described[name] for name in names if name in described]
     if as_json:
         print_json(found)
@@ -175,69 +157,6 @@ def _there(number: int) -> int | None:
     return number if number >= 0 else None
 
 
-def _described(admin: Any, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Return what is told of those topics that exist, by name."""
-    return {name: _describe(admin, topic) for name, topic in _existing(admin, names).items()}
-
-
-def _existing(admin: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the metadata of those topics that exist, by name."""
-    found = {}
-    for topic in admin.describe_topics(list(names)):
-        error = code_error(topic["error_code"])
-        if error is None:
-            found[topic["name"]] = topic
-        elif error.message != "UNKNOWN_TOPIC_OR_PARTITION":
-            raise click.ClickException(f"topic {topic['name']}: {error_text(error)}")
-    return found
-
-
-def _describe(admin: Any, topic: dict[str, Any]) -> dict[str, Any]:
-    name = topic["name"]
-    led: dict[int, list[TopicPartition]] = {}
-    for p in topic["partitions"]:
-        if p["leader_id"] >= 0:
-            led.setdefault(p["leader_id"], []).append(TopicPartition(name, p["partition_index"]))
-    earliest = _offsets(admin, led, OffsetSpec.EARLIEST)
-    latest = _offsets(admin, led, OffsetSpec.LATEST)
-    configs = admin.describe_configs([ConfigResource("TOPIC", name)]).get("topic", {}).get(name, {})
-    return {
-        "name": name,
-        "id": _id_text(topic.get("topic_id")),
-        "internal": topic["is_internal"],
-        "configs": {
-            key: entry["value"] for key, entry in sorted(configs.items()) if entry["config_source"] == _DYNAMIC_TOPIC
-        },
-        "partitions": [
-            {
-                "partition": p["partition_index"],
-                "leader": p["leader_id"] if p["leader_id"] >= 0 else None,
-                "replicas": p["replica_nodes"],
-                "isr": p["isr_nodes"],
-                "earliest": earliest.get(p["partition_index"]),
-                "latest": latest.get(p["partition_index"]),
-            }
-            for p in sorted(topic["partitions"], key=lambda p: int(p["partition_index"]))
-        ],
-    }
-
-
-def _offsets(admin: Any, led: dict[int, list[TopicPartition]], spec: OffsetSpec) -> dict[int, int]:
-    """Return offsets by partition, without those whose leader is gone while the next one is not elected yet."""
-    offsets = {}
-    for partitions in led.values():
-        wanted = dict.fromkeys(partitions, spec)
-        with contextlib.suppress(KafkaConnectionError, NodeNotReadyError):
-            found = patiently(partial(admin.list_partition_offsets, wanted))
-            offsets.update({where.partition: at.offset for where, at in found.items()})
-    return offsets
-
-
-def _id_text(topic_id: Any) -> str | None:
-    """Return a topic's id as Kafka's tools write it; brokers before 2.8 have none."""
-    return None if topic_id is None else uuid_text(UUID(str(topic_id)).bytes)
-
-
 def _print_topic(topic: dict[str, Any]) -> None:
     configs = [f"{key}={value}" for key, value in topic["configs"].items()]
     facts: list[tuple[str, object]] = [
@@ -271,27 +190,16 @@ def alter(
     name: str, configs: tuple[str, ...], deleted: tuple[str, ...], partitions: int | None, connection: Connection
 ) -> None:
     """Change a topic's configs and its number of partitions."""
-    changes: dict[str, tuple[AlterConfigOp, str | None]] = {
-        **{key: (AlterConfigOp.SET, value) for key, value in _assignments(configs).items()},
-        **dict.fromkeys(deleted, (AlterConfigOp.DELETE, None)),
-    }
+    changes: dict[str, str | None] = {**_assignments(configs), **dict.fromkeys(deleted)}
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --config, --delete-config or --partitions")
     with connection.admin() as admin:
-        if name not in _existing(admin, (name,)):
+        if name not in existing_topics(admin, (name,)):
             raise click.ClickException(f"topic {name} does not exist")
         if changes:
-            resource = ConfigResource("TOPIC", name, changes)
-            said = admin.alter_configs([resource], raise_on_unknown=False)["topic"][name]
-            if said != "OK":
-                said = re.sub(r"^\[Error -?\d+\] \w+: ", "", said)
-                raise click.ClickException(f"cannot alter {name}: {said}")
+            set_topic_configs(admin, name, changes)
         if partitions is not None:
-            for each in admin.create_partitions({name: partitions}, raise_errors=False).results:
-                error = code_error(each.error_code)
-                if error is not None:
-                    raise click.ClickException(f"cannot alter {name}: {error_text(error, each.error_message)}")
-            wait_for_topics(admin, [name], partitions)
+            add_partitions(admin, name, partitions)
     click.echo(f"altered {name}")
 
 
@@ -303,15 +211,14 @@ def delete(names: tuple[str, ...], if_exists: bool, connection: Connection) -> N
     """Delete topics with everything in them."""
     failures, deleted = [], []
     with connection.admin() as admin:
-        for topic in admin.delete_topics(list(names), raise_errors=False)["topics"]:
-            error = code_error(topic["error_code"])
-            if error is None:
-                deleted.append(topic["name"])
-                click.echo(f"deleted {topic['name']}")
-            elif error.message != "UNKNOWN_TOPIC_OR_PARTITION":
-                failures.append(f"cannot delete {topic['name']}: {error_text(error, topic.get('error_message'))}")
+        for name, refusal in delete_topics(admin, names).items():
+            if refusal is None:
+                deleted.append(name)
+                click.echo(f"deleted {name}")
+            elif refusal[0] != UNKNOWN:
+                failures.append(f"cannot delete {name}: {refusal[1]}")
             elif not if_exists:
-                failures.append(f"topic {topic['name']} does not exist")
+                failures.append(f"topic {name} does not exist")
         wait_for_deletion(admin, deleted)
     _report(failures)
 
@@ -325,17 +232,7 @@ def elect(names: tuple[str, ...], unclean: bool, connection: Connection) -> None
     if unclean and not names:
         raise click.UsageError("--unclean takes the topics by name")
     with connection.admin() as admin:
-        answer = admin.elect_leaders(int(unclean), list(names) or None, raise_errors=False)
-        failures, changed = [], []
-        for topic in answer.replica_election_results:
-            for each in topic.partition_result:
-                error = code_error(each.error_code)
-                if error is None:
-                    changed.append((topic.topic, each.partition_id))
-                elif error.message != "ELECTION_NOT_NEEDED":
-                    failures.append(f"{topic.topic}-{each.partition_id}: {error_text(error, each.error_message)}")
-        if not unclean:
-            wait_for_preferred_leaders(admin, changed)
+        changed, failures = elect_leaders(admin, names, unclean=unclean)
     click.echo(f"{len(changed)} partitions have another leader")
     _report(failures)
 
@@ -371,7 +268,7 @@ def reassign(
 
 
 def _keys(admin: Any, name: str) -> list[tuple[str, int]]:
-    if name not in _existing(admin, (name,)):
+    if name not in existing_topics(admin, (name,)):
         raise click.ClickException(f"topic {name} does not exist")
     return sorted(partitions_of(admin, [name]))
 

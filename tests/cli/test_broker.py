@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker import Cluster
-from kbroker.cli.broker import plan
 from tests.cli.conftest import CommandLine
 
 
@@ -90,15 +89,6 @@ def test_a_broker_is_drained(kbroker: CommandLine) -> None:
     listed = {each["id"]: each for each in kbroker.ok("broker", "list", "--json").json}
     assert (listed[3]["leads"], listed[3]["replicas"]) == (0, 0)
     assert kbroker.ok("broker", "drain", "3").text == "0 replicas were moved away from broker 3\n"
-
-
-def test_where_replicas_go() -> None:
-    replicas = {("t", 0): [1, 2], ("t", 1): [2, 3], ("u", 0): [3, 4]}
-    targets, stuck = plan(2, replicas, {1: "a", 2: "b", 3: "b", 4: "a"})
-    assert targets == {("t", 0): [1, 3], ("t", 1): [1, 3]}, "in another rack than the other replica"
-    assert not stuck
-    targets, stuck = plan(2, {("t", 0): [1, 2]}, {1: None, 2: None})
-    assert (targets, stuck) == ({}, [("t", 0)])
 
 
 def test_json_is_json(kbroker: CommandLine) -> None:

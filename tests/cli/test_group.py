@@ -8,10 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from kbroker import Broker
-from kbroker.admin import consumer_groups, own_request
-from kbroker.admin.errors import AdminError
-from kbroker.cli import group as verbs
-from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse, DescribedGroup
+from kbroker.admin import own_request
 from tests.cli.conftest import CommandLine
 
 WAIT_S = 20
@@ -295,38 +292,7 @@ def test_a_broker_that_has_the_consumer_protocol_switched_off():
         assert cli.fails("group", "describe", "none") == "group none does not exist"
 
 
-def test_a_request_for_a_refused_group_says_why(monkeypatch):
-    told = [DescribedGroup(error_code=14), DescribedGroup(error_code=30, error_message="not for you")]
-    monkeypatch.setattr(
-        consumer_groups, "ask_coordinator", lambda *_: ConsumerGroupDescribeResponse(groups=[told.pop(0)])
-    )
-    with pytest.raises(AdminError, match=r"^cannot describe group g: not for you \("):
-        consumer_groups.describe_consumer_group(None, "g")
-    assert told == []
-
-
 def test_an_answer_that_cannot_be_read_is_one_line(cli, monkeypatch):
     cli.ok("group", "list")
     monkeypatch.setattr(own_request._Response, "decode", lambda _self, buffer: buffer.read()[:-3])
     assert cli.fails("group", "describe", "none").startswith("the broker's answer cannot be read: ")
-
-
-class Loading:
-    """An admin client whose coordinator needs a while."""
-
-    def __init__(self) -> None:
-        self.errors = ["[Error 14] CoordinatorLoadInProgressError: None", "[Error 16] NotCoordinatorError: None", None]
-
-    def describe_groups(self, names):
-        error = self.errors.pop(0)
-        return {name: {"error": error, "group_state": "Dead", "members": []} for name in names}
-
-    def list_groups(self, **_):
-        return []
-
-
-def test_a_coordinator_that_is_on_its_way_is_waited_for(monkeypatch):
-    monkeypatch.setattr(verbs, "describe_consumer_group", lambda _admin, _name: None)
-    admin = Loading()
-    assert verbs._group(admin, "g") is None
-    assert admin.errors == []

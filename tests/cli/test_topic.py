@@ -6,13 +6,8 @@ import os
 import pty
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
-from kafka.errors import KafkaConnectionError, NodeNotReadyError
-
-from kbroker.admin.connection import patiently
-from kbroker.cli import topic
 
 
 def test_a_topics_life(anywhere, name):
@@ -127,38 +122,3 @@ def test_on_a_terminal_tables_have_lines(cli, name):
     assert name in shown
     assert "\u2500" in shown
     assert "PARTITION" in shown
-
-
-@pytest.mark.parametrize("error", [KafkaConnectionError("111 ECONNREFUSED"), NodeNotReadyError(1)])
-def test_what_a_dead_leader_leads_is_described_without_its_offsets(error):
-    class Admin:
-        def list_partition_offsets(self, wanted):
-            if any(each.partition == 1 for each in wanted):
-                raise error
-            return {each: SimpleNamespace(offset=7) for each in wanted}
-
-        def describe_configs(self, _resources):
-            return {}
-
-    partitions = [
-        {"partition_index": index, "leader_id": leader, "replica_nodes": [1, 2], "isr_nodes": [2]}
-        for index, leader in enumerate((2, 1, -1))
-    ]
-    found = topic._describe(Admin(), {"name": "t", "is_internal": False, "partitions": partitions})
-    assert [(each["leader"], each["latest"]) for each in found["partitions"]] == [(2, 7), (1, None), (None, None)]
-
-
-@pytest.mark.parametrize("error", [KafkaConnectionError("111 ECONNREFUSED"), NodeNotReadyError(1)])
-def test_what_only_reads_is_asked_again_when_its_broker_is_gone(error):
-    answers = iter([error, error, "told"])
-
-    def ask():
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    assert patiently(ask, reads=True) == "told"
-    answers = iter([error])
-    with pytest.raises(type(error)):
-        patiently(ask)

@@ -1,0 +1,160 @@
+"""What is set of topics, brokers, loggers, groups and client metrics, and setting it.
+
+Owns whose configs there are, which of them are their own, and the wait until brokers tell of a change. Never prints.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from kafka.errors import IncompatibleBrokerVersion
+
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.errors import AdminError
+from kbroker.admin.own_request import ask_any, ask_broker
+from kbroker.config.model import ConfigSource
+from kbroker.config.operations import Op
+from kbroker.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from kbroker.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kbroker.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+
+_T = TypeVar("_T")
+TYPES: Final = {"topic": 2, "broker": 4, "logger": 8, "client-metrics": 16, "group": 32}
+"""What has configs, and Kafka's number of it (ConfigResource.Type)."""
+_NAMES: Final = {number: name for name, number in TYPES.items()}
+_OWN: Final = {
+    "topic": ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    "broker": ConfigSource.DYNAMIC_BROKER_CONFIG,
+    "client-metrics": ConfigSource.CLIENT_METRICS_CONFIG,
+    "group": ConfigSource.GROUP_CONFIG,
+}
+"""Where a value comes from that was set of the very thing; loggers are told of as they are."""
+_TOLD_S: Final = 3.0
+_PAUSE_S: Final = 0.05
+_WITH_TYPES: Final = 1
+"""The version of ListConfigResources that tells of more than client metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What has configs: an empty name with brokers is what all of them have unless one has its own."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        if self.kind == "logger":
+            return f"loggers of broker {self.name}"
+        return f"{self.kind} {self.name}" if self.name else "all brokers"
+
+    def is_of(self, source: int) -> bool:
+        """Tell whether what has this source was set of it, and not of others from which it inherits."""
+        if not self.name:
+            return source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        return source == _OWN.get(self.kind, source)
+
+    @property
+    def node(self) -> int | None:
+        """The broker that must be asked; None for any."""
+        if self.kind not in ("broker", "logger") or not self.name:
+            return None
+        return int(self.name)
+
+
+def listed_subjects(admin: Any, kinds: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return type and name of what has configs, of all types where none are given; raises AdminError."""
+    request = ListConfigResourcesRequest([TYPES[kind] for kind in kinds])
+    answer = ask_any(admin, request, ListConfigResourcesResponse, _WITH_TYPES)
+    if answer is None:
+        raise AdminError("this broker does not list what has configs (Apache Kafka does since 4.1)")
+    _check(answer.error_code, None, "cannot list what has configs")
+    return sorted((_NAMES.get(each.resource_type, "other"), each.resource_name) for each in answer.config_resources)
+
+
+def described_configs(admin: Any, subject: Subject, *, documentation: bool) -> list[DescribeConfigsResourceResult]:
+    """Return all configs of a subject, with where each comes from; raises AdminError."""
+    resource = DescribeConfigsResource(TYPES[subject.kind], subject.name, None)
+    request = DescribeConfigsRequest([resource], include_synonyms=False, include_documentation=documentation)
+    (result,) = _asked(admin, subject, request, DescribeConfigsResponse).results
+    _check(result.error_code, result.error_message, f"cannot describe {subject}")
+    return result.configs
+
+
+def alter_configs(admin: Any, subject: Subject, ops: Sequence[AlterableConfig], *, dry_run: bool) -> None:
+    """Set and unset configs, all or none, and wait until that is told of; raises AdminError."""
+    resource = AlterConfigsResource(TYPES[subject.kind], subject.name, list(ops))
+    request = IncrementalAlterConfigsRequest([resource], dry_run)
+    (result,) = _asked(admin, subject, request, IncrementalAlterConfigsResponse).responses
+    if not result.error_code:
+        if not dry_run:
+            _wait_until_told(admin, subject, ops)
+        return
+    known = [each.name for each in described_configs(admin, subject, documentation=False)]
+    unknown = [op.name for op in ops if op.name not in known]
+    near = _near(unknown[0], known) if unknown else ""
+    _check(result.error_code, result.error_message, f"cannot change {subject}", near)
+
+
+def _wait_until_told(admin: Any, subject: Subject, ops: Sequence[AlterableConfig]) -> None:
+    """Wait a moment until the brokers know, for who asks next: the controller answers before they do. Never fails."""
+    deadline = time.monotonic() + _TOLD_S
+    while time.monotonic() < deadline:
+        known = {each.name: each for each in described_configs(admin, subject, documentation=False)}
+        if all(op.name not in known or _is_told(subject, op, known[op.name]) for op in ops):
+            return
+        time.sleep(_PAUSE_S)
+
+
+def _is_told(subject: Subject, op: AlterableConfig, known: DescribeConfigsResourceResult) -> bool:
+    if op.config_operation == Op.DELETE:
+        return subject.kind == "logger" or not subject.is_of(known.config_source)
+    return known.is_sensitive or known.value == op.value
+
+
+def _asked(admin: Any, subject: Subject, request: Any, answer: type[_T]) -> _T:
+    if subject.node is None:
+        found = ask_any(admin, request, answer)
+        assert found is not None  # every broker of these ten years serves it
+        return found
+    try:
+        return ask_broker(admin, subject.node, request, answer)
+    except IncompatibleBrokerVersion:
+        raise AdminError(f"broker {subject.node} does not serve this") from None
+
+
+def _check(code: int, message: str | None, what: str, hint: str = "") -> None:
+    error = code_error(code)
+    if error is not None:
+        raise AdminError(f"{what}: {error_text(error, message)}{hint}")
+
+
+def no_such_config(subject: Subject, key: str, known: Sequence[str]) -> str:
+    """Return what to say of a key that a subject does not have."""
+    return f"{subject} has no config {key}{_near(key, known)}"
+
+
+def _near(key: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(key, known, 1, 0.75)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def source_name(each: DescribeConfigsResourceResult) -> str:
+    """Return Kafka's name of where a value comes from."""
+    try:
+        return ConfigSource(each.config_source).name
+    except ValueError:  # of a newer Kafka
+        return str(each.config_source)

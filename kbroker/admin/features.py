@@ -1,0 +1,58 @@
+"""The levels of a cluster's features: which there are, and changing them (KIP-584). Never prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.errors import AdminError
+from kbroker.admin.own_request import ask_any, ask_controller
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+UPGRADE: Final = 1
+SAFE_DOWNGRADE: Final = 2
+UNSAFE_DOWNGRADE: Final = 3
+OFF: Final = 0
+_WITH_FEATURES: Final = 3
+"""The version of ApiVersions that tells of them."""
+
+
+def described_features(admin: Any) -> list[dict[str, Any]]:
+    """Return the features that a broker supports, and the level that counts in the cluster."""
+    request = ApiVersionsRequest(client_software_name="kbroker-cli", client_software_version="1")
+    answer = ask_any(admin, request, ApiVersionsResponse, _WITH_FEATURES)
+    if answer is None:
+        raise AdminError("this broker does not tell of features (Apache Kafka does since 2.4)")
+    levels = {each.name: each.max_version_level for each in answer.finalized_features}
+    return [
+        {
+            "feature": each.name,
+            "lowest": each.min_version,
+            "highest": each.max_version,
+            "level": levels.get(each.name, OFF),
+        }
+        for each in sorted(answer.supported_features, key=lambda each: each.name)
+    ]
+
+
+def change_features(admin: Any, levels: Mapping[str, int], kind: int, *, dry_run: bool) -> None:
+    """Have levels changed, all or none; raises AdminError.
+
+    It is asked as every version of the API has it: the first, of Apache Kafka 2.7, knows no kinds of lowering.
+    """
+    updates = [FeatureUpdateKey(name, level, kind != UPGRADE, kind) for name, level in levels.items()]
+    request = UpdateFeaturesRequest(feature_updates=updates, validate_only=dry_run)
+    answer = ask_controller(admin, request, UpdateFeaturesResponse, at_least=int(dry_run))
+    error = code_error(answer.error_code)
+    if error is not None:
+        raise AdminError(f"nothing is changed: {error_text(error, answer.error_message)}")
+    for each in answer.results:
+        error = code_error(each.error_code)
+        if error is not None:
+            raise AdminError(f"{each.feature}: {error_text(error, each.error_message)}")

@@ -1,0 +1,167 @@
+"""Where groups stand: what they have committed, where that is moved to, and that it is forgotten.
+
+Owns what a reset does: which offsets it commits, and that a group with members keeps its own. Never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import kafka.errors
+from kafka.admin import OffsetSpec
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.connection import patiently
+from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.own_request import ask_coordinator
+from kbroker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+
+WITHOUT_MEMBERS: Final = ("Empty", "Dead", None)
+"""The states in which offsets may be set from outside; None is a group that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a reset goes: exactly one of these is set."""
+
+    earliest: bool = False
+    latest: bool = False
+    offset: int | None = None
+    time_ms: int | None = None
+    shift: int | None = None
+    current: bool = False
+    listed: Mapping[TopicPartition, int] | None = None
+
+    @property
+    def is_one(self) -> bool:
+        """Tell whether exactly one target was chosen."""
+        given = (self.offset, self.time_ms, self.shift, self.listed)
+        return sum([self.earliest, self.latest, self.current, *(v is not None for v in given)]) == 1
+
+
+def committed_offsets(admin: Any, name: str) -> dict[TopicPartition, int]:
+    """Return the offsets that a group has committed."""
+    found = patiently(lambda: admin.list_group_offsets({name: None}))[name]
+    return {partition: at.offset for partition, at in found.items() if at.offset >= 0}
+
+
+class PartitionOffsets:
+    """Offsets of partitions; those that are gone, or have no leader, have none."""
+
+    def __init__(self, admin: Any, partitions: Iterable[TopicPartition]) -> None:
+        self._admin = admin
+        partitions = list(partitions)
+        topics = admin.describe_topics(sorted({each.topic for each in partitions})) if partitions else []
+        led = {
+            TopicPartition(topic["name"], p["partition_index"])
+            for topic in topics
+            for p in topic["partitions"]
+            if p["leader_id"] >= 0
+        }
+        self.partitions = [each for each in partitions if each in led]
+
+    def of(self, spec: int) -> dict[TopicPartition, int]:
+        """Return each partition's offset that `spec` names: an OffsetSpec, or a time in ms."""
+        if not self.partitions:
+            return {}
+        found = patiently(lambda: self._admin.list_partition_offsets(dict.fromkeys(self.partitions, spec)))
+        return {each: at.offset for each, at in found.items()}
+
+
+def named_partitions(admin: Any, wanted: Sequence[str]) -> list[TopicPartition]:
+    """Return the partitions that texts like "orders" and "orders:0,2" name."""
+    asked: dict[str, set[int] | None] = {}
+    for text in wanted:
+        topic, colon, numbers = text.partition(":")
+        parts = numbers.split(",") if colon else []
+        if not all(each.isdecimal() for each in parts):
+            raise WrongInput(f"--topic takes TOPIC or TOPIC:0,1, not {text!r}")
+        asked[topic] = {*map(int, parts), *(asked.get(topic) or ())} if parts else None
+    found = []
+    known = {topic["name"]: topic for topic in admin.describe_topics(sorted(asked)) if not topic["error_code"]}
+    for topic, numbers_asked in asked.items():
+        if topic not in known:
+            raise AdminError(f"topic {topic} does not exist")
+        there = {p["partition_index"] for p in known[topic]["partitions"]}
+        for number in sorted((numbers_asked or set()) - there):
+            raise AdminError(f"topic {topic} has no partition {number}")
+        found += [TopicPartition(topic, number) for number in numbers_asked or there]
+    return sorted(found)
+
+
+def new_offsets(
+    admin: Any, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int], target: Target
+) -> dict[TopicPartition, int]:
+    """Return where a reset would set each partition, within what it holds; raises AdminError."""
+    offsets = PartitionOffsets(admin, partitions)
+    for each in partitions:
+        if each not in offsets.partitions:
+            raise AdminError(f"partition {each.partition} of {each.topic} is gone, or has no leader")
+        if (target.shift is not None or target.current) and each not in committed:
+            what = "stay" if target.current else "be shifted"
+            raise AdminError(f"nothing is committed for {each.topic} {each.partition}: it cannot {what}")
+    earliest, latest = offsets.of(OffsetSpec.EARLIEST), offsets.of(OffsetSpec.LATEST)
+    at_time = {} if target.time_ms is None else offsets.of(target.time_ms)
+    new = {}
+    for each in partitions:
+        if target.earliest:
+            wanted = earliest[each]
+        elif target.offset is not None:
+            wanted = target.offset
+        elif target.shift is not None or target.current:
+            wanted = committed[each] + (target.shift or 0)
+        elif target.listed is not None:
+            wanted = target.listed[each]
+        elif at_time.get(each, -1) >= 0:
+            wanted = at_time[each]
+        else:
+            wanted = latest[each]
+        new[each] = min(max(wanted, earliest[each]), latest[each])
+    return new
+
+
+def set_offsets(admin: Any, name: str, new: Mapping[TopicPartition, int]) -> None:
+    """Commit offsets for a group; raises Failures."""
+    asked = {each: OffsetAndMetadata(offset, "", None) for each, offset in new.items()}
+    result = patiently(lambda: admin.alter_group_offsets(name, asked))
+    failed = {each: error for each, error in result.items() if error is not kafka.errors.NoError}
+    if failed:
+        raise Failures([f"cannot reset {p.topic} {p.partition}: {error_text(e)}" for p, e in sorted(failed.items())])
+
+
+def delete_offsets(admin: Any, name: str, partitions: Iterable[TopicPartition]) -> None:
+    """Delete what a group has committed for partitions that no member reads; raises AdminError."""
+    asked: dict[str, list[OffsetDeleteRequestPartition]] = {}
+    for each in partitions:
+        asked.setdefault(each.topic, []).append(OffsetDeleteRequestPartition(each.partition))
+    request = OffsetDeleteRequest(name, [OffsetDeleteRequestTopic(*each) for each in asked.items()])
+    answer = patiently(lambda: _delete_once(admin, name, request))
+    failures = []
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            error = code_error(partition.error_code)
+            if error is not None:
+                failures.append(f"{topic.name} {partition.partition_index}: {error_text(error)}")
+    if failures:
+        raise Failures(failures)
+
+
+def _delete_once(admin: Any, name: str, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Ask once; raises what the client has for a code."""
+    answer = ask_coordinator(admin, name, request, OffsetDeleteResponse)
+    if answer is None:
+        raise AdminError("this broker does not delete offsets (Apache Kafka does since 2.4)")
+    error = code_error(answer.error_code)
+    if error is not None:
+        if error.__name__ == "GroupIdNotFoundError":
+            raise AdminError(f"group {name} does not exist")
+        raise error
+    return answer

@@ -1,0 +1,82 @@
+"""Limits of users, client ids and addresses: which there are, and changing them. Never prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.errors import AdminError
+from kbroker.admin.own_request import ask_any
+from kbroker.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    OpData,
+)
+from kbroker.protocol.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from kbroker.quota.entities import CLIENT_ID, IP, USER
+from kbroker.quota.filters import EXACT, OF_DEFAULT
+from kbroker.quota.values import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
+
+_T = TypeVar("_T")
+Entity = dict[str, str | None]
+"""Names by type, None being the default."""
+TYPES = {USER: "user", CLIENT_ID: "client_id", IP: "ip"}
+"""Types of entities, and the options that name one."""
+LIMITS = {
+    PRODUCER: "Bytes per second that may be produced.",
+    CONSUMER: "Bytes per second that may be fetched.",
+    REQUEST: "Percent of one thread's time that requests may take.",
+    MUTATION: "Partitions per second that may be created and deleted.",
+    CONNECTION: "New connections per second from an address.",
+}
+"""Which limits there are, and what they limit."""
+
+
+def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None]) -> None:
+    """Set limits of an entity, those that are None go; raises AdminError."""
+    ops = [OpData(key, remove=True) if value is None else OpData(key, value) for key, value in limits.items()]
+    entry = EntryData([EntityData(*part) for part in entity.items()], ops)
+    answer = _answered(ask_any(admin, AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse))
+    for each in answer.entries:
+        error = code_error(each.error_code)
+        if error is not None:
+            raise AdminError(f"{entity_text(entity)}: {error_text(error, each.error_message)}")
+
+
+def described_quotas(admin: Any, entity: Entity, *, strict: bool) -> list[tuple[Entity, dict[str, float]]]:
+    """Return who has which limits: those in whom `entity` is named, or, if `strict`, it alone; raises AdminError."""
+    components = [ComponentData(kind, OF_DEFAULT if name is None else EXACT, name) for kind, name in entity.items()]
+    request = DescribeClientQuotasRequest(components=components, strict=strict)
+    answer = _answered(ask_any(admin, request, DescribeClientQuotasResponse))
+    error = code_error(answer.error_code)
+    if error is not None:
+        raise AdminError(f"cannot list limits: {error_text(error, answer.error_message)}")
+    found: list[tuple[Entity, dict[str, float]]] = []
+    for entry in answer.entries or ():
+        names = {each.entity_type: each.entity_name for each in entry.entity}
+        limits = {each.key: each.value for each in entry.values}
+        found.append(({kind: names[kind] for kind in TYPES if kind in names}, limits))
+    return sorted(found, key=lambda each: [(kind, name or "") for kind, name in each[0].items()])
+
+
+def entity_text(entity: Entity) -> str:
+    """Return how people write an entity."""
+    return ", ".join(f"default {kind}" if name is None else f"{kind} {name}" for kind, name in entity.items())
+
+
+def number_text(value: float) -> str:
+    """Return a limit without a fraction that it does not have."""
+    return str(int(value)) if value.is_integer() else str(value)
+
+
+def _answered(answer: _T | None) -> _T:
+    if answer is None:
+        raise AdminError("this broker knows no quotas")
+    return answer

@@ -1,0 +1,83 @@
+"""Records that there are: having them read as far as they go now, and deleting those before an offset.
+
+Owns at which offsets such a reading starts and ends. Never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from kafka.structs import TopicPartition
+
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.connection import Connection, patiently
+from kbroker.admin.errors import AdminError
+from kbroker.admin.own_request import ask_broker
+from kbroker.admin.placement import Key
+from kbroker.admin.reading import known_partitions, named
+from kbroker.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+
+_TIMEOUT_MS: Final = 30_000
+TO_THE_END: Final = -1
+"""As DeleteRecords has it: everything up to the high watermark."""
+
+
+def assign_to_ends(
+    consumer: Any, topic: str, wanted: Sequence[int], since_ms: int | None
+) -> Mapping[TopicPartition, int]:
+    """Have partitions read from a time on, or from their beginnings; return where they end now."""
+    known = known_partitions(consumer, topic)
+    for partition in wanted:
+        if partition not in known:
+            raise AdminError(f"topic {topic} has no partition {partition}")
+    assigned = [TopicPartition(topic, partition) for partition in wanted or sorted(known)]
+    consumer.assign(assigned)
+    try:
+        first = patiently(lambda: consumer.beginning_offsets(assigned))
+        ends: dict[TopicPartition, int] = patiently(lambda: consumer.end_offsets(assigned))
+    except KeyError as error:  # kafka-python's way to say so
+        raise AdminError(f"{named(error.args[0])} has no leader") from None
+    if since_ms is not None:
+        found = consumer.offsets_for_times(dict.fromkeys(assigned, since_ms))
+        first = {each: ends[each] if at is None else at.offset for each, at in found.items()}
+    for each in assigned:
+        consumer.seek(each, first[each])
+    return ends
+
+
+def first_offsets_at(connection: Connection, wanted: Mapping[Key, int], time_ms: int) -> dict[Key, int]:
+    """Return the first offsets of records that are not older, or all there is where all are."""
+    consumer = connection.consumer(group_id=None)
+    try:
+        found = consumer.offsets_for_times({TopicPartition(*key): time_ms for key in wanted})
+    finally:
+        consumer.close(autocommit=False, timeout_ms=0)
+    return {(each.topic, each.partition): TO_THE_END if at is None else at.offset for each, at in found.items()}
+
+
+def delete_records(
+    admin: Any, wanted: Mapping[Key, int], led: Mapping[Key, int]
+) -> tuple[list[tuple[str, int, int]], list[str]]:
+    """Ask the leaders; return where partitions begin then, and what of others is to be told."""
+    rows, failures = [], []
+    for broker in sorted({led[key] for key in wanted}):
+        topics: dict[str, list[DeleteRecordsPartition]] = {}
+        for (name, index), offset in wanted.items():
+            if led[name, index] == broker:
+                topics.setdefault(name, []).append(DeleteRecordsPartition(index, offset))
+        request = DeleteRecordsRequest([DeleteRecordsTopic(*each) for each in topics.items()], _TIMEOUT_MS)
+        answer = ask_broker(admin, broker, request, DeleteRecordsResponse)
+        for topic in answer.topics:
+            for each in topic.partitions:
+                error = code_error(each.error_code)
+                if error is None:
+                    rows.append((topic.name, each.partition_index, each.low_watermark))
+                else:
+                    failures.append(f"{topic.name}-{each.partition_index}: {error_text(error)}")
+    return rows, failures

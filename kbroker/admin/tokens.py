@@ -1,0 +1,46 @@
+"""Delegation tokens: what is asked about them. Never prints, and an HMAC least of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.errors import AdminError
+from kbroker.admin.own_request import ask_any
+from kbroker.protocol.messages.describe_delegation_token import (
+    DescribedDelegationToken,
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
+
+_Answer = TypeVar("_Answer")
+
+
+def hmac_of(admin: Any, token_id: str) -> bytes:
+    """Return a token's HMAC, which is as good as a password; raises AdminError where there is no such token."""
+    for each in described_tokens(admin, None):
+        if each.token_id == token_id:
+            return bytes(each.hmac)
+    raise AdminError(f"there is no token {token_id}, or none that you may see")
+
+
+def described_tokens(
+    admin: Any, owners: list[DescribeDelegationTokenOwner] | None
+) -> Sequence[DescribedDelegationToken]:
+    """Return the tokens of owners, all without, that who asks may see; raises AdminError."""
+    request = DescribeDelegationTokenRequest(owners=owners)
+    return ask_of_tokens(admin, request, DescribeDelegationTokenResponse, "cannot list tokens").tokens
+
+
+def ask_of_tokens(admin: Any, request: Any, answer: type[_Answer], failure: str) -> _Answer:
+    """Ask anything about tokens; raises AdminError, which begins with `failure`."""
+    found: Any = ask_any(admin, request, answer)
+    if found is None:
+        raise AdminError(f"{failure}: this cluster serves no delegation tokens")
+    error = code_error(found.error_code)
+    if error is not None:
+        raise AdminError(f"{failure}: {error_text(error)}")
+    result: _Answer = found
+    return result

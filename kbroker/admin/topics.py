@@ -1,0 +1,170 @@
+"""Topics: which there are, making, changing and deleting them, and who leads their partitions.
+
+Owns how a topic is described, and the wait until every broker tells of a change. Never prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec
+from kafka.errors import KafkaConnectionError, NodeNotReadyError
+from kafka.structs import TopicPartition
+
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.connection import patiently
+from kbroker.admin.errors import AdminError
+from kbroker.admin.placement import Key
+from kbroker.admin.told_everywhere import wait_for_preferred_leaders, wait_for_topics
+from kbroker.protocol.wire import uuid_text
+
+_DYNAMIC_TOPIC: Final = "DYNAMIC_TOPIC_CONFIG"
+EXISTS: Final = "TOPIC_ALREADY_EXISTS"
+UNKNOWN: Final = "UNKNOWN_TOPIC_OR_PARTITION"
+Refusals = dict[str, tuple[str, str] | None]
+"""By topic: Kafka's name of the error and what was said of it in words; None where there is none."""
+
+
+def listed_topics(admin: Any) -> list[dict[str, Any]]:
+    """Return name and size of all topics, the cluster's own too, in the order of their names."""
+    return [
+        {
+            "name": topic["name"],
+            "partitions": len(topic["partitions"]),
+            "replicas": max((len(p["replica_nodes"]) for p in topic["partitions"]), default=0),
+            "internal": topic["is_internal"],
+        }
+        for topic in sorted(admin.describe_topics(), key=lambda topic: str(topic["name"]))
+    ]
+
+
+def create_topics(
+    admin: Any, names: Sequence[str], partitions: int = -1, replicas: int = -1, configs: Mapping[str, str] | None = None
+) -> Refusals:
+    """Create topics, -1 being the broker's default. `wait_for_topics` then waits until all brokers tell of them."""
+    asked = {"num_partitions": partitions, "replication_factor": replicas, "configs": dict(configs or {})}
+    result = admin.create_topics(dict.fromkeys(names, asked), raise_errors=False)
+    return _judged(result["topics"])
+
+
+def delete_topics(admin: Any, names: Sequence[str]) -> Refusals:
+    """Delete topics with everything in them."""
+    return _judged(admin.delete_topics(list(names), raise_errors=False)["topics"])
+
+
+def _judged(topics: Sequence[Mapping[str, Any]]) -> Refusals:
+    found: Refusals = {}
+    for topic in topics:
+        error = code_error(topic["error_code"])
+        said = None if error is None else (str(error.message), error_text(error, topic.get("error_message")))
+        found[topic["name"]] = said
+    return found
+
+
+def described_topics(admin: Any, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what is told of those topics that exist, by name."""
+    return {name: describe_topic(admin, topic) for name, topic in existing_topics(admin, names).items()}
+
+
+def existing_topics(admin: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the metadata of those topics that exist, by name."""
+    found = {}
+    for topic in admin.describe_topics(list(names)):
+        error = code_error(topic["error_code"])
+        if error is None:
+            found[topic["name"]] = topic
+        elif error.message != "UNKNOWN_TOPIC_OR_PARTITION":
+            raise AdminError(f"topic {topic['name']}: {error_text(error)}")
+    return found
+
+
+def describe_topic(admin: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is told of a topic, by its metadata: partitions with offsets, and the configs that are its own."""
+    name = topic["name"]
+    led: dict[int, list[TopicPartition]] = {}
+    for p in topic["partitions"]:
+        if p["leader_id"] >= 0:
+            led.setdefault(p["leader_id"], []).append(TopicPartition(name, p["partition_index"]))
+    earliest = _offsets(admin, led, OffsetSpec.EARLIEST)
+    latest = _offsets(admin, led, OffsetSpec.LATEST)
+    configs = admin.describe_configs([ConfigResource("TOPIC", name)]).get("topic", {}).get(name, {})
+    return {
+        "name": name,
+        "id": id_text(topic.get("topic_id")),
+        "internal": topic["is_internal"],
+        "configs": {
+            key: entry["value"] for key, entry in sorted(configs.items()) if entry["config_source"] == _DYNAMIC_TOPIC
+        },
+        "partitions": [
+            {
+                "partition": p["partition_index"],
+                "leader": p["leader_id"] if p["leader_id"] >= 0 else None,
+                "replicas": p["replica_nodes"],
+                "isr": p["isr_nodes"],
+                "earliest": earliest.get(p["partition_index"]),
+                "latest": latest.get(p["partition_index"]),
+            }
+            for p in sorted(topic["partitions"], key=lambda p: int(p["partition_index"]))
+        ],
+    }
+
+
+def _offsets(admin: Any, led: dict[int, list[TopicPartition]], spec: OffsetSpec) -> dict[int, int]:
+    """Return offsets by partition, without those whose leader is gone while the next one is not elected yet."""
+    offsets = {}
+    for partitions in led.values():
+        wanted = dict.fromkeys(partitions, spec)
+        with contextlib.suppress(KafkaConnectionError, NodeNotReadyError):
+            found = patiently(partial(admin.list_partition_offsets, wanted))
+            offsets.update({where.partition: at.offset for where, at in found.items()})
+    return offsets
+
+
+def id_text(topic_id: Any) -> str | None:
+    """Return a topic's id as Kafka's tools write it; brokers before 2.8 have none."""
+    return None if topic_id is None else uuid_text(UUID(str(topic_id)).bytes)
+
+
+def set_topic_configs(admin: Any, name: str, configs: Mapping[str, str | None]) -> None:
+    """Set configs of a topic, those that are None go back to their defaults; raises AdminError."""
+    changes = {
+        key: (AlterConfigOp.DELETE if value is None else AlterConfigOp.SET, value) for key, value in configs.items()
+    }
+    said = admin.alter_configs([ConfigResource("TOPIC", name, changes)], raise_on_unknown=False)["topic"][name]
+    if said != "OK":
+        said = re.sub(r"^\[Error -?\d+\] \w+: ", "", said)
+        raise AdminError(f"cannot alter {name}: {said}")
+
+
+def add_partitions(admin: Any, name: str, count: int) -> None:
+    """Let a topic have so many partitions, and wait until all brokers tell of them; raises AdminError."""
+    for each in admin.create_partitions({name: count}, raise_errors=False).results:
+        error = code_error(each.error_code)
+        if error is not None:
+            raise AdminError(f"cannot alter {name}: {error_text(error, each.error_message)}")
+    wait_for_topics(admin, [name], count)
+
+
+def elect_leaders(admin: Any, names: Sequence[str] | None, *, unclean: bool) -> tuple[list[Key], list[str]]:
+    """Let first replicas lead, or, `unclean`, any where nobody in sync lives; of all topics where none are named.
+
+    Returns the partitions that have another leader, and why others have not; those that need none are neither.
+    """
+    answer = admin.elect_leaders(int(unclean), list(names) if names else None, raise_errors=False)
+    failures: list[str] = []
+    changed: list[Key] = []
+    for topic in answer.replica_election_results:
+        for each in topic.partition_result:
+            error = code_error(each.error_code)
+            if error is None:
+                changed.append((topic.topic, each.partition_id))
+            elif error.message != "ELECTION_NOT_NEEDED":
+                failures.append(f"{topic.topic}-{each.partition_id}: {error_text(error, each.error_message)}")
+    if not unclean:
+        wait_for_preferred_leaders(admin, changed)
+    return changed, failures

@@ -1,0 +1,104 @@
+"""Users with SCRAM passwords: which there are, and giving and taking passwords.
+
+A password never leaves this process: it goes salted. Never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.errors import AdminError
+from kbroker.admin.own_request import ask_controller
+from kbroker.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from kbroker.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    UserName,
+)
+from kbroker.security.sasl.scram_credential import (
+    LEAST_ITERATIONS,
+    MECHANISM_TYPES,
+    new_salt,
+    salted_password,
+)
+
+TYPES: Final = {name: kind for kind, name in MECHANISM_TYPES.items()}
+"""Kafka's numbers of the mechanisms, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """That a user has a password for a mechanism."""
+
+    user: str
+    mechanism: str
+    iterations: int
+
+
+def described_users(admin: Any, names: Sequence[str] = ()) -> tuple[list[Credential], list[str]]:
+    """Return who has passwords, all without names, and why others are not told of; raises AdminError."""
+    asked = [UserName(name) for name in dict.fromkeys(names)] or None
+    request = DescribeUserScramCredentialsRequest(users=asked)
+    answer = ask_controller(admin, request, DescribeUserScramCredentialsResponse)
+    error = code_error(answer.error_code)
+    if error is not None:
+        raise AdminError(f"cannot list users: {error_text(error, answer.error_message)}")
+    failures = [
+        f"{each.user}: {error_text(code_error(each.error_code), each.error_message)}"
+        for each in answer.results
+        if each.error_code
+    ]
+    found = [
+        Credential(each.user, MECHANISM_TYPES.get(info.mechanism, "?"), info.iterations)
+        for each in sorted(answer.results, key=lambda result: result.user)
+        for info in each.credential_infos
+    ]
+    return found, failures
+
+
+def add_user(
+    admin: Any, name: str, password: str, mechanisms: Sequence[str], iterations: int = LEAST_ITERATIONS
+) -> None:
+    """Give a user a password for mechanisms; raises AdminError."""
+    upsertions = []
+    for mechanism in mechanisms:
+        salt = new_salt()
+        salted = salted_password(mechanism, password, salt, iterations)
+        upsertions.append(ScramCredentialUpsertion(name, TYPES[mechanism], iterations, salt, salted))
+    for each in upsertions:  # one at a time: a request may name a user only once
+        _alter(admin, AlterUserScramCredentialsRequest(upsertions=[each]), f"cannot add {name}")
+
+
+def mechanisms_of(admin: Any, name: str) -> tuple[str, ...]:
+    """Return for which mechanisms a user has a password; raises AdminError where there is no such user."""
+    request = DescribeUserScramCredentialsRequest(users=[UserName(name)])
+    result = ask_controller(admin, request, DescribeUserScramCredentialsResponse).results[0]
+    if result.error_code:
+        said = error_text(code_error(result.error_code), result.error_message)
+        raise AdminError(f"cannot remove {name}: {said}")
+    return tuple(MECHANISM_TYPES[info.mechanism] for info in result.credential_infos)
+
+
+def remove_user(admin: Any, name: str, mechanisms: Sequence[str] = ()) -> tuple[str, ...]:
+    """Take a user's passwords, all or those of some mechanisms, and return which; raises AdminError."""
+    gone = tuple(mechanisms) or mechanisms_of(admin, name)
+    for mechanism in gone:
+        deletion = ScramCredentialDeletion(name, TYPES[mechanism])
+        _alter(admin, AlterUserScramCredentialsRequest(deletions=[deletion]), f"cannot remove {name}")
+    return gone
+
+
+def _alter(admin: Any, request: AlterUserScramCredentialsRequest, failure: str) -> None:
+    answer = ask_controller(admin, request, AlterUserScramCredentialsResponse)
+    for each in answer.results:
+        error = code_error(each.error_code)
+        if error is not None:
+            raise AdminError(f"{failure}: {error_text(error, each.error_message)}")
