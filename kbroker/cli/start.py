@@ -35,6 +35,7 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
 from kbroker.security.sasl.add_scram import ScramUser, parse_user
+from kbroker.telemetry.receiver import Receiver
 
 if TYPE_CHECKING:
     from kbroker.metrics.server import MetricsServer
@@ -181,21 +182,27 @@ def run(
         logging.getLogger("kbroker").warning("%s", warning)
     loop = new_event_loop()
     try:
-        starting = _starting(config, cluster_id, users, None if control is None else control.clock)
-        loop.run_until_complete(_seen(metrics, partial(_serve, starting, ready_file, started, control)))
+        clock = None if control is None else control.clock
+        starting = partial(_starting, config, cluster_id, users, clock)
+        serve = partial(_serve, starting, ready_file, started, control)
+        loop.run_until_complete(_seen(metrics, serve, clock, alone=not config.in_cluster))
     finally:
         loop.close()
 
 
 def _starting(
-    config: BrokerConfig, cluster_id: str | None, users: Sequence[ScramUser], clock: Clock | None
+    config: BrokerConfig,
+    cluster_id: str | None,
+    users: Sequence[ScramUser],
+    clock: Clock | None,
+    receiver: Receiver | None,
 ) -> Coroutine[Any, Any, Node]:
     if config.in_cluster:
         # Only here: a node that is alone does without ZooKeeper's client, and starts the faster.
         from kbroker.broker.cluster_node import ClusterNode
 
         return ClusterNode.start(config, cluster_id=cluster_id, users=users)
-    return BrokerNode.start(config, clock, cluster_id=cluster_id, users=users)
+    return BrokerNode.start(config, clock, cluster_id=cluster_id, users=users, receiver=receiver)
 
 
 def _raise_file_limit() -> None:
@@ -207,19 +214,23 @@ def _raise_file_limit() -> None:
 
 
 async def _seen(
-    metrics: MetricsPlace | None, serve: Callable[[MetricsServer | None, Systemd], Coroutine[Any, Any, None]]
+    metrics: MetricsPlace | None,
+    serve: Callable[[MetricsServer | None, Systemd], Coroutine[Any, Any, None]],
+    clock: Clock | None,
+    *,
+    alone: bool,
 ) -> None:
     """Serve, and be seen from outside from before the start to after the end."""
     with contextlib.closing(Systemd(os.environ)) as systemd:
         if metrics is None:
             await serve(None, systemd)
         else:
-            async with metrics.served() as seen:
+            async with metrics.served(clock, takes_clients=alone) as seen:
                 await serve(seen, systemd)
 
 
 async def _serve(
-    starting: Coroutine[Any, Any, Node],
+    starting: Callable[[Receiver | None], Coroutine[Any, Any, Node]],
     ready_file: str | None,
     started: Callable[[Node], None],
     place: ControlPlace | None,
@@ -237,7 +248,7 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)
-    node = await _unless_stopped(starting, stop)
+    node = await _unless_stopped(starting(None if seen is None else seen.pushed), stop)
     if node is None:
         return
     name_broker(node.node_id)

@@ -58,6 +58,7 @@ def collect(node: Node, idle: Idle, lag_s: float) -> Divided[Values]:
     yield from _logs(node, values)
     yield from groups(node, values, MOST_OFFSETS)
     yield from transactions(node, values)
+    yield from _telemetry(node, values)
     _network(node, values)
     _loop(node, values, idle.share(), lag_s)
     return values
@@ -146,6 +147,21 @@ def _logs(node: Node, values: Values) -> Divided[None]:
     put(values, "kafka_log_logflushstats_logflushrateandtimems_count", flushes)
     offline = len(node.logs.managers) - len(node.logs.online)
     put(values, "kafka_log_logmanager_offlinelogdirectorycount", offline)
+
+
+def _telemetry(node: Node, values: Values) -> Divided[None]:
+    telemetry = node.services.telemetry
+    if telemetry is None:
+        return
+    yield from telemetry.sweep(node.clock.monotonic_ms())
+    found = {
+        "instance_count": len(telemetry),
+        "unknown_subscription_request_count": telemetry.unknown_subscriptions,
+        "throttle_count": telemetry.throttled,
+        "plugin_export_count": telemetry.exported,
+        "plugin_error_count": telemetry.failed,
+    }
+    put_all(values, "kafka_server_client_metrics", found.items())
 
 
 def _network(node: Node, values: Values) -> None:
