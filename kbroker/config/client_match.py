@@ -28,7 +28,12 @@ SELECTORS: Final = frozenset(
         CLIENT_SOURCE_PORT,
     }
 )
-_MAX_MEMORY_BYTES: Final = 1 << 20
+MOST_PATTERNS: Final = 16
+LONGEST_PATTERN: Final = 1_000
+"""Characters."""
+MOST_UNICODE_CLASSES: Final = 16
+"""In all regexes of a match, each of which takes RE2 longer than a whole one without."""
+_MAX_MEMORY_BYTES: Final = 256 * 1024
 """Of one regex: RE2 refuses what would need more, and takes time linear in the text."""
 _BLANK: Final = "".join(map(chr, range(0x21)))
 Match = Mapping[str, Callable[[str], Any]]
@@ -36,8 +41,15 @@ Match = Mapping[str, Callable[[str], Any]]
 
 def parse_match(patterns: Iterable[str]) -> Match:
     """Return what tells whether a text fits, by selector; of two with one selector the later. Raises InvalidConfig."""
+    patterns = list(patterns)
+    if len(patterns) > MOST_PATTERNS:
+        raise InvalidConfig(f"More than {MOST_PATTERNS} client matching patterns")
+    if sum(each.count("\\p") + each.count("\\P") for each in patterns) > MOST_UNICODE_CLASSES:
+        raise InvalidConfig(f"More than {MOST_UNICODE_CLASSES} Unicode classes in client matching patterns")
     found: dict[str, Callable[[str], Any]] = {}
     for pattern in patterns:
+        if len(pattern) > LONGEST_PATTERN:
+            raise _illegal(f"{pattern[:100]}...")
         parts = pattern.split("=")
         while len(parts) > 1 and not parts[-1]:  # as Java's split
             parts.pop()

@@ -103,6 +103,15 @@ def test_what_is_no_match(pattern: str) -> None:
         parse_match([pattern])
 
 
+def test_a_match_is_bounded() -> None:
+    assert parse_match(["client_id=a"] * 16)
+    for costly in (["client_id=a"] * 17, ["client_id=" + "a" * 991], ["client_id=" + r"\pL" * 17]):
+        with pytest.raises(InvalidConfig):
+            parse_match(costly)
+    with pytest.raises(InvalidConfig, match="Illegal client matching pattern"):
+        parse_match([r"client_id=(\pL{100})"])
+
+
 @given(st.sampled_from(sorted(SELECTORS)), st.text(max_size=30), st.text(max_size=30))
 @settings(max_examples=tries(200))
 def test_no_regex_and_no_text_is_too_odd(selector: str, regex: str, text: str) -> None:
