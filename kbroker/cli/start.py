@@ -30,6 +30,7 @@ from kbroker.cli.control_server import ControlPlace, control_options, control_pl
 from kbroker.cli.log_output import log_options, name_broker, set_up_log
 from kbroker.cli.metrics_server import MetricsPlace, metrics_option, metrics_place
 from kbroker.cli.systemd import Systemd
+from kbroker.cli.traces import TracesPlace, traces_options, traces_place
 from kbroker.clock import Clock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
@@ -77,6 +78,7 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @click.option("--ready-file", metavar="FILE", help="Write JSON with the address there while the broker serves.")
 @click.option("--dev", is_flag=True, help=f"For development: {', '.join(f'{k}={v}' for k, v in DEV_SETTINGS.items())}.")
 @metrics_option()
+@traces_options()
 @control_options()
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @log_options()
@@ -91,6 +93,8 @@ def command(
     ready_file: str | None,
     dev: bool,
     metrics: str | None,
+    traces: str | None,
+    traces_ratio: float,
     control: str | None,
     control_public: bool,
     strict: bool,
@@ -124,7 +128,7 @@ def command(
                 control=None if place is None else place.url,
                 metrics=None if seen is None else seen.url,
             )
-            run(config, cluster_id, ready_file, started, users, place, seen)
+            run(config, cluster_id, ready_file, started, users, place, seen, traces_place(traces, traces_ratio))
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
@@ -173,6 +177,7 @@ def run(
     users: Sequence[ScramUser] = (),
     control: ControlPlace | None = None,
     metrics: MetricsPlace | None = None,
+    traces: TracesPlace | None = None,
 ) -> None:
     """Serve until a signal comes; `started` is called when clients can connect. `users` are there then."""
     _raise_file_limit()
@@ -184,7 +189,7 @@ def run(
     try:
         clock = None if control is None else control.clock
         starting = partial(_starting, config, cluster_id, users, clock)
-        serve = partial(_serve, starting, ready_file, started, control)
+        serve = partial(_serve, starting, ready_file, started, control, traces)
         loop.run_until_complete(_seen(metrics, serve, clock, alone=not config.in_cluster))
     finally:
         loop.close()
@@ -234,6 +239,7 @@ async def _serve(
     ready_file: str | None,
     started: Callable[[Node], None],
     place: ControlPlace | None,
+    traces: TracesPlace | None,
     seen: MetricsServer | None,
     systemd: Systemd,
 ) -> None:
@@ -254,7 +260,10 @@ async def _serve(
     name_broker(node.node_id)
     garbage = GarbageCollection(loop)
     control = None
+    tracing = contextlib.AsyncExitStack()
     try:
+        if traces is not None:
+            await tracing.enter_async_context(traces.of(node))
         control = None if place is None else place.serve(node)
         if seen is not None:
             seen.node = node
@@ -271,6 +280,7 @@ async def _serve(
         if seen is not None:
             seen.stopping = True
         garbage.close()
+        await tracing.aclose()
         if control is not None:  # not here, for what it is asked may wait for this loop
             await asyncio.to_thread(control.stop)
         if ready_file is not None:
