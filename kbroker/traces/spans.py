@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -38,6 +39,8 @@ _AT_ONCE: Final = 64
 _PATH: Final = "/v1/traces"
 _EVERY_S: Final = 0.2
 _STOP_S: Final = 5.0
+_TURN_S: Final = 0.0005
+"""For how long a thread has the interpreter while the event loop wants it: what exports takes no rests of its own."""
 
 
 class Traces:
@@ -55,6 +58,8 @@ class Traces:
         at_once = int(os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") or _AT_ONCE)
         self._provider.add_span_processor(BatchSpanProcessor(exporter, max_export_batch_size=at_once))
         self._tracer = self._provider.get_tracer("kbroker")
+        self._turn_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._turn_s, _TURN_S))
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kbroker-traces", daemon=True)
         self._thread.start()
@@ -79,6 +84,7 @@ class Traces:
             self._exporter.shutdown()  # or it would try for as long as it does while the broker runs
             log.warning("the last spans could not be exported within %.0f s", _STOP_S)
             ending.join(_STOP_S)
+        sys.setswitchinterval(self._turn_s)
         if self.dropped:
             log.warning("%d requests have no span: too many waited for it", self.dropped)
 
