@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from compat_tests.harness.brokers import BrokerProcess
+from compat_tests.harness.jvm import run_java
 from compat_tests.telemetry.receiving import ReceivingKafka, ReceivingKBroker, java_producer
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.compression import compress
@@ -149,3 +150,27 @@ def test_librdkafka_pushes_the_same_to_both(kafka: ReceivingKafka, kbroker: Rece
         producer.close()
     until(lambda: not to_kbroker(), lambda: "it has closed")
     assert found[0] == found[1]
+
+
+def test_kafkas_own_tool_sets_subscriptions(kafka_libs: Any, kafka: ReceivingKafka, kbroker: ReceivingKBroker) -> None:
+    settings = ["--metrics", "a.,b.", "--interval", "7000", "--match", "client_id=x,client_source_port=1"]
+    told: dict[str, list[str]] = {}
+    for broker in (kafka, kbroker):
+
+        def tool(*arguments: str) -> str:
+            command = ["org.apache.kafka.tools.ClientMetricsCommand", "--bootstrap-server", broker.bootstrap]  # noqa: B023
+            status, out, err = run_java(kafka_libs, *command, *arguments)
+            assert status == 0, err
+            return out
+
+        said = [tool("--alter", "--name", "tool", *settings)]
+        until(lambda: "tool" in tool("--list").split(), lambda: "it to be listed")
+        said.append(tool("--describe", "--name", "tool"))
+        said.append(tool("--alter", "--name", "tool", "--interval", ""))
+        said.append(tool("--describe", "--name", "tool"))
+        said.append(tool("--delete", "--name", "tool"))
+        until(lambda: "tool" not in tool("--list").split(), lambda: "it to be deleted")
+        said.append(tool("--describe", "--name", "tool"))
+        told[broker.name] = said
+    assert told["kbroker"] == told["apache"]
+    assert "interval.ms=7000" in told["kbroker"][1]

@@ -37,6 +37,8 @@ MOST_POINTS: Final = 1_000
 """Of one push; what is more is left out."""
 MOST_ATTRIBUTES: Final = 16
 """Of one point, with those of its resource; a point with more is left out."""
+LONGEST_LABELS: Final = 1_000
+"""Characters of a point's attributes, names and values; a point with more is left out."""
 LONGEST_VALUE: Final = 200
 """Characters of an attribute's value; the rest is cut off."""
 LONGEST_NAME: Final = 200
@@ -158,7 +160,7 @@ def _point(
     if len(point.attributes) + len(resource) > MOST_ATTRIBUTES:
         return None
     labels = {**resource, **_attributes(point.attributes)}
-    if any(len(each) > LONGEST_NAME for each in labels):
+    if sum(len(key) + len(text) for key, text in labels.items()) > LONGEST_LABELS:
         return None
     return Point(name, kind, tuple(sorted(labels.items())), value, is_delta)
 

@@ -92,10 +92,17 @@ def test_attributes_of_every_type() -> None:
     }
 
 
+def test_attributes_are_taken_up_to_their_bounds() -> None:
+    (point,) = points(gauge("g", 1.0, **{f"k{n}": "v" * 198 for n in range(5)}))
+    assert sum(len(key) + len(text) for key, text in point.labels) == 1_000
+    (point,) = points(gauge("g", 1.0, **{f"k{n}": "v" for n in range(8)}), **{f"r{n}": "v" for n in range(8)})
+    assert len(point.labels) == 16
+
+
 def test_what_cannot_be_shown_is_left_out() -> None:
     assert left_out(Metric(name="s", summary=Summary(data_points=[SummaryDataPoint(count=1)]))) == 1
     assert left_out(gauge("g" * 201, 1.0)) == 1
-    assert left_out(gauge("g", 1.0, **{"k" * 201: "v"})) == 1
+    assert left_out(gauge("g", 1.0, **{f"k{n}": "v" * 198 for n in range(6)})) == 1
     assert left_out(gauge("g", 1.0, **{f"k{n}": "v" for n in range(9)}), **{f"r{n}": "v" for n in range(8)}) == 1
     assert left_out(Metric(name="g", gauge=Gauge(data_points=[NumberDataPoint()]))) == 1
     assert left_out(Metric(name="g", gauge=Gauge(data_points=[NumberDataPoint(as_int=1, flags=1)]))) == 1
