@@ -30,11 +30,13 @@ from kbroker.cli.control_server import ControlPlace, control_options, control_pl
 from kbroker.cli.log_output import log_options, name_broker, set_up_log
 from kbroker.cli.metrics_server import MetricsPlace, metrics_option, metrics_place
 from kbroker.cli.systemd import Systemd
+from kbroker.cli.traces import TracesPlace, traces_options, traces_place
 from kbroker.clock import Clock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
 from kbroker.security.sasl.add_scram import ScramUser, parse_user
+from kbroker.telemetry.receiver import Receiver
 
 if TYPE_CHECKING:
     from kbroker.log.directories.log_manager import LogManager
@@ -77,6 +79,7 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @click.option("--ready-file", metavar="FILE", help="Write JSON with the address there while the broker serves.")
 @click.option("--dev", is_flag=True, help=f"For development: {', '.join(f'{k}={v}' for k, v in DEV_SETTINGS.items())}.")
 @metrics_option()
+@traces_options()
 @control_options()
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @log_options()
@@ -91,6 +94,8 @@ def command(
     ready_file: str | None,
     dev: bool,
     metrics: str | None,
+    traces: str | None,
+    traces_ratio: float,
     control: str | None,
     control_public: bool,
     strict: bool,
@@ -124,7 +129,7 @@ def command(
                 control=None if place is None else place.url,
                 metrics=None if seen is None else seen.url,
             )
-            run(config, cluster_id, ready_file, started, users, place, seen)
+            run(config, cluster_id, ready_file, started, users, place, seen, traces_place(traces, traces_ratio))
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
@@ -173,6 +178,7 @@ def run(
     users: Sequence[ScramUser] = (),
     control: ControlPlace | None = None,
     metrics: MetricsPlace | None = None,
+    traces: TracesPlace | None = None,
 ) -> None:
     """Serve until a signal comes; `started` is called when clients can connect. `users` are there then."""
     _raise_file_limit()
@@ -182,8 +188,10 @@ def run(
         logging.getLogger("kbroker").warning("%s", warning)
     loop = new_event_loop()
     try:
-        starting = partial(_starting, config, cluster_id, users, None if control is None else control.clock)
-        loop.run_until_complete(_seen(metrics, partial(_serve, starting, ready_file, started, control)))
+        clock = None if control is None else control.clock
+        starting = partial(_starting, config, cluster_id, users, clock)
+        serve = partial(_serve, starting, ready_file, started, control, traces)
+        loop.run_until_complete(_seen(metrics, serve, clock, alone=not config.in_cluster))
     finally:
         loop.close()
 
@@ -193,6 +201,7 @@ def _starting(
     cluster_id: str | None,
     users: Sequence[ScramUser],
     clock: Clock | None,
+    receiver: Receiver | None,
     on_logs: Callable[[LogManager], None],
 ) -> Coroutine[Any, Any, Node]:
     if config.in_cluster:
@@ -200,7 +209,7 @@ def _starting(
         from kbroker.broker.cluster_node import ClusterNode
 
         return ClusterNode.start(config, cluster_id=cluster_id, users=users, on_logs=on_logs)
-    return BrokerNode.start(config, clock, cluster_id=cluster_id, users=users, on_logs=on_logs)
+    return BrokerNode.start(config, clock, cluster_id=cluster_id, users=users, receiver=receiver, on_logs=on_logs)
 
 
 def _raise_file_limit() -> None:
@@ -212,22 +221,27 @@ def _raise_file_limit() -> None:
 
 
 async def _seen(
-    metrics: MetricsPlace | None, serve: Callable[[MetricsServer | None, Systemd], Coroutine[Any, Any, None]]
+    metrics: MetricsPlace | None,
+    serve: Callable[[MetricsServer | None, Systemd], Coroutine[Any, Any, None]],
+    clock: Clock | None,
+    *,
+    alone: bool,
 ) -> None:
     """Serve, and be seen from outside from before the start to after the end."""
     with contextlib.closing(Systemd(os.environ)) as systemd:
         if metrics is None:
             await serve(None, systemd)
         else:
-            async with metrics.served() as seen:
+            async with metrics.served(clock, takes_clients=alone) as seen:
                 await serve(seen, systemd)
 
 
 async def _serve(
-    starting: Callable[[Callable[[LogManager], None]], Coroutine[Any, Any, Node]],
+    starting: Callable[[Receiver | None, Callable[[LogManager], None]], Coroutine[Any, Any, Node]],
     ready_file: str | None,
     started: Callable[[Node], None],
     place: ControlPlace | None,
+    traces: TracesPlace | None,
     seen: MetricsServer | None,
     systemd: Systemd,
 ) -> None:
@@ -246,13 +260,16 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)
-    node = await _unless_stopped(starting(on_logs), stop)
+    node = await _unless_stopped(starting(None if seen is None else seen.pushed, on_logs), stop)
     if node is None:
         return
     name_broker(node.node_id)
     garbage = GarbageCollection(loop)
     control = None
+    tracing = contextlib.AsyncExitStack()
     try:
+        if traces is not None:
+            await tracing.enter_async_context(traces.of(node))
         control = None if place is None else place.serve(node)
         if seen is not None:
             seen.node = node
@@ -269,6 +286,7 @@ async def _serve(
         if seen is not None:
             seen.stopping = True
         garbage.close()
+        await tracing.aclose()
         if control is not None:  # not here, for what it is asked may wait for this loop
             await asyncio.to_thread(control.stop)
         if ready_file is not None:

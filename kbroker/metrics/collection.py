@@ -61,6 +61,7 @@ def collect(node: Node, idle: Idle, lag_s: float) -> Divided[Values]:
     yield from quotas(node, values, MOST_QUOTAS)
     yield from groups(node, values, MOST_OFFSETS)
     yield from transactions(node, values)
+    yield from _telemetry(node, values)
     _network(node, values)
     _loop(node, values, idle.share(), lag_s)
     return values
@@ -130,6 +131,21 @@ def _partitions(node: Node, values: Values) -> Divided[None]:
             "failedisrupdates_total": changes.failed,
         }
     put_all(values, "kafka_server_replicamanager", found.items())
+
+
+def _telemetry(node: Node, values: Values) -> Divided[None]:
+    telemetry = node.services.telemetry
+    if telemetry is None:
+        return
+    yield from telemetry.sweep(node.clock.monotonic_ms())
+    found = {
+        "instance_count": len(telemetry),
+        "unknown_subscription_request_count": telemetry.unknown_subscriptions,
+        "throttle_count": telemetry.throttled,
+        "plugin_export_count": telemetry.exported,
+        "plugin_error_count": telemetry.failed,
+    }
+    put_all(values, "kafka_server_client_metrics", found.items())
 
 
 def _network(node: Node, values: Values) -> None:

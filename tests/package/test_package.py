@@ -23,6 +23,7 @@ DATA = {
     "kbroker/config/group_keys.txt",
     "kbroker/config/topic_keys.txt",
     "kbroker/launcher/zookeeper.xml",
+    "kbroker/config/client_metrics_keys.txt",
     "kbroker/metrics/names.txt",
 }
 

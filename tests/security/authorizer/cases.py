@@ -372,6 +372,7 @@ CASES = [
 OPEN = {
     "ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster", "ListGroups", "ListTransactions",
     "CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken",
+    "GetTelemetrySubscriptions", "PushTelemetry",
 }  # fmt: skip
 """What anybody may ask: some answers then have less in them. test_token_guards.py has those of tokens."""
 OF_CLUSTERS = {
