@@ -27,6 +27,7 @@ from kbroker.protocol.messages import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_quorum,
     describe_producers,
     describe_topic_partitions,
     describe_transactions,
@@ -349,6 +350,7 @@ CASES = [
     *config_cases(),
     case(list_config_resources.ListConfigResourcesRequest(), 1, (C, O.DESCRIBE_CONFIGS)),
     case(describe_log_dirs.DescribeLogDirsRequest(topics=[]), 4, (C, O.DESCRIBE)),
+    case(describe_quorum.DescribeQuorumRequest(topics=[]), 2, (C, O.DESCRIBE)),
     case(
         alter_replica_log_dirs.AlterReplicaLogDirsRequest(
             dirs=[
