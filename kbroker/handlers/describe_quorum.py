@@ -1,8 +1,8 @@
 """DescribeQuorum (key 55), versions 0-2: who votes on the cluster's metadata, and how far each has it (KIP-595).
 
 Behaviour: of a node alone, as a Kafka that is one node and its own controller: it is the one voter, and leads. Its log
-of metadata is the journal (controller/embedded_store.py), whose changes since the start count as offsets; as Kafka's, it
-is asked for by the name __cluster_metadata. In a cluster ZooKeeper has the metadata: not served, nor advertised.
+of metadata is the journal (controller/embedded_store.py), whose changes since the start count as offsets; it is asked
+for by Kafka's name of it. In a cluster ZooKeeper has the metadata: not served, nor advertised.
 """
 
 from __future__ import annotations
