@@ -119,6 +119,7 @@ class Web:
             "bootstrap": self.console.connection.bootstrap,
             "theme": _theme(request),
         }
+        assert not common.keys() & facts.keys(), "a page's facts hide what all pages have"
         template = self.templates.get_template(name)
         body = rendered(template, request.headers.get("x-part", ""), {**common, **facts})
         response = HTMLResponse(body, status, headers={"vary": "x-part"})
@@ -277,8 +278,3 @@ def _note(action: Action, values: Values, user: str | None, address: str, what: 
     line = f"{action.name} {' '.join(told)} by {user or 'anybody'} from {address}: {what}"
     with contextlib.suppress(ValueError):
         audit.info("%s", _ONE_LINE.sub(" ", line.encode("utf-8", "replace").decode()))
-
-
-def links() -> dict[str, str]:
-    """Return the pages that have no parameters, by path; for who walks all of them."""
-    return {each.path: each.template for each in PAGES if "{" not in each.path}

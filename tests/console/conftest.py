@@ -19,6 +19,13 @@ from tests.console import world
 from tests.console.browser import Browser, browser, missing
 from tests.console.visitor import Visitor
 
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""Of a broker that knows ACLs, and lets everybody do everything."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a browser where there is none, except in CI."""
@@ -45,10 +52,11 @@ def served(bootstrap: str, **settings: Any) -> Iterator[ConsoleServer]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Broker]:
     """A broker with users' rights, and records of many kinds."""
-    with Broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
+    with Broker(SETTINGS) as broker:
         world.make(broker.bootstrap_servers)
         world.commit(broker.bootstrap_servers, "billing", "orders")
-        yield broker
+        with world.open_transaction(broker.bootstrap_servers, "checkout-1", "payments"):
+            yield broker
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,11 @@ import random
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import fastavro
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 HOSTILE = '<script>document.title="broken"</script><img src=x onerror=alert(1)>"\'&'
@@ -106,8 +106,6 @@ def commit(bootstrap: str, group: str, topic: str, share: float = 0.6) -> None:
     """Have a group that has committed a share of what is in a topic, and has no members any more."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
-        from confluent_kafka import TopicPartition
-
         count = TOPICS[topic][0]
         found = []
         for index in range(count):
@@ -156,7 +154,8 @@ def open_transaction(bootstrap: str, transactional_id: str, topic: str) -> Itera
     try:
         yield producer
     finally:
-        producer.close()
+        with suppress(KafkaException):  # it may have been fenced meanwhile
+            producer.close()
 
 
 def set_config(bootstrap: str, kind: str, name: str, key: str, value: str) -> None:

@@ -14,6 +14,8 @@ function openDialog(dialog, from) {
       else each.textContent = value;
     }
   }
+  const subject = document.querySelector("[data-subject]");
+  for (const each of subject ? all("[data-of-subject]", dialog) : []) each.value = subject.textContent;
   for (const each of all(".refused", dialog)) each.textContent = "";
   for (const each of all("[data-confirm]", dialog)) checkConfirm(each);
   dialog.showModal();
