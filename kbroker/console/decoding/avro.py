@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.admin.errors import WrongInput
-from kbroker.console.decoding.zero_size import has_free_items
+from kbroker.console.decoding.avro_shape import has_free_items, holds_itself
 
 
 def parsed(text: str) -> Any:
@@ -44,9 +44,15 @@ def about(schema: Any) -> str:
 
 def decoder(schema: Any) -> Callable[[bytes], Any]:
     """Return what decodes a value; it raises ValueError where the bytes are not of the schema, or too many."""
+    # fastavro's reader in C has no bound on how deep it goes: a value that is nested deep enough ends the process. The
+    # one in Python raises RecursionError.
+    in_c = not holds_itself(schema)
 
     def decode(data: bytes) -> Any:
-        from fastavro import schemaless_reader
+        if in_c:
+            from fastavro import schemaless_reader
+        else:
+            from fastavro._read_py import schemaless_reader
 
         stream = io.BytesIO(data)
         try:

@@ -129,11 +129,7 @@ class Search:
         work = _Work(self, admin, bounds, now, self._led)
         records = work.matching() if self.wanted else work.newest_or_oldest()
         now.found += len(records)
-        over = not self._left(bounds, now)
-        return Step(records, now, bounds, over, work.reached_ms, _share(bounds, now))
-
-    def _left(self, bounds: Mapping[int, Bounds], now: Cursor) -> list[int]:
-        return [p for p, each in bounds.items() if (now.at[p] < each.end if self.forward else now.at[p] > each.begin)]
+        return Step(records, now, bounds, not work.left(), work.reached_ms, _share(bounds, now))
 
 
 class _Work:
@@ -167,9 +163,10 @@ class _Work:
         found: list[Found] = []
         cut: set[int] = set()
         reached: dict[int, int] = {}
-        for partition, each in self._bounds.items():
+        for partition in self.left():
             if reached and self._spent():
                 break
+            each = self._bounds[partition]
             low, high = self._window(partition, limit)
             read, end = self._read(partition, low, high, limit if forward else None)
             # Where compaction left gaps a window may be empty: then it is moved until something is in it.
@@ -197,18 +194,22 @@ class _Work:
         found: list[Found] = []
         wanted, forward, at = self._search.wanted, self._search.forward, self._cursor.at
         size = self._search.limit  # little at first, so that what is frequent is there at once
-        while len(found) < self._search.limit and not self._spent():
-            left = [p for p, each in self._bounds.items() if (at[p] < each.end if forward else at[p] > each.begin)]
-            if not left:
-                break
+        while len(found) < self._search.limit and (left := self.left()):
             for partition in left:
                 low, high = self._window(partition, size)
                 read, at[partition] = self._read(partition, low, high, size if forward else None)
                 found += [each for each in read if wanted(each)]
-                if self._spent() or len(found) >= MOST_SHOWN:
+                if len(found) >= MOST_SHOWN or self._spent():
                     break
+            if self._spent():
+                break
             size = min(size * 2, _WINDOW)
         return sorted(found, key=_order, reverse=not forward)
+
+    def left(self) -> list[int]:
+        """Return the partitions of which something is left."""
+        at, forward = self._cursor.at, self._search.forward
+        return [p for p, each in self._bounds.items() if (at[p] < each.end if forward else at[p] > each.begin)]
 
     def _window(self, partition: int, size: int) -> tuple[int, int]:
         at, bounds = self._cursor.at[partition], self._bounds[partition]

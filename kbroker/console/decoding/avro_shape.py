@@ -1,6 +1,7 @@
-"""Whether an Avro schema has lists of things that take no bytes.
+"""What of the shape of an Avro schema lets a few bytes do harm.
 
-Owns that question: five bytes can claim a billion of them, and a decoder would make them all.
+Owns two questions: whether it has lists of things that take no bytes, of which five bytes can claim a billion; and
+whether a type holds itself, so that a value can be nested as deep as it is long.
 """
 
 from __future__ import annotations
@@ -15,6 +16,38 @@ def has_free_items(schema: Any) -> bool:
     return _Look(_names(schema, {}, 0)).in_(schema, 0, ())
 
 
+def holds_itself(schema: Any) -> bool:
+    """Tell whether a value of a parsed schema may be nested without end."""
+    names = _names(schema, {}, 0)
+    return any(_reaches(each, name, names, set()) for name, each in names.items())
+
+
+def _reaches(schema: Any, wanted: str, names: dict[str, Any], seen: set[str]) -> bool:
+    """Tell whether a type is within a schema, which may be that type's own."""
+    for each in _inner(schema):
+        if isinstance(each, str):
+            if each == wanted:
+                return True
+            if each in names and each not in seen:
+                seen.add(each)
+                if _reaches(names[each], wanted, names, seen):
+                    return True
+        elif (isinstance(each, dict) and each.get("name") == wanted) or _reaches(each, wanted, names, seen):
+            return True
+    return False
+
+
+def _inner(schema: Any) -> list[Any]:
+    """Return the types right within a type."""
+    if isinstance(schema, list):
+        return schema
+    if not isinstance(schema, dict):
+        return []
+    inner = [field["type"] for field in schema.get("fields", ())]
+    inner += [schema[key] for key in ("items", "values") if key in schema]
+    return inner + ([schema["type"]] if isinstance(schema.get("type"), (dict, list)) else [])
+
+
 def _names(schema: Any, found: dict[str, Any], depth: int) -> dict[str, Any]:
     """Return the types that a schema names."""
     if depth > _DEEPEST:
@@ -25,10 +58,7 @@ def _names(schema: Any, found: dict[str, Any], depth: int) -> dict[str, Any]:
     elif isinstance(schema, dict):
         if "name" in schema and schema.get("type") in ("record", "error", "fixed", "enum"):
             found[schema["name"]] = schema
-        inner = [field["type"] for field in schema.get("fields", ())]
-        inner += [schema[key] for key in ("items", "values") if key in schema]
-        inner += [schema["type"]] if isinstance(schema.get("type"), (dict, list)) else []
-        for each in inner:
+        for each in _inner(schema):
             _names(each, found, depth + 1)
     return found
 
@@ -49,13 +79,10 @@ class _Look:
         kind = schema["type"]
         if kind == "array" and self._free(schema["items"], depth + 1, ()):
             return True
-        inner = [field["type"] for field in schema.get("fields", ())]
-        inner += [schema[key] for key in ("items", "values") if key in schema]
-        inner += [kind] if isinstance(kind, (dict, list)) else []
         name = str(schema.get("name", ""))
         if name and name in within:
             return False
-        return any(self.in_(each, depth + 1, (*within, name) if name else within) for each in inner)
+        return any(self.in_(each, depth + 1, (*within, name) if name else within) for each in _inner(schema))
 
     def _free(self, schema: Any, depth: int, within: tuple[str, ...]) -> bool:
         """Tell whether a type takes no bytes."""
