@@ -26,6 +26,7 @@ import click
 from kbroker.broker.base_node import Node
 from kbroker.broker.garbage import GarbageCollection
 from kbroker.broker.node import BrokerNode
+from kbroker.cli.console_server import ConsolePlace, console_options, console_place
 from kbroker.cli.control_server import ControlPlace, control_options, control_place
 from kbroker.cli.log_output import log_options, name_broker, set_up_log
 from kbroker.cli.metrics_server import MetricsPlace, metrics_option, metrics_place
@@ -77,6 +78,7 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @click.option("--dev", is_flag=True, help=f"For development: {', '.join(f'{k}={v}' for k, v in DEV_SETTINGS.items())}.")
 @metrics_option()
 @control_options()
+@console_options
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @log_options()
 def command(
@@ -92,6 +94,8 @@ def command(
     metrics: str | None,
     control: str | None,
     control_public: bool,
+    console: str | None,
+    console_public: bool,
     strict: bool,
     log_format: str,
     log_levels: tuple[str, ...],
@@ -116,23 +120,31 @@ def command(
             strict=strict,
         )
         users = [parse_user(text) for text in scram_users]
-        with metrics_place(metrics, config) as seen, control_place(control, config, public=control_public) as place:
+        with (
+            metrics_place(metrics, config) as seen,
+            control_place(control, config, public=control_public) as place,
+            console_place(console, public=console_public) as pages,
+        ):
             started = partial(
                 announce,
                 kept=not memory,
                 control=None if place is None else place.url,
                 metrics=None if seen is None else seen.url,
+                console=None if pages is None else pages.url,
             )
-            run(config, cluster_id, ready_file, started, users, place, seen)
+            run(config, cluster_id, ready_file, started, users, place, seen, pages)
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
 
 
-def announce(node: Node, *, kept: bool, control: str | None = None, metrics: str | None = None) -> None:
+def announce(
+    node: Node, *, kept: bool, control: str | None = None, metrics: str | None = None, console: str | None = None
+) -> None:
     """Print where the broker and its data are, and what to do next; data that is not `kept` goes with the broker.
 
-    `control` is where its control API is, if anywhere, and `metrics` where it is seen from outside.
+    `control` is where its control API is, if anywhere, `metrics` where it is seen from outside, and `console` where
+    its web console is.
     """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
@@ -161,6 +173,8 @@ def announce(node: Node, *, kept: bool, control: str | None = None, metrics: str
         )
     if metrics is not None:
         click.echo(f"its metrics are at {metrics}/metrics; beside them /healthz and /readyz\n")
+    if console is not None:
+        click.echo(f"its web console is at {console}\n")
     sys.stdout.flush()
 
 
@@ -172,6 +186,7 @@ def run(
     users: Sequence[ScramUser] = (),
     control: ControlPlace | None = None,
     metrics: MetricsPlace | None = None,
+    console: ConsolePlace | None = None,
 ) -> None:
     """Serve until a signal comes; `started` is called when clients can connect. `users` are there then."""
     _raise_file_limit()
@@ -182,7 +197,7 @@ def run(
     loop = new_event_loop()
     try:
         starting = _starting(config, cluster_id, users, None if control is None else control.clock)
-        loop.run_until_complete(_seen(metrics, partial(_serve, starting, ready_file, started, control)))
+        loop.run_until_complete(_seen(metrics, partial(_serve, starting, ready_file, started, control, console)))
     finally:
         loop.close()
 
@@ -223,6 +238,7 @@ async def _serve(
     ready_file: str | None,
     started: Callable[[Node], None],
     place: ControlPlace | None,
+    pages: ConsolePlace | None,
     seen: MetricsServer | None,
     systemd: Systemd,
 ) -> None:
@@ -243,13 +259,15 @@ async def _serve(
     name_broker(node.node_id)
     garbage = GarbageCollection(loop)
     control = None
+    console = contextlib.AsyncExitStack()
     try:
         control = None if place is None else place.serve(node)
+        shown = None if pages is None else await console.enter_async_context(pages.served(node))
         if seen is not None:
             seen.node = node
         started(node)
         if ready_file is not None:
-            others = {"control": control, "metrics": seen}
+            others = {"control": control, "metrics": seen, "console": shown}
             _write_ready_file(node, ready_file, {name: each.url for name, each in others.items() if each is not None})
         garbage.begin()
         systemd.ready(loop)
@@ -260,6 +278,7 @@ async def _serve(
         if seen is not None:
             seen.stopping = True
         garbage.close()
+        await console.aclose()
         if control is not None:  # not here, for what it is asked may wait for this loop
             await asyncio.to_thread(control.stop)
         if ready_file is not None:

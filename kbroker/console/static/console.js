@@ -176,9 +176,15 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   if (busy) event.preventDefault();
 });
 
+// What was asked before somebody cancelled is not put in: "Search on" asks for it again.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.detail.requestConfig.elt.dataset.cancelled) event.detail.shouldSwap = false;
+});
+
 document.addEventListener("htmx:afterSwap", (event) => {
   const dialog = event.detail.target.closest?.("dialog.drawer");
   if (dialog && !dialog.open) openDialog(dialog);
+  else dialog?.querySelector("button")?.focus();
 });
 
 // -- live records: an EventSource that can be paused, and a table that stays short
@@ -252,7 +258,6 @@ function cancelSearch(button) {
   const link = byId(button.dataset.cancel);
   if (link) {
     link.dataset.cancelled = "1";
-    htmx.trigger(link, "htmx:abort");
     link.textContent = "Search on";
   }
   for (const each of all(".badge", button.parentElement)) each.remove();
