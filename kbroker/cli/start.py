@@ -19,13 +19,14 @@ import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from kbroker.broker.base_node import Node
 from kbroker.broker.garbage import GarbageCollection
 from kbroker.broker.node import BrokerNode
+from kbroker.cli.console_server import ConsolePlace, console_options, console_place
 from kbroker.cli.control_server import ControlPlace, control_options, control_place
 from kbroker.cli.log_output import log_options, name_broker, set_up_log
 from kbroker.cli.metrics_server import MetricsPlace, metrics_option, metrics_place
@@ -42,6 +43,17 @@ if TYPE_CHECKING:
     from kbroker.log.directories.log_manager import LogManager
     from kbroker.metrics.server import MetricsServer
 
+
+class Beside(NamedTuple):
+    """What is served beside the broker, each where it was asked for."""
+
+    control: ControlPlace | None = None
+    metrics: MetricsPlace | None = None
+    traces: TracesPlace | None = None
+    console: ConsolePlace | None = None
+
+
+_NOTHING: Final = Beside()
 DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT://127.0.0.1:9092"}
 """What `--dev` sets: what one who develops against a broker of his own would set anyway."""
 
@@ -81,6 +93,7 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @metrics_option()
 @traces_options()
 @control_options()
+@console_options
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @log_options()
 def command(
@@ -98,6 +111,8 @@ def command(
     traces_ratio: float,
     control: str | None,
     control_public: bool,
+    console: str | None,
+    console_public: bool,
     strict: bool,
     log_format: str,
     log_levels: tuple[str, ...],
@@ -122,23 +137,32 @@ def command(
             strict=strict,
         )
         users = [parse_user(text) for text in scram_users]
-        with metrics_place(metrics, config) as seen, control_place(control, config, public=control_public) as place:
+        with (
+            metrics_place(metrics, config) as seen,
+            control_place(control, config, public=control_public) as place,
+            console_place(console, public=console_public) as pages,
+        ):
             started = partial(
                 announce,
                 kept=not memory,
                 control=None if place is None else place.url,
                 metrics=None if seen is None else seen.url,
+                console=None if pages is None else pages.url,
             )
-            run(config, cluster_id, ready_file, started, users, place, seen, traces_place(traces, traces_ratio))
+            beside = Beside(place, seen, traces_place(traces, traces_ratio), pages)
+            run(config, cluster_id, ready_file, started, users, beside)
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
 
 
-def announce(node: Node, *, kept: bool, control: str | None = None, metrics: str | None = None) -> None:
+def announce(
+    node: Node, *, kept: bool, control: str | None = None, metrics: str | None = None, console: str | None = None
+) -> None:
     """Print where the broker and its data are, and what to do next; data that is not `kept` goes with the broker.
 
-    `control` is where its control API is, if anywhere, and `metrics` where it is seen from outside.
+    `control` is where its control API is, if anywhere, `metrics` where it is seen from outside, and `console` where
+    its web console is.
     """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
@@ -167,6 +191,8 @@ def announce(node: Node, *, kept: bool, control: str | None = None, metrics: str
         )
     if metrics is not None:
         click.echo(f"its metrics are at {metrics}/metrics; beside them /healthz and /readyz\n")
+    if console is not None:
+        click.echo(f"its web console is at {console}\n")
     sys.stdout.flush()
 
 
@@ -176,9 +202,7 @@ def run(
     ready_file: str | None,
     started: Callable[[Node], None],
     users: Sequence[ScramUser] = (),
-    control: ControlPlace | None = None,
-    metrics: MetricsPlace | None = None,
-    traces: TracesPlace | None = None,
+    beside: Beside = _NOTHING,
 ) -> None:
     """Serve until a signal comes; `started` is called when clients can connect. `users` are there then."""
     _raise_file_limit()
@@ -188,10 +212,10 @@ def run(
         logging.getLogger("kbroker").warning("%s", warning)
     loop = new_event_loop()
     try:
-        clock = None if control is None else control.clock
+        clock = None if beside.control is None else beside.control.clock
         starting = partial(_starting, config, cluster_id, users, clock)
-        serve = partial(_serve, starting, ready_file, started, control, traces)
-        loop.run_until_complete(_seen(metrics, serve, clock, alone=not config.in_cluster))
+        serve = partial(_serve, starting, ready_file, started, beside)
+        loop.run_until_complete(_seen(beside.metrics, serve, clock, alone=not config.in_cluster))
     finally:
         loop.close()
 
@@ -240,8 +264,7 @@ async def _serve(
     starting: Callable[[Receiver | None, Callable[[LogManager], None]], Coroutine[Any, Any, Node]],
     ready_file: str | None,
     started: Callable[[Node], None],
-    place: ControlPlace | None,
-    traces: TracesPlace | None,
+    places: Beside,
     seen: MetricsServer | None,
     systemd: Systemd,
 ) -> None:
@@ -266,16 +289,17 @@ async def _serve(
     name_broker(node.node_id)
     garbage = GarbageCollection(loop)
     control = None
-    tracing = contextlib.AsyncExitStack()
+    beside = contextlib.AsyncExitStack()
     try:
-        if traces is not None:
-            await tracing.enter_async_context(traces.of(node))
-        control = None if place is None else place.serve(node)
+        if places.traces is not None:
+            await beside.enter_async_context(places.traces.of(node))
+        control = None if places.control is None else places.control.serve(node)
+        console = None if places.console is None else await beside.enter_async_context(places.console.served(node))
         if seen is not None:
             seen.node = node
         started(node)
         if ready_file is not None:
-            others = {"control": control, "metrics": seen}
+            others = {"control": control, "metrics": seen, "console": console}
             _write_ready_file(node, ready_file, {name: each.url for name, each in others.items() if each is not None})
         garbage.begin()
         systemd.ready(loop)
@@ -286,7 +310,7 @@ async def _serve(
         if seen is not None:
             seen.stopping = True
         garbage.close()
-        await tracing.aclose()
+        await beside.aclose()
         if control is not None:  # not here, for what it is asked may wait for this loop
             await asyncio.to_thread(control.stop)
         if ready_file is not None:
