@@ -51,6 +51,8 @@ check: .venv/.stamp
 	$(BIN)/mypy --config-file examples/mypy.ini examples
 	$(BIN)/lint-imports
 	$(BIN)/python -m kbroker.config.docs | diff -u docs/configuration.md - || (echo "docs/configuration.md is stale: run make docs"; exit 1)
+	rm -rf .parts/man && $(BIN)/python -m kbroker.cli.manual .parts/man
+	diff -ru man .parts/man || (echo "man/ is stale: run make docs"; exit 1)
 	$(BIN)/mkdocs build --site-dir .parts/site
 	test ! -x $(BIN)/hadolint || $(BIN)/hadolint docker/Dockerfile
 
@@ -76,6 +78,7 @@ demo: .venv/.stamp
 docs: .venv/.stamp
 	$(BIN)/python -m kbroker.config.docs > docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
+	$(BIN)/python -m kbroker.cli.manual man
 
 site: .venv/.stamp
 	$(BIN)/mkdocs build

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from kafka.protocol.api_key import ApiKey
 
+from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.errors import AdminError
-from kbroker.admin.own_request import ask_broker
+from kbroker.admin.own_request import ask_any, ask_broker, ask_controller
 from kbroker.admin.placement import Key
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from kbroker.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+_WITH_FENCED: Final = 2
+"""The version of DescribeCluster that tells of brokers that are registered, and not served from."""
 
 
 def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -42,12 +48,63 @@ def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> l
     return sorted(found, key=lambda each: int(each["id"]))
 
 
+def described_cluster(admin: Any, *, fenced: bool = False) -> dict[str, Any]:
+    """Return the cluster's id, its controller and the endpoints of its brokers, of fenced ones too if asked for.
+
+    Raises AdminError.
+    """
+    request = DescribeClusterRequest(include_fenced_brokers=fenced)
+    answer = ask_any(admin, request, DescribeClusterResponse, _WITH_FENCED if fenced else 0)
+    if answer is None:
+        what = "fenced brokers (Apache Kafka does since 4.0)" if fenced else "its id (Apache Kafka does since 2.8)"
+        raise AdminError(f"this broker does not tell of {what}")
+    error = code_error(answer.error_code)
+    if error is not None:
+        raise AdminError(f"cannot describe the cluster: {error_text(error, answer.error_message)}")
+    return {
+        "cluster_id": answer.cluster_id,
+        "controller": answer.controller_id if answer.controller_id >= 0 else None,
+        "brokers": [
+            {"id": each.broker_id, "address": f"{each.host}:{each.port}", "rack": each.rack, "fenced": each.is_fenced}
+            for each in sorted(answer.brokers, key=lambda each: each.broker_id)
+        ],
+    }
+
+
+def unregister_broker(admin: Any, broker_id: int) -> None:
+    """Let a cluster on KRaft forget a broker that does not live; raises AdminError."""
+    answer = ask_controller(admin, UnregisterBrokerRequest(broker_id), UnregisterBrokerResponse)
+    error = code_error(answer.error_code)
+    if error is not None:
+        raise AdminError(f"cannot unregister broker {broker_id}: {error_text(error, answer.error_message)}")
+
+
 def one_broker(admin: Any, partitions: Mapping[Key, Mapping[str, Any]], broker_id: int) -> dict[str, Any]:
     """Return one of `listed_brokers`; raises AdminError where it does not live."""
     for each in listed_brokers(admin, partitions):
         if each["id"] == broker_id:
             return each
-    raise AdminError(f"no broker with id {broker_id} lives")
+    raise AdminError(f"no broker with id {broker_id} lives; `kbroker broker list` shows those that do")
+
+
+def listed_replicas(admin: Any, broker_ids: Sequence[int], topics: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the replicas in log directories of brokers, of some topics or all: bytes, lag, whether one moves."""
+    return [
+        {
+            "broker": int(broker["broker"]),
+            "path": directory["log_dir"],
+            "topic": topic["name"],
+            "partition": each["partition_index"],
+            "bytes": each["partition_size"],
+            "offset_lag": each["offset_lag"],
+            "is_future": each["is_future_key"],
+        }
+        for broker in admin.describe_log_dirs(brokers=list(broker_ids))
+        for directory in broker["log_dirs"]
+        for topic in sorted(directory["topics"], key=lambda topic: str(topic["name"]))
+        for each in sorted(topic["partitions"], key=lambda each: int(each["partition_index"]))
+        if not topics or topic["name"] in topics
+    ]
 
 
 def described_log_dirs(admin: Any, broker_id: int) -> list[dict[str, Any]]:

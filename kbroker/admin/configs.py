@@ -78,7 +78,8 @@ class Subject:
 def listed_subjects(admin: Any, kinds: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return type and name of what has configs, of all types where none are given; raises AdminError."""
     request = ListConfigResourcesRequest([TYPES[kind] for kind in kinds])
-    answer = ask_any(admin, request, ListConfigResourcesResponse, _WITH_TYPES)
+    at_least = 0 if list(kinds) == ["client-metrics"] else _WITH_TYPES
+    answer = ask_any(admin, request, ListConfigResourcesResponse, at_least)
     if answer is None:
         raise AdminError("this broker does not list what has configs (Apache Kafka does since 4.1)")
     _check(answer.error_code, None, "cannot list what has configs")

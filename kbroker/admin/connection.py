@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -29,7 +30,8 @@ from kbroker.admin.spoken_at import tls_fault
 
 T = TypeVar("T")
 
-_PATIENCE_S: Final = 15.0
+_patience: Final = ContextVar("patience", default=15.0)
+"""How many seconds a call is repeated."""
 _PAUSE_S: Final = 0.1
 _LAST_PORT: Final = 65_535
 
@@ -145,12 +147,22 @@ def in_words(err: KafkaError, connection: Connection) -> str:
     return reason
 
 
+@contextmanager
+def patience(seconds: float | None) -> Iterator[None]:
+    """Let `patiently` repeat for so long; None leaves it as it is."""
+    token = _patience.set(_patience.get() if seconds is None else seconds)
+    try:
+        yield
+    finally:
+        _patience.reset(token)
+
+
 def patiently(call: Callable[[], T], *, reads: bool = False) -> T:
     """Repeat a call while the cluster asks for that: coordinators load, leaders move.
 
     One that only `reads` is also repeated when its broker is gone: for some seconds clients are still told of it.
     """
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _patience.get()
     while True:
         try:
             return call()

@@ -13,6 +13,7 @@ from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_coordinator
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import (
+    Assignment,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
@@ -41,6 +42,8 @@ def describe_consumer_group(admin: Any, name: str) -> dict[str, Any] | None:
         "type": "consumer",
         "protocol": "consumer",
         "assignor": group.assignor_name or None,
+        "epoch": group.group_epoch,
+        "target_epoch": group.assignment_epoch,
         "members": [_member(each) for each in group.members],
     }
 
@@ -64,9 +67,15 @@ def _member(member: Member) -> dict[str, Any]:
         "instance_id": member.instance_id,
         "client_id": member.client_id,
         "host": member.client_host,
-        "partitions": [
-            {"topic": each.topic_name, "partition": partition}
-            for each in sorted(member.assignment.topic_partitions, key=lambda each: each.topic_name)
-            for partition in sorted(each.partitions)
-        ],
+        "partitions": _partitions(member.assignment),
+        "epoch": member.member_epoch,
+        "target_partitions": _partitions(member.target_assignment),
     }
+
+
+def _partitions(assignment: Assignment) -> list[dict[str, Any]]:
+    return [
+        {"topic": each.topic_name, "partition": partition}
+        for each in sorted(assignment.topic_partitions, key=lambda each: each.topic_name)
+        for partition in sorted(each.partitions)
+    ]

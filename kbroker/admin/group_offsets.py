@@ -16,6 +16,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.connection import patiently
 from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.near import no_such_group, no_such_topic
 from kbroker.admin.own_request import ask_coordinator
 from kbroker.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -89,7 +90,7 @@ def named_partitions(admin: Any, wanted: Sequence[str]) -> list[TopicPartition]:
     known = {topic["name"]: topic for topic in admin.describe_topics(sorted(asked)) if not topic["error_code"]}
     for topic, numbers_asked in asked.items():
         if topic not in known:
-            raise AdminError(f"topic {topic} does not exist")
+            raise AdminError(no_such_topic(admin, topic))
         there = {p["partition_index"] for p in known[topic]["partitions"]}
         for number in sorted((numbers_asked or set()) - there):
             raise AdminError(f"topic {topic} has no partition {number}")
@@ -162,6 +163,6 @@ def _delete_once(admin: Any, name: str, request: OffsetDeleteRequest) -> OffsetD
     error = code_error(answer.error_code)
     if error is not None:
         if error.__name__ == "GroupIdNotFoundError":
-            raise AdminError(f"group {name} does not exist")
+            raise AdminError(no_such_group(admin, name))
         raise error
     return answer

@@ -18,7 +18,13 @@ from kbroker.admin.connection import patiently
 from kbroker.admin.consumer_groups import describe_consumer_group
 from kbroker.admin.errors import AdminError
 from kbroker.admin.group_offsets import PartitionOffsets, committed_offsets
+from kbroker.admin.near import no_such_group
+from kbroker.admin.own_request import coordinator_of
 
+TYPES: Final = ("classic", "consumer", "share", "streams")
+"""Of groups, as Apache Kafka 4.3 has them."""
+OF_OTHER_APIS: Final = ("share", "streams")
+"""Those whose members and offsets are asked for by APIs of their own."""
 STATES: Final = (
     "Stable",
     "Empty",
@@ -26,10 +32,13 @@ STATES: Final = (
     "CompletingRebalance",
     "Assigning",
     "Reconciling",
+    "NotReady",
     "Dead",
 )
 NO_GROUP: Final = ("GroupIdNotFoundError",)
 """What kafka-python calls it where a group does not exist."""
+_OF_OWNERS: Final = ("member_id", "instance_id", "client_id", "host")
+"""What is told of who reads a partition."""
 _COORDINATOR_ON_ITS_WAY: Final = (
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
@@ -37,9 +46,10 @@ _COORDINATOR_ON_ITS_WAY: Final = (
 )
 
 
-def listed_groups(admin: Any, states: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
-    """Return groups by name, with state, type and protocol; all, or those in `states`."""
-    groups = patiently(lambda: admin.list_groups(states_filter=list(states) or None))
+def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return groups by name, with state, type and protocol; all, or those in `states` and of `types`."""
+    asked = {"states_filter": list(states) or None, "types_filter": list(types) or None}
+    groups = patiently(lambda: admin.list_groups(**asked))
     return {
         group["group_id"]: {
             "group": group["group_id"],
@@ -69,6 +79,8 @@ def group_of(admin: Any, name: str) -> dict[str, Any] | None:
             "type": "classic",
             "protocol": group["protocol_type"],
             "assignor": group["protocol_data"] or None,
+            "epoch": None,
+            "target_epoch": None,
             "members": [_member(each) for each in group["members"]],
         }
     if group["error"] is not None and not any(each in group["error"] for each in NO_GROUP):
@@ -80,7 +92,7 @@ def group_of(admin: Any, name: str) -> dict[str, Any] | None:
     listed = listed_groups(admin).get(name)
     if listed is None or listed["state"] == "Dead":
         return None
-    return {**listed, "assignor": None, "members": None}
+    return {**listed, "assignor": None, "epoch": None, "target_epoch": None, "members": None}
 
 
 def _member(member: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,16 +108,24 @@ def _member(member: Mapping[str, Any]) -> dict[str, Any]:
             for each in sorted(partitions, key=lambda each: str(each["topic"]))
             for partition in sorted(each["partitions"])
         ],
+        "epoch": None,
+        "target_partitions": None,
     }
 
 
 def described_group(admin: Any, name: str) -> dict[str, Any] | None:
-    """Return a group with its members, and how far each partition is read; None if it does not exist."""
+    """Return a group with its members, its coordinator, and how far each partition is read; None if it does not exist.
+
+    Of a share or streams group, which have APIs of their own, `members` is None, and what is committed is not asked.
+    """
     group = group_of(admin, name)
     if group is None:
         return None
+    group["coordinator"] = patiently(lambda: coordinator_of(admin, name))
+    if group["type"] in OF_OTHER_APIS:
+        return {**group, "partitions": []}
     owners = {
-        TopicPartition(each["topic"], each["partition"]): member["member_id"]
+        TopicPartition(each["topic"], each["partition"]): member
         for member in group["members"] or ()
         for each in member["partitions"]
     }
@@ -122,7 +142,7 @@ def described_group(admin: Any, name: str) -> dict[str, Any] | None:
                 "current_offset": current,
                 "log_end_offset": end,
                 "lag": None if current is None or end is None else max(end - current, 0),
-                "member_id": owners.get(each),
+                **{key: owners[each][key] if each in owners else None for key in _OF_OWNERS},
             }
         )
     return {**group, "partitions": rows}
@@ -152,7 +172,7 @@ def delete_groups(admin: Any, names: Sequence[str]) -> dict[str, str | None]:
         if said == "OK":
             failures[name] = None
         elif said in NO_GROUP:
-            failures[name] = f"group {name} does not exist"
+            failures[name] = no_such_group(admin, name)
         else:
             failures[name] = f"cannot delete {name}: {error_text(getattr(kafka.errors, said, None), None)}"
     return failures

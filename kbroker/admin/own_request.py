@@ -43,6 +43,15 @@ def _ask(admin: Any, group: str | None, request: Any, answer: type[Answer], at_l
     return _read(sent, body, answer)
 
 
+def coordinator_of(admin: Any, group: str) -> int:
+    """Return the id of the broker that coordinates a group; raises kafka-python's errors."""
+    return int(admin._manager.run(_coordinator, admin, group))  # noqa: SLF001 - as above
+
+
+async def _coordinator(admin: Any, group: str) -> Any:
+    return await admin._find_coordinator_id(group)  # noqa: SLF001
+
+
 def ask_controller(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -> Answer:
     """Send a message of kbroker.protocol to the controller, or who speaks for it; raises as `ask_coordinator`.
 

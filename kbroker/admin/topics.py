@@ -44,11 +44,26 @@ def listed_topics(admin: Any) -> list[dict[str, Any]]:
 
 
 def create_topics(
-    admin: Any, names: Sequence[str], partitions: int = -1, replicas: int = -1, configs: Mapping[str, str] | None = None
+    admin: Any,
+    names: Sequence[str],
+    partitions: int = -1,
+    replicas: int = -1,
+    configs: Mapping[str, str] | None = None,
+    *,
+    assignment: Sequence[Sequence[int]] = (),
+    dry_run: bool = False,
 ) -> Refusals:
-    """Create topics, -1 being the broker's default. `wait_for_topics` then waits until all brokers tell of them."""
-    asked = {"num_partitions": partitions, "replication_factor": replicas, "configs": dict(configs or {})}
-    result = admin.create_topics(dict.fromkeys(names, asked), raise_errors=False)
+    """Create topics, -1 being the broker's default; with an `assignment` on these brokers, partition by partition.
+
+    `wait_for_topics` then waits until all brokers tell of them.
+    """
+    asked = {
+        "num_partitions": partitions,
+        "replication_factor": replicas,
+        "assignments": {index: list(brokers) for index, brokers in enumerate(assignment)},
+        "configs": dict(configs or {}),
+    }
+    result = admin.create_topics(dict.fromkeys(names, asked), validate_only=dry_run, raise_errors=False)
     return _judged(result["topics"])
 
 
@@ -71,10 +86,10 @@ def described_topics(admin: Any, names: Sequence[str]) -> dict[str, dict[str, An
     return {name: describe_topic(admin, topic) for name, topic in existing_topics(admin, names).items()}
 
 
-def existing_topics(admin: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the metadata of those topics that exist, by name."""
+def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
+    """Return the metadata of those topics that exist, by name; of all where none are named."""
     found = {}
-    for topic in admin.describe_topics(list(names)):
+    for topic in admin.describe_topics(None if names is None else list(names)):
         error = code_error(topic["error_code"])
         if error is None:
             found[topic["name"]] = topic
@@ -141,21 +156,31 @@ def set_topic_configs(admin: Any, name: str, configs: Mapping[str, str | None]) 
         raise AdminError(f"cannot alter {name}: {said}")
 
 
-def add_partitions(admin: Any, name: str, count: int) -> None:
-    """Let a topic have so many partitions, and wait until all brokers tell of them; raises AdminError."""
-    for each in admin.create_partitions({name: count}, raise_errors=False).results:
+def add_partitions(
+    admin: Any, name: str, count: int, assignment: Sequence[Sequence[int]] = (), *, dry_run: bool = False
+) -> None:
+    """Let a topic have so many partitions, and wait until all brokers tell of them; raises AdminError.
+
+    An `assignment` says the brokers of those that are new.
+    """
+    asked = {name: {"count": count, "assignments": [list(each) for each in assignment]} if assignment else count}
+    for each in admin.create_partitions(asked, validate_only=dry_run, raise_errors=False).results:
         error = code_error(each.error_code)
         if error is not None:
             raise AdminError(f"cannot alter {name}: {error_text(error, each.error_message)}")
-    wait_for_topics(admin, [name], count)
+    if not dry_run:
+        wait_for_topics(admin, [name], count)
 
 
-def elect_leaders(admin: Any, names: Sequence[str] | None, *, unclean: bool) -> tuple[list[Key], list[str]]:
+def elect_leaders(
+    admin: Any, names: Sequence[str] | Mapping[str, Sequence[int]] | None, *, unclean: bool
+) -> tuple[list[Key], list[str]]:
     """Let first replicas lead, or, `unclean`, any where nobody in sync lives; of all topics where none are named.
 
     Returns the partitions that have another leader, and why others have not; those that need none are neither.
     """
-    answer = admin.elect_leaders(int(unclean), list(names) if names else None, raise_errors=False)
+    wanted = None if not names else dict(names) if isinstance(names, Mapping) else list(names)
+    answer = admin.elect_leaders(int(unclean), wanted, raise_errors=False)
     failures: list[str] = []
     changed: list[Key] = []
     for topic in answer.replica_election_results:

@@ -11,7 +11,8 @@ from kbroker.admin.acls import add_acls, described_acls, remove_acls
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.completing import complete_groups, complete_topics
+from kbroker.cli.output import Output, output_option
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, ResourceType
 from kbroker.security.authorizer.options import (
     RESOURCES,
@@ -41,8 +42,16 @@ def _resource_options(patterns: Sequence[str]) -> Callable[[Callable[..., _T]], 
     def decorate(function: Callable[..., _T]) -> Callable[..., _T]:
         for option in reversed(
             [
-                click.option("--topic", multiple=True, metavar="NAME", help="A topic, or *."),
-                click.option("--group", multiple=True, metavar="NAME", help="A consumer group, or *."),
+                click.option(
+                    "--topic", multiple=True, metavar="NAME", shell_complete=complete_topics, help="A topic, or *."
+                ),
+                click.option(
+                    "--group",
+                    multiple=True,
+                    metavar="NAME",
+                    shell_complete=complete_groups,
+                    help="A consumer group, or *.",
+                ),
                 click.option("--cluster", is_flag=True, help="The cluster."),
                 click.option("--transactional-id", multiple=True, metavar="ID", help="A transactional id, or *."),
                 click.option("--delegation-token", multiple=True, metavar="ID", help="A delegation token, or *."),
@@ -131,9 +140,9 @@ def add(connection: Connection, **options: Any) -> None:
 @command.command("list")
 @_resource_options(_PATTERNS)
 @click.option("--principal", multiple=True, callback=_principal, metavar="USER", help="Only those of somebody.")
-@json_option
+@output_option
 @client_options
-def list_acls(connection: Connection, principal: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def list_acls(connection: Connection, principal: tuple[str, ...], output: Output, **options: Any) -> None:
     """List ACLs: all, or those of resources."""
     pattern = PatternType[options["resource_pattern_type"].upper()]
     resources = _resources(options)
@@ -143,22 +152,8 @@ def list_acls(connection: Connection, principal: tuple[str, ...], as_json: bool,
         for wanted in filters:
             found.update(dict.fromkeys(described_acls(admin, wanted)))
     acls = sorted(acl for acl in found if not principal or acl.entry.principal in principal)
-    if as_json:
-        print_json([_as_json(acl) for acl in acls])
-        return
-    rows = [
-        [
-            p.resource_type.title,
-            p.name,
-            p.pattern_type.title,
-            e.principal,
-            e.host,
-            e.permission.title,
-            e.operation.title,
-        ]
-        for p, e in acls
-    ]
-    print_table(["resource", "name", "pattern", "principal", "host", "permission", "operation"], rows)
+    rows = [_as_json(acl) for acl in acls]
+    output.rows(rows, "resource", "name", "pattern", "principal", "host", "permission", "operation")
 
 
 def _as_json(acl: Acl) -> dict[str, str]:

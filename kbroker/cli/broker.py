@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import click
 
-from kbroker.admin.brokers import described_log_dirs, drain_plan, listed_brokers, one_broker, served_apis
+from kbroker.admin.brokers import (
+    described_cluster,
+    described_log_dirs,
+    drain_plan,
+    listed_brokers,
+    listed_replicas,
+    one_broker,
+    served_apis,
+    unregister_broker,
+)
 from kbroker.admin.connection import Connection
 from kbroker.admin.placement import move, partitions_of, wait_until_moved
 from kbroker.admin.told_everywhere import wait_for_replicas
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.completing import complete_brokers, complete_topics
+from kbroker.cli.output import Column, Facts, Output, Table, output_option, print_table
 
 _AT_ONCE = 50
 """Partitions that are moved at a time."""
@@ -20,72 +30,116 @@ def command() -> None:
     """List, describe and drain brokers."""
 
 
-@command.command("list")
-@json_option
+@command.command("cluster-id")
+@output_option
 @client_options
-def list_brokers(as_json: bool, connection: Connection) -> None:
-    """List the brokers that live."""
+def cluster_id(output: Output, connection: Connection) -> None:
+    """Print the id of the cluster."""
+    with connection.admin() as admin:
+        found = described_cluster(admin)["cluster_id"]
+    if output.is_document:
+        output.show({"cluster_id": found})
+    else:
+        click.echo(found)
+
+
+@command.command("list")
+@click.option(
+    "--include-fenced-brokers", "fenced", is_flag=True, help="Also those that are registered, and do not live."
+)
+@output_option
+@client_options
+def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
+    """List the brokers that live, or, on KRaft, are registered."""
     with connection.admin() as admin:
         found = listed_brokers(admin, partitions_of(admin))
-    if as_json:
-        print_json(found)
-        return
-    headers = ["id", "address", "rack", "controller", "leads", "replicas", "not in sync"]
-    print_table(
-        headers,
-        [
-            [b["id"], b["address"], b["rack"], "yes" if b["controller"] else None, b["leads"], b["replicas"], b["late"]]
-            for b in found
-        ],
-    )
+        if fenced:
+            others = [each for each in described_cluster(admin, fenced=True)["brokers"] if each["fenced"]]
+            nothing = {"controller": False, "leads": 0, "replicas": 0, "late": 0}
+            found += [{**nothing, **each} for each in others if each["id"] not in {known["id"] for known in found}]
+            found = [{"fenced": False, **each} for each in sorted(found, key=lambda each: int(each["id"]))]
+    controller = Column("controller", lambda broker: "yes" if broker["controller"] else None)
+    late = Column("not in sync", "late")
+    is_fenced = [Column("fenced", lambda broker: "yes" if broker["fenced"] else None)] if fenced else []
+    output.rows(found, "id", "address", "rack", controller, "leads", "replicas", late, *is_fenced)
 
 
 @command.command("describe")
-@click.argument("broker_id", type=int)
-@json_option
+@click.argument("broker_id", type=int, shell_complete=complete_brokers)
+@output_option
 @client_options
-def describe(broker_id: int, as_json: bool, connection: Connection) -> None:
+def describe(broker_id: int, output: Output, connection: Connection) -> None:
     """Describe a broker: what it leads and has, and its log directories."""
     with connection.admin() as admin:
         broker = one_broker(admin, partitions_of(admin), broker_id)
         broker["log_dirs"] = described_log_dirs(admin, broker_id)
-    if as_json:
-        print_json(broker)
-        return
-    print_facts(
-        [
-            ("id", broker["id"]),
-            ("address", broker["address"]),
-            ("rack", broker["rack"]),
-            ("controller", "yes" if broker["controller"] else "no"),
-            ("leads", broker["leads"]),
-            ("replicas", broker["replicas"]),
-            ("not in sync", broker["late"]),
-        ]
-    )
-    click.echo()
-    rows = [[d["path"], d["replicas"], d["bytes"], d["usable_bytes"]] for d in broker["log_dirs"]]
-    print_table(["log directory", "replicas", "bytes", "usable bytes"], rows)
+    facts = [
+        ("id", broker["id"]),
+        ("address", broker["address"]),
+        ("rack", broker["rack"]),
+        ("controller", "yes" if broker["controller"] else "no"),
+        ("leads", broker["leads"]),
+        ("replicas", broker["replicas"]),
+        ("not in sync", broker["late"]),
+    ]
+    columns: list[Column | str] = [Column("log directory", "path"), "replicas", "bytes", "usable bytes"]
+    output.show(broker, Facts(facts), Table(broker["log_dirs"], columns))
 
 
 @command.command("api-versions")
-@click.argument("broker_id", type=int)
-@json_option
+@click.argument("broker_id", type=int, required=False, shell_complete=complete_brokers)
+@output_option
 @client_options
-def api_versions(broker_id: int, as_json: bool, connection: Connection) -> None:
-    """List the APIs that a broker serves, and their versions."""
+def api_versions(broker_id: int | None, output: Output, connection: Connection) -> None:
+    """List the APIs that a broker serves, and their versions; of all brokers without an id."""
+    names = ("key", "api", "min_version", "max_version")
     with connection.admin() as admin:
-        one_broker(admin, partitions_of(admin), broker_id)
-        rows = served_apis(admin, broker_id)
-    if as_json:
-        names = ("key", "api", "min_version", "max_version")
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-        return
-    print_table(["key", "api", "lowest", "highest"], rows)
+        ids = [broker_id] if broker_id is not None else [each["id"] for each in described_cluster(admin)["brokers"]]
+        if broker_id is not None:
+            one_broker(admin, {}, broker_id)
+        rows = [(each, row) for each in ids for row in served_apis(admin, each)]
+    of = [] if broker_id is not None else ["broker"]
+    found = [{**dict.fromkeys(of, each), **dict(zip(names, row, strict=True))} for each, row in rows]
+    output.rows(found, *of, "key", "api", Column("lowest", "min_version"), Column("highest", "max_version"))
+
+
+@command.command("log-dirs")
+@click.argument("broker_ids", nargs=-1, type=int, metavar="[BROKER_ID...]", shell_complete=complete_brokers)
+@click.option(
+    "--topic", "topics", multiple=True, metavar="NAME", help="Only of this; repeatable.", shell_complete=complete_topics
+)
+@output_option
+@client_options
+def log_dirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], output: Output, connection: Connection) -> None:
+    """List the replicas in the log directories of brokers, of all without ids: how large, and how far behind."""
+    with connection.admin() as admin:
+        known = [each["id"] for each in listed_brokers(admin, {})]
+        for each in broker_ids:
+            one_broker(admin, {}, each)
+        found = listed_replicas(admin, broker_ids or known, topics)
+    moves = Column("moves", lambda row: "yes" if row["is_future"] else None)
+    path = Column("log directory", "path")
+    output.rows(found, "broker", path, "topic", "partition", "bytes", "offset lag", moves)
+
+
+@command.command("unregister")
+@click.argument("broker_id", type=int)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@client_options
+def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
+    """Let a cluster on KRaft forget a broker that will not come back.
+
+    A cluster on ZooKeeper, as one of kbroker is, forgets a broker by itself when it has gone.
+    """
+    with connection.admin() as admin:
+        if not yes:
+            click.confirm(f"forget broker {broker_id}?", abort=True, err=True)
+        unregister_broker(admin, broker_id)
+    click.echo(f"broker {broker_id} is forgotten")
 
 
 @command.command("drain")
-@click.argument("broker_id", type=int)
+@click.argument("broker_id", type=int, shell_complete=complete_brokers)
 @click.option("--dry-run", is_flag=True, help="Say what would be moved, and move nothing.")
 @client_options
 def drain(broker_id: int, dry_run: bool, connection: Connection) -> None:

@@ -18,9 +18,9 @@ import click
 from click.core import ParameterSource
 from kafka.errors import KafkaError
 
-from kbroker.admin.connection import Connection, addresses, in_words
-from kbroker.admin.profiles import read_profile
-from kbroker.admin.settings import known_settings, normal, parse_settings, settings_of
+from kbroker.admin.connecting import connection_of
+from kbroker.admin.connection import Connection, in_words
+from kbroker.cli.completing import complete_profiles
 
 Result = TypeVar("Result")
 
@@ -49,6 +49,7 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
         "--profile",
         metavar="NAME",
         envvar="KBROKER_PROFILE",
+        shell_complete=complete_profiles,
         help="Settings of the client by a name, from your own directory; also KBROKER_PROFILE.",
     )
     @click.option("-X", "settings", multiple=True, metavar="KEY=VALUE", help="Set a setting of the client.")
@@ -57,16 +58,8 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
         *args: Any, bootstrap: str, profile: str | None, file: str | None, settings: tuple[str, ...], **kwargs: Any
     ) -> Result:
         _set_log()
-        found: dict[str, Any] = {}
-        if profile is not None:
-            path, texts = read_profile(profile, warn)
-            address = _taken(texts, "bootstrap_servers")
-            if address is not None and not _is_on_command_line("bootstrap"):
-                bootstrap = address
-            found |= known_settings(str(path), texts, warn)
-        found |= {} if file is None else settings_of(file, warn)
-        found |= parse_settings(settings)
-        connection = Connection(addresses(bootstrap), found)
+        nearest = _is_on_command_line("bootstrap")
+        connection = connection_of(bootstrap, profile, file, settings, warn, profile_counts=not nearest)
         with errors_in_words(connection):
             return function(*args, connection=connection, **kwargs)
 
@@ -80,12 +73,6 @@ def warn(line: str) -> None:
 
 def _is_on_command_line(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def _taken(texts: dict[str, str], key: str) -> str | None:
-    """Take a setting out of others, by kafka-python's name; None where it is not there."""
-    names = [name for name in texts if normal(name) == key]
-    return [texts.pop(name) for name in names][-1] if names else None
 
 
 def _set_log() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from kbroker.cli.log_output import log_options
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.output import Output, output_option, print_table
 from kbroker.launcher.addresses import parse_listen
 from kbroker.launcher.asking import ask_brokers
 from kbroker.launcher.child import LauncherError, wait_until
@@ -117,18 +117,18 @@ def _stop(cluster: LocalCluster, signals: StopSignals) -> None:
 
 @command.command("status")
 @_dir_option
-@json_option
-def status(data_dir: str, as_json: bool) -> None:
+@output_option
+def status(data_dir: str, output: Output) -> None:
     """Show which brokers run."""
     description = _running(data_dir)
     rows = [_status_row(description, number) for number in range(len(description.brokers))]
-    if as_json:
+    if output.is_document:
         names = ("state", "is_controller")
         brokers = [
             {**told, **dict(zip(names, row, strict=True))}
             for told, row in zip(description.as_json()["brokers"], rows, strict=True)
         ]
-        print_json({**description.as_json(), "brokers": brokers})
+        output.show({**description.as_json(), "brokers": brokers})
         return
     _print_brokers(description, [(state, "yes" if is_controller else None) for state, is_controller in rows])
 

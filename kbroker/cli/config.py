@@ -17,8 +17,10 @@ from kbroker.admin.configs import (
     source_name,
 )
 from kbroker.admin.connection import Connection
+from kbroker.admin.settings import read_file
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.completing import complete_brokers, complete_groups, complete_topics
+from kbroker.cli.output import Column, Output, output_option, wide
 from kbroker.config.model import ConfigType
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.describe_configs import DescribeConfigsResourceResult
@@ -35,11 +37,17 @@ def command() -> None:
 def _subject_options(function: Callable[..., _T]) -> Callable[..., _T]:
     for option in reversed(
         [
-            click.option("--topic", metavar="NAME", help="A topic's."),
-            click.option("--broker", type=click.IntRange(0), metavar="ID", help="A broker's."),
+            click.option("--topic", metavar="NAME", shell_complete=complete_topics, help="A topic's."),
+            click.option(
+                "--broker",
+                type=click.IntRange(0),
+                metavar="ID",
+                shell_complete=complete_brokers,
+                help="A broker's.",
+            ),
             click.option("--all-brokers", is_flag=True, help="What all brokers have that have nothing of their own."),
             click.option("--logger", type=click.IntRange(0), metavar="ID", help="The levels of a broker's loggers."),
-            click.option("--group", metavar="ID", help="A group's."),
+            click.option("--group", metavar="ID", shell_complete=complete_groups, help="A group's."),
             click.option("--client-metrics", metavar="NAME", help="A subscription to clients' metrics."),
         ]
     ):
@@ -65,16 +73,13 @@ def _subject(options: dict[str, Any]) -> Subject:
 
 @command.command("list")
 @click.option("--type", "kinds", multiple=True, type=click.Choice(list(TYPES)), help="Only those; repeatable.")
-@json_option
+@output_option
 @client_options
-def list_subjects(kinds: tuple[str, ...], as_json: bool, connection: Connection) -> None:
+def list_subjects(kinds: tuple[str, ...], output: Output, connection: Connection) -> None:
     """List what has configs: topics, brokers, and groups and client metrics of which something is set."""
     with connection.admin() as admin:
         rows = listed_subjects(admin, kinds)
-    if as_json:
-        print_json([{"type": kind, "name": name} for kind, name in rows])
-        return
-    print_table(["type", "name"], rows)
+    output.rows([{"type": kind, "name": name} for kind, name in rows], "type", "name")
 
 
 @command.command("describe")
@@ -82,13 +87,13 @@ def list_subjects(kinds: tuple[str, ...], as_json: bool, connection: Connection)
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
 @click.option("--all", "show_all", is_flag=True, help="Also what has its default, or stands in a file.")
 @click.option("--documentation", is_flag=True, help="Say what each is for.")
-@json_option
+@output_option
 @client_options
 def describe(
     keys: tuple[str, ...],
     show_all: bool,
     documentation: bool,
-    as_json: bool,
+    output: Output,
     connection: Connection,
     **options: Any,
 ) -> None:
@@ -104,30 +109,33 @@ def describe(
         for each in sorted(found, key=lambda each: each.name)
         if (each.name in keys if keys else show_all or subject.is_of(each.config_source))
     ]
-    if as_json:
-        print_json([_as_json(each, documentation=documentation) for each in shown])
-        return
-    headers = ["key", "value", "source", *(["documentation"] if documentation else [])]
-    rows = [[each.name, _shown(each), source_name(each)] for each in shown]
-    if documentation:
-        rows = [[*row, each.documentation or None] for row, each in zip(rows, shown, strict=True)]
-    print_table(headers, rows)
+    value = Column("value", lambda row: "(secret)" if row["sensitive"] else row["value"])
+    read_only = wide("read-only", lambda row: "yes" if row["read_only"] else None)
+    text = [Column("documentation", lambda row: row["documentation"] or None)] if documentation else []
+    rows = [_as_json(each, documentation=documentation) for each in shown]
+    output.rows(rows, "key", value, "source", wide("type"), read_only, *text)
 
 
 @command.command("set")
 @_subject_options
-@click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
+@click.argument("pairs", nargs=-1, metavar="KEY=VALUE...")
+@click.option("--add-config-file", "config_file", metavar="FILE", help="Those of a file of key=value lines, too.")
 @click.option("--dry-run", is_flag=True, help="Have it checked, and set nothing.")
 @client_options
-def set_configs(pairs: tuple[str, ...], dry_run: bool, connection: Connection, **options: Any) -> None:
+def set_configs(
+    pairs: tuple[str, ...], config_file: str | None, dry_run: bool, connection: Connection, **options: Any
+) -> None:
     """Set configs: all of them or, where one cannot be, none."""
     subject = _subject(options)
-    ops = []
+    told = {} if config_file is None else read_file(config_file, "--add-config-file")
+    ops = [AlterableConfig(key, Op.SET, value) for key, value in told.items()]
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise click.UsageError(f"KEY=VALUE, not {pair!r}")
         ops.append(AlterableConfig(key.strip(), Op.SET, value.strip()))
+    if not ops:
+        raise click.UsageError("say what: KEY=VALUE, or --add-config-file")
     with connection.admin() as admin:
         alter_configs(admin, subject, ops, dry_run=dry_run)
     done = ", ".join(f"{op.name}={op.value}" for op in ops)
@@ -145,10 +153,6 @@ def unset(keys: tuple[str, ...], dry_run: bool, connection: Connection, **option
     with connection.admin() as admin:
         alter_configs(admin, subject, [AlterableConfig(key, Op.DELETE, None) for key in keys], dry_run=dry_run)
     click.echo(f"{subject}: without {', '.join(keys)}{' it could be' if dry_run else ''}")
-
-
-def _shown(each: DescribeConfigsResourceResult) -> str | None:
-    return "(secret)" if each.is_sensitive else each.value
 
 
 def _as_json(each: DescribeConfigsResourceResult, *, documentation: bool) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from kbroker.admin.errors import AdminError
 from kbroker.admin.reading import known_partitions, named, parse_time, position
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
+from kbroker.cli.completing import complete_groups, complete_topics
+from kbroker.cli.option_types import whole_match
 from kbroker.cli.outage import SILENCE_S, told_of_outages
 
 _POLL_MS: Final = 200
@@ -61,10 +63,22 @@ class _Printing:
 
 
 @click.command("consume", epilog="\b\nThe letters of FORMAT are those of kcat:" + record_format.HELP)
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("topics", nargs=-1, metavar="TOPIC...", shell_complete=complete_topics)
+@click.option("--include", metavar="REGEX", help="All topics whose whole name matches, in place of names.")
 @click.option("--from-beginning", is_flag=True, help="Start at the oldest record; in a group, where none is committed.")
-@click.option("-g", "--group", metavar="GROUP", help="Read as a member of this group, which commits what was printed.")
-@click.option("-c", "--count", type=click.IntRange(1), help="End after so many records.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    help="read_committed leaves out what transactions have not committed.",
+)
+@click.option(
+    "-g",
+    "--group",
+    metavar="GROUP",
+    shell_complete=complete_groups,
+    help="Read as a member of this group, which commits what was printed.",
+)
+@click.option("-c", "--count", "--max-messages", "count", type=click.IntRange(1), help="End after so many records.")
 @click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, value and \\n.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Read this one only.")
 @click.option("-o", "--offset", metavar="OFFSET", help=_OFFSET_HELP)
@@ -75,7 +89,9 @@ class _Printing:
 @client_options
 def command(
     topics: tuple[str, ...],
+    include: str | None,
     from_beginning: bool,
+    isolation_level: str | None,
     group: str | None,
     count: int | None,
     pattern: str | None,
@@ -94,6 +110,8 @@ def command(
         raise click.UsageError("--from-beginning and --offset exclude each other")
     if as_json and pattern is not None:
         raise click.UsageError("--json and --format exclude each other")
+    if bool(topics) == (include is not None):
+        raise click.UsageError("give either topics or --include")
     start = _Start("beginning") if from_beginning else _parse_start(offset or "end")
     printing = _Printing(_piece(as_json, pattern, show_null), count, timeout, until_end)
     consumer = connection.consumer(
@@ -102,12 +120,15 @@ def command(
         auto_offset_reset="earliest" if group is None or from_beginning else "latest",
         allow_auto_create_topics=False,
         exclude_internal_topics=False,
+        **({} if isolation_level is None else {"isolation_level": isolation_level}),
     )
     with (
         ending_at_signals(),
         _closing(consumer, connection),
         told_of_outages(connection.unreachable, lambda: time.monotonic() - printing.heard > SILENCE_S),
     ):
+        if include is not None:
+            topics = _included(consumer, include)
         if group is None:
             _assign(consumer, topics, partitions, start, printing)
         else:
@@ -185,6 +206,15 @@ def _parse_start(text: str) -> _Start:
 
 
 # -- where reading starts -----------------------------------------------------------------------------------------
+
+
+def _included(consumer: Any, include: str) -> tuple[str, ...]:
+    """Return the topics that are there now and match; raises ClickException where there is none."""
+    matches = whole_match(include)
+    found = tuple(sorted(topic for topic in consumer.topics() if matches(topic) and not topic.startswith("__")))
+    if not found:
+        raise click.ClickException(f"no topic matches {include}; `kbroker topic list` shows those there are")
+    return found
 
 
 def _assign(

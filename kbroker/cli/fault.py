@@ -12,7 +12,7 @@ import click
 
 from kbroker.cli.control_client import Control, control_option
 from kbroker.cli.field_options import field_options
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.output import Column, Output, output_option
 from kbroker.control.known_faults import FIELDS, FILTERS, KINDS
 
 _ARGUMENTS: Final = ("kind", "api")
@@ -27,9 +27,9 @@ def command() -> None:
 @click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
 @click.argument("apis", nargs=-1, metavar="[API...]")
 @field_options(each for each in FIELDS if each.name not in _ARGUMENTS)
-@json_option
+@output_option
 @control_option
-def add(control: Control, kind: str, apis: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def add(control: Control, kind: str, apis: tuple[str, ...], output: Output, **options: Any) -> None:
     """Set a fault for requests of APIs, as Produce or OffsetCommit; '*' is all of them.
 
     KIND is fail, delay, drop, disconnect, throttle, full_disk, slow_disk, refuse_connections or storm.
@@ -40,26 +40,26 @@ def add(control: Control, kind: str, apis: tuple[str, ...], as_json: bool, **opt
     if apis:
         given["api"] = list(apis)
     made = control.ask("POST", "/faults", given)
-    if as_json:
-        print_json(made)
-        return
-    click.echo(f"fault {made['id']}: {_what(made)}{_filters(made)}")
+    if output.is_document:
+        output.show(made)
+    else:
+        click.echo(f"fault {made['id']}: {_what(made)}{_filters(made)}")
 
 
 @command.command("list", short_help="List faults, and how often each was met.")
-@json_option
+@output_option
 @control_option
-def list_faults(control: Control, as_json: bool) -> None:
+def list_faults(control: Control, output: Output) -> None:
     """List the faults that were set, with how many requests have met each."""
     faults = control.ask("GET", "/faults")["faults"]
-    if as_json:
-        print_json(faults)
-        return
-    rows = [
-        [each["id"], _what(each), _filters(each).strip() or None, each["hits"], "yes" if each["active"] else "no"]
-        for each in faults
-    ]
-    print_table(["id", "fault", "of requests with", "hits", "active"], rows)
+    output.rows(
+        faults,
+        "id",
+        Column("fault", _what),
+        Column("of requests with", lambda each: _filters(each).strip() or None),
+        "hits",
+        Column("active", lambda each: "yes" if each["active"] else "no"),
+    )
 
 
 @command.command("wait", short_help="Wait until requests have met a fault.")

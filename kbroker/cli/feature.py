@@ -14,7 +14,7 @@ from kbroker.admin.features import (
     described_features,
 )
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.output import Output, output_option
 
 
 @click.group("feature")
@@ -23,17 +23,13 @@ def command() -> None:
 
 
 @command.command("list")
-@json_option
+@output_option
 @client_options
-def list_features(as_json: bool, connection: Connection) -> None:
+def list_features(output: Output, connection: Connection) -> None:
     """List features: what the broker supports, and the level that counts in the cluster."""
     with connection.admin() as admin:
         found = described_features(admin)
-    if as_json:
-        print_json(found)
-        return
-    rows = [[each["feature"], each["lowest"], each["highest"], each["level"]] for each in found]
-    print_table(["feature", "lowest", "highest", "level"], rows)
+    output.rows(found, "feature", "lowest", "highest", "level")
 
 
 @command.command("upgrade")

@@ -1,28 +1,26 @@
-"""`kbroker group`: list, describe, reset and delete consumer groups."""
+"""`kbroker group`: list, describe and delete groups, and what they have committed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import click
-from kafka.structs import TopicPartition
 
-from kbroker.admin.connection import Connection
+from kbroker.admin.connection import Connection, patience
 from kbroker.admin.errors import Failures
-from kbroker.admin.group_offsets import (
-    WITHOUT_MEMBERS,
-    Target,
-    committed_offsets,
-    named_partitions,
-    new_offsets,
-    set_offsets,
-)
 from kbroker.admin.group_offsets import delete_offsets as delete_offsets_of
-from kbroker.admin.groups import STATES, delete_groups, described_group, group_of, listed_groups
-from kbroker.cli.client import client_options
-from kbroker.cli.option_types import Ago, Moment, OffsetsInFile
-from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.admin.group_offsets import named_partitions
+from kbroker.admin.groups import STATES, TYPES, delete_groups, described_group, listed_groups
+from kbroker.admin.near import no_such_group
+from kbroker.cli.client import client_options, warn
+from kbroker.cli.completing import complete_groups, complete_topics
+from kbroker.cli.group_reset import reset
+from kbroker.cli.option_types import compiled, whole_match
+from kbroker.cli.output import Column, Facts, Output, Part, Table, output_option, wide
+
+_TOOLS: Final = {"share": "kafka-share-groups.sh", "streams": "kafka-streams-groups.sh"}
+"""What describes the groups that kbroker cannot."""
 
 
 @click.group("group")
@@ -32,165 +30,161 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--state", "states", type=click.Choice(STATES, case_sensitive=False), multiple=True, help="Only these.")
-@json_option
+@click.option("--type", "types", type=click.Choice(TYPES, case_sensitive=False), multiple=True, help="Only these.")
+@click.option("--protocol", metavar="NAME", help="Only those of a protocol, as consumer or connect.")
+@click.option("--pattern", metavar="REGEX", help="Only those whose whole name matches.")
+@output_option
 @client_options
-def list_groups(states: tuple[str, ...], as_json: bool, connection: Connection) -> None:
-    """List groups."""
+def list_groups(
+    states: tuple[str, ...],
+    types: tuple[str, ...],
+    protocol: str | None,
+    pattern: str | None,
+    output: Output,
+    connection: Connection,
+) -> None:
+    """List groups of every type."""
+    matches = whole_match(pattern)
     with connection.admin() as admin:
-        found = listed_groups(admin, states)
-    if as_json:
-        print_json(list(found.values()))
-    else:
-        print_table(["group", "state", "type", "protocol"], [list(group.values()) for group in found.values()])
+        found = [
+            group
+            for name, group in listed_groups(admin, states, types).items()
+            if matches(name) and protocol in (None, group["protocol"])
+        ]
+    output.rows(found, "group", "state", "type", "protocol")
 
 
 # -- describe -----------------------------------------------------------------------------------------------------
 
 
+def _verbose(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--verbose", is_flag=True, help="The same as -o wide.")(function)
+
+
 @command.command("describe", short_help="Describe groups, their members and offsets.")
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
-@json_option
+@click.argument("names", nargs=-1, metavar="GROUP...", shell_complete=complete_groups)
+@click.option("--all-groups", is_flag=True, help="All that there are.")
+@click.option("--state", "with_state", is_flag=True, help="Only the state; repeat with the others for more.")
+@click.option("--members", "with_members", is_flag=True, help="Only the members.")
+@click.option("--offsets", "with_offsets", is_flag=True, help="Only the offsets.")
+@_verbose
+@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="How long a coordinator may take to be ready.")
+@output_option
 @client_options
-def describe(names: tuple[str, ...], as_json: bool, connection: Connection) -> None:
-    """Describe groups: their members, and how far each partition is read."""
-    missing = []
-    found = []
-    with connection.admin() as admin:
-        for name in names:
-            group = described_group(admin, name)
-            if group is None:
-                missing.append(name)
-            else:
-                found.append(group)
-    if as_json:
-        print_json(found)
-    else:
-        for index, group in enumerate(found):
-            if index:
-                click.echo()
-            _print_group(group)
-    if missing:
-        raise Failures([f"group {name} does not exist" for name in missing])
-
-
-def _print_group(group: Mapping[str, Any]) -> None:
-    members = group["members"]
-    lags = [row["lag"] for row in group["partitions"] if row["lag"] is not None]
-    print_facts(
-        [
-            ("group", group["group"]),
-            ("state", group["state"]),
-            ("type", group["type"]),
-            ("protocol", group["protocol"]),
-            ("assignor", group["assignor"]),
-            ("members", None if members is None else len(members)),
-            ("lag", sum(lags)),
-        ]
-    )
-    if group["partitions"]:
-        click.echo()
-        print_table(
-            ["topic", "partition", "current-offset", "log-end-offset", "lag", "member-id"],
-            [list(row.values()) for row in group["partitions"]],
-        )
-    if members:
-        click.echo()
-        print_table(
-            ["member-id", "instance-id", "client-id", "host", "partitions"],
-            [
-                [m["member_id"], m["instance_id"], m["client_id"], m["host"], len(m["partitions"])]
-                for m in sorted(members, key=lambda m: str(m["member_id"]))
-            ],
-        )
-
-
-# -- reset --------------------------------------------------------------------------------------------------------
-
-
-@command.command("reset")
-@click.argument("name", metavar="GROUP")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,...]", help="A topic, or some of its partitions.")
-@click.option("--all-topics", is_flag=True, help="Every partition for which the group has committed an offset.")
-@click.option("--to-earliest", is_flag=True, help="To the oldest record.")
-@click.option("--to-latest", is_flag=True, help="Behind the newest record.")
-@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To an offset.")
-@click.option("--to-datetime", type=Moment(), metavar="ISO", help="To the first record that is not older.")
-@click.option("--by-duration", type=Ago(), metavar="ISO", help="The same, so long ago: P1DT2H30M.")
-@click.option("--shift-by", type=int, metavar="N", help="By N records, back if negative.")
-@click.option("--to-current", is_flag=True, help="To what is committed, where the partition still has that.")
-@click.option(
-    "--from-file", type=OffsetsInFile(), metavar="FILE", help="To those of a file of lines topic,partition,offset."
-)
-@click.option("--execute", is_flag=True, help="Do it; without this, only show what would change.")
-@json_option
-@client_options
-def reset(
-    name: str,
-    topics: tuple[str, ...],
-    all_topics: bool,
-    to_earliest: bool,
-    to_latest: bool,
-    to_offset: int | None,
-    to_datetime: int | None,
-    by_duration: int | None,
-    shift_by: int | None,
-    to_current: bool,
-    from_file: Mapping[TopicPartition, int] | None,
-    execute: bool,
-    as_json: bool,
+def describe(
+    names: tuple[str, ...],
+    all_groups: bool,
+    with_state: bool,
+    with_members: bool,
+    with_offsets: bool,
+    verbose: bool,
+    timeout: int | None,
+    output: Output,
     connection: Connection,
 ) -> None:
-    """Move the committed offsets of a group that has no members.
+    """Describe groups: their members, and how far each partition is read."""
+    if bool(names) == all_groups:
+        raise click.UsageError("give either the names of groups or --all-groups")
+    output = Output("wide") if verbose and not output.is_document else output
+    wanted = {"state": with_state, "members": with_members, "offsets": with_offsets}
+    chosen = [each for each, asked in wanted.items() if asked] or list(wanted)
+    missing, found = [], []
+    with patience(None if timeout is None else timeout / 1000), connection.admin() as admin:
+        for name in listed_groups(admin) if all_groups else names:
+            group = described_group(admin, name)
+            if group is not None:
+                found.append(group)
+            elif not all_groups:
+                missing.append(no_such_group(admin, name))
+    output.show([_document(each, chosen) for each in found], *(part for each in found for part in _parts(each, chosen)))
+    for each in found:
+        if each["type"] in _TOOLS:
+            warn(f"{each['group']} is a {each['type']} group: {_TOOLS[each['type']]} tells its members and offsets")
+    if missing:
+        raise Failures(missing)
 
-    Offsets beyond what a partition holds become its first or its last.
-    """
-    if by_duration is not None and to_datetime is not None:
-        raise click.UsageError("--by-duration and --to-datetime exclude each other")
-    time_ms = by_duration if to_datetime is None else to_datetime
-    target = Target(to_earliest, to_latest, to_offset, time_ms, shift_by, to_current, from_file)
-    if not target.is_one:
-        raise click.UsageError(
-            "choose one of --to-earliest --to-latest --to-current --to-offset --to-datetime --by-duration"
-            " --shift-by --from-file"
-        )
-    if from_file is not None and (topics or all_topics):
-        raise click.UsageError("--from-file says which partitions, not --topic or --all-topics")
-    if from_file is None and bool(topics) == all_topics:
-        raise click.UsageError("give either --topic or --all-topics")
-    with connection.admin() as admin:
-        group = group_of(admin, name)
-        state = None if group is None else group["state"]
-        if state not in WITHOUT_MEMBERS:
-            raise click.ClickException(f"group {name} has members (its state is {state}); stop them first")
-        committed = {} if group is None else committed_offsets(admin, name)
-        if from_file is None:
-            partitions = sorted(committed) if all_topics else named_partitions(admin, topics)
-        else:
-            partitions = sorted(from_file)
-        new = new_offsets(admin, partitions, committed, target)
-        if execute:
-            set_offsets(admin, name, new)
-    rows = [
-        {
-            "group": name,
-            "topic": each.topic,
-            "partition": each.partition,
-            "old_offset": committed.get(each),
-            "new_offset": new[each],
-        }
-        for each in partitions
+
+def _document(group: Mapping[str, Any], chosen: Sequence[str]) -> dict[str, Any]:
+    left_out = {"members": "members", "offsets": "partitions"}
+    return {key: value for key, value in group.items() if key not in left_out.values() or _shows(key, chosen)}
+
+
+def _shows(key: str, chosen: Sequence[str]) -> bool:
+    return {"members": "members", "partitions": "offsets"}[key] in chosen
+
+
+def _parts(group: Mapping[str, Any], chosen: Sequence[str]) -> list[Part]:
+    members = group["members"]
+    lags = [row["lag"] for row in group["partitions"] if row["lag"] is not None]
+    facts = [
+        ("group", group["group"]),
+        ("state", group["state"]),
+        ("type", group["type"]),
+        ("protocol", group["protocol"]),
+        ("assignor", group["assignor"]),
+        ("members", None if members is None else len(members)),
+        ("lag", None if group["type"] in _TOOLS else sum(lags)),
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(["group", "topic", "partition", "old-offset", "new-offset"], [list(row.values()) for row in rows])
-    if not execute:
-        click.echo("nothing was changed; add --execute to do it", err=True)
+    more = [
+        ("coordinator", group["coordinator"]),
+        ("epoch", group["epoch"]),
+        ("target epoch", group["target_epoch"]),
+    ]
+    found: list[Part] = [Facts(facts if "state" in chosen else facts[:1], more if "state" in chosen else ())]
+    if "offsets" in chosen:
+        found.append(Table(group["partitions"], _OFFSETS, even_empty=False))
+    if "members" in chosen and members:
+        found.append(Table(sorted(members, key=lambda member: str(member["member_id"])), _MEMBERS))
+    return found
+
+
+_OFFSETS: Final[Sequence[Column | str]] = (
+    "topic",
+    "partition",
+    "current-offset",
+    "log-end-offset",
+    "lag",
+    "member-id",
+    wide("instance-id"),
+    wide("client-id"),
+    wide("host"),
+)
+
+
+def _places(places: Sequence[Mapping[str, Any]] | None) -> str | None:
+    """Return partitions as people write them: orders(0,1), payments(0)."""
+    topics: dict[str, list[str]] = {}
+    for each in places or ():
+        topics.setdefault(each["topic"], []).append(str(each["partition"]))
+    return ", ".join(f"{topic}({','.join(numbers)})" for topic, numbers in topics.items()) or None
+
+
+_MEMBERS: Final[Sequence[Column | str]] = (
+    "member-id",
+    "instance-id",
+    "client-id",
+    "host",
+    Column("partitions", lambda member: len(member["partitions"])),
+    wide("epoch"),
+    wide("assignment", lambda member: _places(member["partitions"])),
+    wide("target assignment", lambda member: _places(member["target_partitions"])),
+)
+
+
+command.add_command(reset)
 
 
 @command.command("delete-offsets", short_help="Delete what a group has committed for topics.")
-@click.argument("name", metavar="GROUP")
-@click.option("--topic", "topics", multiple=True, required=True, metavar="TOPIC[:P,...]", help="Of these; repeatable.")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    required=True,
+    metavar="TOPIC[:P,...]",
+    help="Of these; repeatable.",
+    shell_complete=complete_topics,
+)
 @client_options
 def delete_offsets(name: str, topics: tuple[str, ...], connection: Connection) -> None:
     """Delete committed offsets of topics that no member of the group reads."""
@@ -204,15 +198,37 @@ def delete_offsets(name: str, topics: tuple[str, ...], connection: Connection) -
 
 
 @command.command("delete", short_help="Delete groups that have no members.")
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("names", nargs=-1, metavar="GROUP...", shell_complete=complete_groups)
+@click.option("--all-groups", is_flag=True, help="All that there are; it is asked before.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
-def delete(names: tuple[str, ...], connection: Connection) -> None:
+def delete(names: tuple[str, ...], all_groups: bool, yes: bool, connection: Connection) -> None:
     """Delete groups that have no members, with their committed offsets."""
+    if bool(names) == all_groups:
+        raise click.UsageError("give either the names of groups or --all-groups")
     with connection.admin() as admin:
-        results = delete_groups(admin, names)
+        if all_groups:
+            names = tuple(listed_groups(admin))
+            if names and not yes:
+                click.confirm(f"delete {', '.join(names)}?", abort=True, err=True)
+        results = delete_groups(admin, names) if names else {}
     for name, failure in results.items():
         if failure is None:
             click.echo(f"deleted {name}")
     failures = [each for each in results.values() if each is not None]
     if failures:
         raise Failures(failures)
+
+
+# -- patterns -----------------------------------------------------------------------------------------------------
+
+
+@command.command("validate-regex", short_help="Check that consumers may subscribe to a pattern.")
+@click.argument("pattern", metavar="REGEX")
+def validate_regex(pattern: str) -> None:
+    """Check that consumers may subscribe to a pattern.
+
+    With KIP-848's protocol it is an expression of RE2, which the broker compiles.
+    """
+    compiled(pattern, "REGEX")
+    click.echo(f"{pattern} is a regular expression of RE2")

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 import click
 
-from kbroker.cli.output import json_option, print_json
+from kbroker.cli.output import Output, output_option
 from kbroker.cluster_state import TopicState
 from kbroker.log.directories.dir_lock import in_use, is_locked
 from kbroker.log.offline.check import audit, data_dir_of, log_bytes, partitions_of
@@ -54,8 +54,8 @@ def _finding(finding: Finding) -> dict[str, object]:
 
 @command.command("check", short_help="Check every file, and change nothing.")
 @click.argument("directory", type=_DIRECTORY)
-@json_option
-def check(directory: str, as_json: bool) -> None:
+@output_option
+def check(directory: str, output: Output) -> None:
     """Check every file of a data directory, or of one partition; nothing is changed.
 
     One line for each finding, and exit status 1 if there is any; else one line that says what was checked.
@@ -67,13 +67,11 @@ def check(directory: str, as_json: bool) -> None:
     checked = Checked()
     with _progress("checking", log_bytes(directory)) as progress:
         for finding in audit(directory, progress, checked=checked):
-            if as_json:
-                found.append(_finding(finding))
-            else:
-                found.append({})
+            found.append(_finding(finding))
+            if not output.is_document:
                 click.echo(str(finding))
-    if as_json:
-        print_json(found)
+    if output.is_document:
+        output.show(found)
     elif not found:
         counts = [
             _count(checked.partitions, "partition"),
@@ -114,8 +112,8 @@ def dump(paths: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> 
 @command.command("repair", short_help="Cut and index logs as after a crash.")
 @click.argument("directory", type=_DIRECTORY)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
-def repair(directory: str, yes: bool, as_json: bool) -> None:
+@output_option
+def repair(directory: str, yes: bool, output: Output) -> None:
     """Cut each log where recovery would cut it, and build its indexes again.
 
     That is what a broker does when it starts after a crash. What lies below a log's recovery point is never changed.
@@ -129,9 +127,9 @@ def repair(directory: str, yes: bool, as_json: bool) -> None:
         with _progress("checking", log_bytes(directory)) as progress:
             findings = list(audit(directory, progress, before_recovery=True))
         for finding in findings:
-            click.echo(str(finding), err=as_json)
+            click.echo(str(finding), err=output.is_document)
         if not findings:
-            click.echo("nothing to repair", err=as_json)
+            click.echo("nothing to repair", err=output.is_document)
             return
         sure = False
         with suppress(click.Abort):
@@ -143,8 +141,8 @@ def repair(directory: str, yes: bool, as_json: bool) -> None:
     done = repair_directory(directory, int(time.time() * 1000))
     with _progress("checking", log_bytes(directory)) as progress:
         left = list(audit(directory, progress))
-    if as_json:
-        print_json({"partitions": [each._asdict() for each in done], "left": [_finding(each) for each in left]})
+    if output.is_document:
+        output.show({"partitions": [each._asdict() for each in done], "left": [_finding(each) for each in left]})
     else:
         for each in done:
             if each.cut_bytes or each.removed_segments:
@@ -173,8 +171,8 @@ def _configs(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
 @command.command("adopt", short_help="Take over topics of Apache Kafka.")
 @click.argument("directory", type=_DIRECTORY)
 @click.option("-c", "--config", "configs", multiple=True, metavar="TOPIC:KEY=VALUE", help="Set a config of a topic.")
-@json_option
-def adopt(directory: str, configs: tuple[str, ...], as_json: bool) -> None:
+@output_option
+def adopt(directory: str, configs: tuple[str, ...], output: Output) -> None:
     """Record the topics of a data directory that Apache Kafka wrote, so that kbroker serves them.
 
     Their configs are not among the files: a topic gets what --config says, and the broker's defaults for the rest.
@@ -183,8 +181,8 @@ def adopt(directory: str, configs: tuple[str, ...], as_json: bool) -> None:
     from kbroker.controller.adopt import adopt as adopt_directory
 
     found = adopt_directory(directory, _configs(configs))
-    if as_json:
-        print_json([_topic(topic) for topic in found])
+    if output.is_document:
+        output.show([_topic(topic) for topic in found])
         return
     for topic in found:
         count = len(topic.partitions)

@@ -22,6 +22,7 @@ VERBS = {
     "topic": "Create, describe, alter, move and delete topics.",
     "config": "List, describe, set and unset configs of topics, brokers, loggers and groups.",
     "produce": "Write lines of standard input to a topic.",
+    "perf": "Measure how fast records are produced and consumed, and how long one is on its way.",
     "record": "Find records, and delete those before an offset.",
     "broker": "List, describe and drain the brokers of a cluster.",
     "consume": "Print the records of topics.",
@@ -31,6 +32,7 @@ VERBS = {
     "transaction": "List and describe transactions, find those that hang, and end them.",
     "acl": "Add, list and remove access control lists.",
     "quota": "Set, list and remove limits of users, client ids and addresses.",
+    "client-metrics": "Create, list, describe, alter and delete subscriptions to clients' metrics.",
     "feature": "List the levels of features, and raise, lower and disable them.",
     "profile": "List, show, add and remove the named settings that --profile takes.",
     "fault": "Let a broker that runs with --control misbehave, for tests.",
@@ -40,6 +42,7 @@ VERBS = {
     "cert": "Make certificates for development.",
     "log": "Check, dump, repair and adopt the files of a data directory.",
     "pipeline": "Archive, replay and count what is in topics, on Apache Spark.",
+    "man": "Write the manual pages.",
     "completion": "Print what lets bash, zsh or fish complete verbs and options.",
 }
 HIDDEN = ("container",)
@@ -55,7 +58,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS and cmd_name not in HIDDEN:
             return None
-        module = import_module(f"kbroker.cli.{cmd_name}")
+        module = import_module(f"kbroker.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

@@ -1,4 +1,4 @@
-"""Values as options of the command line take them: points in time, durations, and offsets in a file.
+"""Values as options of the command line take them: times, durations, offsets in a file, patterns, replicas.
 
 Owns their reading; what is wrong is a UsageError that says the form.
 """
@@ -9,7 +9,7 @@ import csv
 import datetime
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -64,4 +64,38 @@ class OffsetsInFile(click.ParamType[Mapping[TopicPartition, int]]):
             self.fail(f"{value}: {err.strerror}", param, ctx)
         except ValueError:
             self.fail(f"{value} has not lines of the form topic,partition,offset", param, ctx)
+        return found
+
+
+def compiled(pattern: str, option: str) -> Any:
+    """Return an expression of RE2; raises UsageError that names the option."""
+    import re2
+
+    try:
+        return re2.compile(pattern)
+    except re2.error as error:
+        said = error.args[0].decode() if isinstance(error.args[0], bytes) else error.args[0]
+        raise click.UsageError(f"{option}: {pattern!r} is no regular expression of RE2: {said}") from None
+
+
+def whole_match(pattern: str | None) -> Callable[[str], bool]:
+    """Return what tells whether a whole name matches an expression of RE2; without one all do. Raises UsageError."""
+    if pattern is None:
+        return lambda _name: True
+    expression = compiled(pattern, "the pattern")
+    return lambda name: expression.fullmatch(name) is not None
+
+
+class ReplicaAssignment(click.ParamType[Sequence[Sequence[int]]]):
+    """Brokers of partitions in their order, as kafka-topics takes them: 1:2,2:3 for two partitions of two replicas."""
+
+    name = "ID:ID,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Sequence[Sequence[int]]:
+        try:
+            found = [[int(broker) for broker in each.split(":")] for each in str(value).split(",")]
+        except ValueError:
+            self.fail(f"{value!r} is not of the form 1:2,2:3: replicas of partition 0, of partition 1", param, ctx)
+        if any(len(set(each)) < len(each) for each in found):
+            self.fail(f"{value!r} names a broker twice for one partition", param, ctx)
         return found

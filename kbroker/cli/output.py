@@ -1,22 +1,130 @@
-"""How the client verbs print what they list and describe.
+"""How verbs print what they list and describe: the option -o, and the one place that prints rows, facts and documents.
 
-Owns tables and JSON. On a terminal a table has rich's looks; otherwise it is plain text in columns.
+A verb says what it has found as a value, and how people read that as parts: tables and facts. Which of the two is
+printed, and how, is decided here. On a terminal a table has rich's looks; otherwise it is plain text in columns.
+Never asks a cluster.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import click
 
-NOTHING = "-"
+from kbroker.cli.yaml_text import yaml_text
 
-json_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON."
-)
+Result = TypeVar("Result")
+
+NOTHING: Final = "-"
+FORMATS: Final = ("table", "wide", "json", "yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its header, and what of a row stands in it, by key or by function."""
+
+    header: str
+    of: str | Callable[[Any], object] = ""
+    wide: bool = False
+    """Whether only -o wide shows it."""
+
+    def cell(self, row: Any) -> object:
+        """Return what of a row stands in this column."""
+        if callable(self.of):
+            return self.of(row)
+        return row[self.of or self.header.replace(" ", "_").replace("-", "_")]
+
+
+def wide(header: str, of: str | Callable[[Any], object] = "") -> Column:
+    """Return a column that only -o wide shows."""
+    return Column(header, of, wide=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows, and the columns in which people read them; a text is the header of the column with that key."""
+
+    rows: Sequence[Any]
+    columns: Sequence[Column | str]
+    even_empty: bool = True
+    """Whether the headers are printed where there are no rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and values, a pair a line; those of `more` only with -o wide."""
+
+    pairs: Sequence[tuple[str, object]]
+    more: Sequence[tuple[str, object]] = ()
+
+
+Part = Table | Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a verb prints with: in the form that -o says."""
+
+    form: str
+
+    @property
+    def is_document(self) -> bool:
+        """Tell whether programs read it: JSON or YAML."""
+        return self.form in ("json", "yaml")
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether also what only -o wide and documents have is to be found out."""
+        return self.form != "table"
+
+    def rows(self, rows: Sequence[Any], *columns: Column | str) -> None:
+        """Print rows: as a table, or as a document that has all of each."""
+        self.show(rows, Table(rows, columns))
+
+    def show(self, document: object, *parts: Part) -> None:
+        """Print a document, or, for people, its parts with an empty line between them."""
+        if self.form == "json":
+            print_json(document)
+        elif self.form == "yaml":
+            print_yaml(document)
+        else:
+            self._print([each for each in parts if not isinstance(each, Table) or each.rows or each.even_empty])
+
+    def _print(self, parts: Sequence[Part]) -> None:
+        for index, part in enumerate(parts):
+            if index:
+                click.echo()
+            if isinstance(part, Facts):
+                _print_facts([*part.pairs, *(part.more if self.is_whole else ())])
+                continue
+            columns = [Column(each) if isinstance(each, str) else each for each in part.columns]
+            shown = [each for each in columns if self.is_whole or not each.wide]
+            _print_table([each.header for each in shown], [[each.cell(row) for each in shown] for row in part.rows])
+
+
+def output_option(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a verb -o and --json; it gets an `output`, through which it prints what it has found."""
+
+    @click.option(
+        "-o",
+        "--output",
+        "form",
+        type=click.Choice(FORMATS),
+        help="How it is printed: table, which is the default; wide, with all columns; json; yaml.",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+    @functools.wraps(function)
+    def with_output(*args: Any, form: str | None, as_json: bool, **kwargs: Any) -> Result:
+        if as_json and form not in (None, "json"):
+            raise click.UsageError(f"--json and -o {form} exclude each other")
+        return function(*args, output=Output("json" if as_json else form or "table"), **kwargs)
+
+    return with_output
 
 
 def print_json(value: object) -> None:
@@ -24,9 +132,23 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def print_yaml(value: object) -> None:
+    """Print a value as YAML; whoever reads it gets back the value that JSON has."""
+    click.echo(yaml_text(value), nl=False)
+
+
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print what has no other form: rows of a verb that changes something."""
+    _print_table(headers, [list(row) for row in rows])
+
+
+def print_facts(facts: Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
+    """Print what has no other form: names and values, one pair a line."""
+    _print_facts(list(facts.items() if isinstance(facts, Mapping) else facts))
+
+
+def _print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under headers; columns of numbers are aligned right, None is a dash."""
-    rows = [list(row) for row in rows]
     numeric = [_numeric([row[i] for row in rows]) for i in range(len(headers))]
     texts = [[NOTHING if cell is None else str(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
@@ -41,10 +163,9 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         click.echo("  ".join(cells).rstrip())
 
 
-def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one pair a line."""
+def _print_facts(facts: Sequence[tuple[str, object]]) -> None:
     pairs = [(name, NOTHING if value is None else str(value)) for name, value in facts]
-    width = max(len(name) for name, _ in pairs)
+    width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
         click.echo(f"{name.ljust(width)}  {value}".rstrip())
 
@@ -56,10 +177,10 @@ def _numeric(column: list[object]) -> bool:
 def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
     from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for header, right in zip(headers, numeric, strict=True):
         table.add_column(header.upper(), justify="right" if right else "left", overflow="fold")
     for row in rows:

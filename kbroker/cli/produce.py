@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 from kafka.admin import ConfigResource
@@ -23,32 +23,27 @@ from kbroker.admin.codes import error_text
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError
 from kbroker.cli.client import client_options, ending_at_signals
+from kbroker.cli.completing import complete_topics
+from kbroker.cli.line_format import LineFormat, Message
 from kbroker.cli.outage import SILENCE_S, told_of_outages
 from kbroker.cli.record_format import unescape
 
 # Enough to fill many requests, little enough to keep a piped file of any size out of memory.
 _MOST_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024
-_RECORD_OVERHEAD: Final = 64
 _GRACE_S: Final = 10.0
 ACKS: Final = {"0": 0, "1": 1, "all": -1, "-1": -1}
 _LIMITS: Final = {MessageSizeTooLargeError: "max.message.bytes", RecordListTooLargeError: "segment.bytes"}
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-class _Message(NamedTuple):
-    key: bytes | None
-    value: bytes
+class _Nulls(Serializer):  # type: ignore[misc]
+    """Turns values into null. The client takes no null value without a key, but serializers may return one."""
 
-    @property
-    def size(self) -> int:
-        return _RECORD_OVERHEAD + len(self.key or b"") + len(self.value)
-
-
-class _Tombstones(Serializer):  # type: ignore[misc]
-    """Turns empty values into null. The client takes no null value without a key, but serializers may return one."""
+    def __init__(self, lines: LineFormat) -> None:
+        self._lines = lines
 
     def serialize(self, topic: str, headers: object, data: bytes) -> bytes | None:  # noqa: ARG002
-        return data or None
+        return None if self._lines.is_null(data) else data
 
 
 class _Deliveries:
@@ -112,23 +107,35 @@ def _of_another(error: BaseException) -> bool:
 
 
 @click.command("produce")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option(
     "-k", "--key-separator", metavar="SEP", help="A line is KEY SEP VALUE; a line without it has no key. \\t is a tab."
 )
+@click.option(
+    "--headers-delimiter", metavar="SEP", help="A line begins with HEADERS SEP, as name:value,name:value; \\t is a tab."
+)
+@click.option("--headers-separator", metavar="SEP", default=",", show_default=True, help="Between headers in a line.")
+@click.option("--headers-key-separator", metavar="SEP", default=":", show_default=True, help="Between name and value.")
+@click.option("--null-marker", metavar="TEXT", help="What stands for null as a key or a value in a line.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="KEY=VALUE", help="Add a header to every record.")
 @click.option("-p", "--partition", type=click.IntRange(0), help="Write to this partition.")
 @click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Who must have a record.")
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
+@click.option("--sync", is_flag=True, help="Send a record once the one before is acknowledged.")
 @click.option("-Z", "--tombstones", is_flag=True, help="Write an empty value, and an empty key, as null.")
 @client_options
 def command(
     topic: str,
     key_separator: str | None,
+    headers_delimiter: str | None,
+    headers_separator: str,
+    headers_key_separator: str,
+    null_marker: str | None,
     headers: tuple[str, ...],
     partition: int | None,
     acks: str,
     compression: str,
+    sync: bool,
     tombstones: bool,
     connection: Connection,
 ) -> None:
@@ -138,17 +145,23 @@ def command(
     command with status 1.
     """
     header_list = _headers(headers)
-    separator = None if key_separator is None else unescape(key_separator)
-    if separator == b"":
-        raise click.UsageError("--key-separator is empty")
+    line_format = LineFormat(
+        _separator("--key-separator", key_separator),
+        _separator("--headers-delimiter", headers_delimiter),
+        unescape(_not_empty("--headers-separator", headers_separator)),
+        unescape(_not_empty("--headers-key-separator", headers_key_separator)),
+        None if null_marker is None else unescape(null_marker),
+        tombstones,
+    )
     producer = connection.producer(
         acks=ACKS[acks],
         enable_idempotence=ACKS[acks] == -1,
         compression_type=None if compression == "none" else compression,
         linger_ms=5,
-        value_serializer=_Tombstones() if tombstones else None,
+        value_serializer=_Nulls(line_format) if tombstones or null_marker is not None else None,
     )
     deliveries = _Deliveries()
+    patience_s = producer.config["delivery_timeout_ms"] / 1000 + _GRACE_S
     try:
         _check(producer, topic, partition)
         lines: Iterable[bytes] = sys.stdin.buffer
@@ -157,14 +170,15 @@ def command(
                 try:
                     with ending_at_signals():
                         _send(
-                            (_message(line, separator, tombstones) for line in lines),
-                            lambda m: producer.send(topic, m.value, m.key, header_list, partition),
+                            map(line_format.parse, lines),
+                            lambda m: producer.send(topic, m.value, m.key, [*header_list, *m.headers], partition),
                             deliveries,
+                            patience_s if sync else None,
                         )
                 finally:
                     # Also when interrupted: what was read is written before the command ends. The client's own flush
                     # fails where it has split a batch.
-                    deliveries.wait(producer.config["delivery_timeout_ms"] / 1000 + _GRACE_S)
+                    deliveries.wait(patience_s)
         finally:
             click.echo(f"{_records(deliveries.written)} written to {topic}", err=True)
     finally:
@@ -176,6 +190,16 @@ def command(
 
 def _records(count: int) -> str:
     return f"{count} record" if count == 1 else f"{count} records"
+
+
+def _separator(option: str, text: str | None) -> bytes | None:
+    return None if text is None else unescape(_not_empty(option, text))
+
+
+def _not_empty(option: str, text: str) -> str:
+    if not text:
+        raise click.UsageError(f"{option} is empty")
+    return text
 
 
 def _headers(pairs: tuple[str, ...]) -> list[tuple[str, bytes]]:
@@ -198,15 +222,10 @@ def _check(producer: Any, topic: str, partition: int | None) -> None:
         raise click.ClickException(f"topic {topic} has no partition {partition}")
 
 
-def _message(line: bytes, separator: bytes | None, tombstones: bool) -> _Message:
-    key, value = None, line.removesuffix(b"\n")
-    if separator is not None and separator in value:
-        key, _, value = value.partition(separator)
-    return _Message((key or None) if tombstones else key, value)
-
-
-def _send(messages: Iterable[_Message], send: Callable[[_Message], Any], deliveries: _Deliveries) -> None:
-    """Send until the end or the first failure."""
+def _send(
+    messages: Iterable[Message], send: Callable[[Message], Any], deliveries: _Deliveries, patience_s: float | None
+) -> None:
+    """Send until the end or the first failure; one at a time with a `patience_s` for each."""
     for message in messages:
         if deliveries.error is not None:
             return
@@ -219,6 +238,8 @@ def _send(messages: Iterable[_Message], send: Callable[[_Message], Any], deliver
             return
         future.add_callback(deliveries.succeed, size)
         future.add_errback(deliveries.fail, size)
+        if patience_s is not None:
+            deliveries.wait(patience_s)
 
 
 def _limit(error: Any, connection: Connection, producer: Any, topic: str) -> str | None:

@@ -15,7 +15,7 @@ import click
 
 from kbroker.admin.profiles import existing, file_of, is_secret, names
 from kbroker.admin.settings import normal, read_file
-from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.output import Column, Facts, Output, output_option
 
 _KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HIDDEN: Final = "(secret)"
@@ -27,14 +27,11 @@ def command() -> None:
 
 
 @command.command("list")
-@json_option
-def list_profiles(as_json: bool) -> None:
+@output_option
+def list_profiles(output: Output) -> None:
     """List profiles, and where they lead."""
     found = [_listed(name) for name in names()]
-    if as_json:
-        print_json(found)
-        return
-    print_table(["name", "bootstrap", "protocol"], [list(each.values()) for each in found])
+    output.rows(found, "name", Column("bootstrap", "bootstrap_servers"), Column("protocol", "security_protocol"))
 
 
 def _listed(name: str) -> dict[str, str | None]:
@@ -48,15 +45,12 @@ def _listed(name: str) -> dict[str, str | None]:
 
 @command.command("show")
 @click.argument("name")
-@json_option
-def show(name: str, as_json: bool) -> None:
+@output_option
+def show(name: str, output: Output) -> None:
     """Show the settings of a profile, but for passwords."""
     settings = read_file(existing(name), "profile")
     shown = {key: _HIDDEN if is_secret(key) and "${" not in text else text for key, text in settings.items()}
-    if as_json:
-        print_json(shown)
-    elif shown:
-        print_facts(shown.items())
+    output.show(shown, Facts(list(shown.items())))
 
 
 @command.command("add")

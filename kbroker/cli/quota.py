@@ -10,7 +10,7 @@ import click
 from kbroker.admin.connection import Connection
 from kbroker.admin.quotas import LIMITS, TYPES, alter_quotas, described_quotas, entity_text, number_text
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.output import Output, Table, output_option
 from kbroker.quota.entities import IP
 
 _T = TypeVar("_T")
@@ -80,17 +80,19 @@ def set_limits(connection: Connection, **options: Any) -> None:
 
 @command.command("list")
 @_entity_options
-@json_option
+@output_option
 @client_options
-def list_limits(connection: Connection, as_json: bool, **options: Any) -> None:
+def list_limits(connection: Connection, output: Output, **options: Any) -> None:
     """List limits: all, or those in which somebody is named."""
     with connection.admin() as admin:
         found = described_quotas(admin, _entity(options), strict=False)
-    if as_json:
-        print_json([{"entity": entity, "limits": limits} for entity, limits in found])
-        return
-    rows = [[entity_text(entity), key, number_text(limits[key])] for entity, limits in found for key in sorted(limits)]
-    print_table(["for", "limit", "value"], rows)
+    rows = [
+        {"for": entity_text(entity), "limit": key, "value": number_text(limits[key])}
+        for entity, limits in found
+        for key in sorted(limits)
+    ]
+    document = [{"entity": entity, "limits": limits} for entity, limits in found]
+    output.show(document, Table(rows, ["for", "limit", "value"]))
 
 
 @command.command("remove")

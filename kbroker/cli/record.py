@@ -19,7 +19,8 @@ from kbroker.admin.reading import parse_time, position
 from kbroker.admin.records import TO_THE_END, assign_to_ends, delete_records, first_offsets_at
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.completing import complete_topics
+from kbroker.cli.output import Output, output_option
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
@@ -36,7 +37,7 @@ def command() -> None:
 
 
 @command.command("find", epilog="\b\nThe letters of FORMAT are those of kcat:" + record_format.HELP)
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("-k", "--key", metavar="TEXT", help="The key is this.")
 @click.option("--key-pattern", metavar="REGEX", help="The key has something that matches.")
 @click.option("--value-pattern", metavar="REGEX", help="The value has something that matches.")
@@ -157,14 +158,14 @@ def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Tes
 
 
 @command.command("delete")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
 @click.option("--before-offset", type=click.IntRange(0), metavar="N", help="All with a lower offset.")
 @click.option("--before-time", metavar="TIME", help="All that come before the first one that is not older.")
 @click.option("--all", "everything", is_flag=True, help="All that are there.")
 @click.option("--offset-json-file", "offsets_file", type=click.File("rb"), help="As kafka-delete-records takes it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
+@output_option
 @client_options
 def delete(
     topic: str | None,
@@ -174,7 +175,7 @@ def delete(
     everything: bool,
     offsets_file: Any,
     yes: bool,
-    as_json: bool,
+    output: Output,
     connection: Connection,
 ) -> None:
     """Delete the records of partitions up to an offset: they begin there then. Nothing brings them back."""
@@ -200,10 +201,8 @@ def delete(
         if not yes:
             click.confirm(f"delete records of {places}{more}?", abort=True, err=True)
         rows, failures = delete_records(admin, wanted, led)
-    if as_json:
-        print_json([{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)])
-    else:
-        print_table(["topic", "partition", "low watermark"], sorted(rows))
+    told = [{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)]
+    output.rows(told, "topic", "partition", "low watermark")
     if failures:
         raise Failures(failures)
 

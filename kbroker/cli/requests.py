@@ -14,7 +14,7 @@ import click
 
 from kbroker.cli.control_client import Control, control_option
 from kbroker.cli.field_options import field_options
-from kbroker.cli.output import NOTHING, json_option, print_json, print_table
+from kbroker.cli.output import NOTHING, Output, Table, output_option
 from kbroker.control.about import ABOUT, LIMIT
 
 
@@ -22,9 +22,11 @@ from kbroker.control.about import ABOUT, LIMIT
 @click.option("--follow", "-f", is_flag=True, help="Show requests as they are answered, until Ctrl-C.")
 @field_options([*ABOUT, LIMIT])
 @click.option("--clear", is_flag=True, help="Forget all requests.")
-@json_option
+@output_option
 @control_option
-def command(control: Control, follow: bool, limit: int | None, clear: bool, as_json: bool, **about: str | None) -> None:
+def command(
+    control: Control, follow: bool, limit: int | None, clear: bool, output: Output, **about: str | None
+) -> None:
     """Show what a broker that runs with `kbroker start --control` was asked.
 
     Requests are recorded from the first time on that somebody looks, until the broker stops. --json tells requests and
@@ -37,22 +39,21 @@ def command(control: Control, follow: bool, limit: int | None, clear: bool, as_j
         return
     if follow:
         for told in control.lines("/requests/live", about):
-            _tell(told, as_json=as_json)
+            _tell(told, output)
         return
     found = control.ask("GET", "/requests", query={"limit": limit, **about})
-    if as_json:
-        print_json(found["requests"])
-        return
-    print_table(["time", "api", "version", "client", "about", "ms", "fault"], map(_row, found["requests"]))
-    if found["left_out"]:
+    headers = ["time", "api", "version", "client", "about", "ms", "fault"]
+    rows = [dict(zip(headers, _row(each), strict=True)) for each in found["requests"]]
+    output.show(found["requests"], Table(rows, headers))
+    if found["left_out"] and not output.is_document:
         click.echo(f"{found['left_out']} more are left out", err=True)
 
 
-def _tell(told: Mapping[str, Any], *, as_json: bool) -> None:
+def _tell(told: Mapping[str, Any], output: Output) -> None:
     if "missed" in told:
         click.echo(f"{told['missed']} requests came faster than they could be shown", err=True)
     elif "api" in told:
-        line = json.dumps(told) if as_json else "  ".join(map(_cell, _row(told)))
+        line = json.dumps(told) if output.is_document else "  ".join(map(_cell, _row(told)))
         click.echo(line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))
 
 

@@ -15,7 +15,7 @@ import click
 from kbroker.admin.connection import Connection
 from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.output import Column, Facts, Output, output_option
 from kbroker.protocol.messages.create_delegation_token import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
@@ -61,13 +61,13 @@ def command() -> None:
 @click.option(
     "--max-life-time-period", type=int, default=_DEFAULT, metavar="MS", help="Its longest life; the broker's, without."
 )
-@json_option
+@output_option
 @client_options
 def create(
     owner_principal: Principal | None,
     renewer_principal: tuple[Principal, ...],
     max_life_time_period: int,
-    as_json: bool,
+    output: Output,
     connection: Connection,
 ) -> None:
     """Create a token; its HMAC is what to log in with, and is shown here."""
@@ -89,10 +89,7 @@ def create(
         "expires": _time(answer.expiry_timestamp_ms),
         "renewable until": _time(answer.max_timestamp_ms),
     }
-    if as_json:
-        print_json(facts)
-    else:
-        print_facts(facts.items())
+    output.show(facts, Facts(list(facts.items())))
 
 
 @command.command("list")
@@ -100,21 +97,19 @@ def create(
     "--owner-principal", type=_PRINCIPAL, multiple=True, help="Whose, or by whom to be renewed; all, without."
 )
 @click.option("--hmac", "with_hmac", is_flag=True, help="Show the HMACs, by which anybody can log in.")
-@json_option
+@output_option
 @client_options
-def list_tokens(owner_principal: tuple[Principal, ...], with_hmac: bool, as_json: bool, connection: Connection) -> None:
+def list_tokens(
+    owner_principal: tuple[Principal, ...], with_hmac: bool, output: Output, connection: Connection
+) -> None:
     """List the tokens that you may see."""
     owners = [DescribeDelegationTokenOwner(each.kind, each.name) for each in owner_principal] or None
     with connection.admin() as admin:
         found = described_tokens(admin, owners)
     rows = [_row(each, with_hmac) for each in sorted(found, key=lambda each: (each.issue_timestamp, each.token_id))]
-    if as_json:
-        print_json(rows)
-        return
-    headers = ["token", "owner", "requester", "renewers", "issued", "expires", "renewable until", "hmac"][
-        : 7 + with_hmac
-    ]
-    print_table(headers, [[_cell(cell) for cell in row.values()] for row in rows])
+    renewers = Column("renewers", lambda row: ", ".join(row["renewers"]) or None)
+    hmac = ["hmac"] if with_hmac else []
+    output.rows(rows, "token", "owner", "requester", renewers, "issued", "expires", "renewable until", *hmac)
 
 
 @command.command("renew")
@@ -160,10 +155,6 @@ def _row(token: DescribedDelegationToken, with_hmac: bool) -> dict[str, Any]:
     if with_hmac:
         row["hmac"] = _text(token.hmac)
     return row
-
-
-def _cell(value: Any) -> Any:
-    return (", ".join(value) or None) if isinstance(value, list) else value
 
 
 def _text(hmac: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,24 +10,31 @@ import click
 
 from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.errors import Failures
+from kbroker.admin.near import no_such_topic
 from kbroker.admin.partition_offsets import SPECIAL, offsets_at
-from kbroker.admin.placement import leaders, move, moving, parse_replicas, partitions_of, wait_until_moved
+from kbroker.admin.placement import leaders
 from kbroker.admin.reading import parse_time
-from kbroker.admin.told_everywhere import wait_for_deletion, wait_for_replicas, wait_for_topics
+from kbroker.admin.reassignments import parse_partitions
+from kbroker.admin.told_everywhere import wait_for_deletion, wait_for_topics
+from kbroker.admin.topic_details import AILMENTS, ailing, with_details
 from kbroker.admin.topics import (
     EXISTS,
     UNKNOWN,
     add_partitions,
     create_topics,
     delete_topics,
-    described_topics,
+    describe_topic,
     elect_leaders,
     existing_topics,
+    id_text,
     listed_topics,
     set_topic_configs,
 )
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.completing import complete_topics
+from kbroker.cli.option_types import ReplicaAssignment, whole_match
+from kbroker.cli.output import Column, Facts, Output, Part, Table, output_option, wide
+from kbroker.cli.reassign import reassign
 
 _TIME_HELP = f"{', '.join(SPECIAL)}, or ms since 1970, or 2026-01-31T12:00:00Z."
 
@@ -63,23 +71,40 @@ def _report(failures: list[str]) -> None:
     help="Replicas of each; the broker's default without.",
 )
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config of the topic.")
+@click.option("--replica-assignment", type=ReplicaAssignment(), help="Brokers of each partition: 1:2,2:3 for two.")
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
+@click.option("--dry-run", is_flag=True, help="Have it checked, and create nothing.")
 @client_options
 def create(
     names: tuple[str, ...],
     partitions: int | None,
     replicas: int | None,
     configs: tuple[str, ...],
+    replica_assignment: Sequence[Sequence[int]] | None,
     if_not_exists: bool,
+    dry_run: bool,
     connection: Connection,
 ) -> None:
     """Create topics."""
+    if replica_assignment is not None and (partitions is not None or replicas is not None):
+        raise click.UsageError("--replica-assignment says how many there are: not with --partitions or --replicas")
     set_configs = _assignments(configs)
     failures = []
     created = []
     with connection.admin() as admin:
-        for name, refusal in create_topics(admin, names, partitions or -1, replicas or -1, set_configs).items():
-            if refusal is None:
+        refusals = create_topics(
+            admin,
+            names,
+            partitions or -1,
+            replicas or -1,
+            set_configs,
+            assignment=replica_assignment or (),
+            dry_run=dry_run,
+        )
+        for name, refusal in refusals.items():
+            if refusal is None and dry_run:
+                click.echo(f"{name} could be created")
+            elif refusal is None:
                 created.append(name)
                 click.echo(f"created {name}")
             elif if_not_exists and refusal[0] == EXISTS:
@@ -91,73 +116,116 @@ def create(
 
 
 @command.command("list")
+@click.option("--pattern", metavar="REGEX", help="Only those whose whole name matches.")
 @click.option("--internal", is_flag=True, help="Also the cluster's own topics.")
-@json_option
+@output_option
 @client_options
-def list_topics(internal: bool, as_json: bool, connection: Connection) -> None:
+def list_topics(pattern: str | None, internal: bool, output: Output, connection: Connection) -> None:
     """List topics."""
     with connection.admin() as admin:
-        found = [topic for topic in listed_topics(admin) if internal or not topic["internal"]]
-    if as_json:
-        print_json(found)
-    else:
-        print_table(["name", "partitions", "replicas"], [[t["name"], t["partitions"], t["replicas"]] for t in found])
+        matches = whole_match(pattern)
+        found = [topic for topic in listed_topics(admin) if matches(topic["name"])]
+        found = [topic for topic in found if internal or not topic["internal"]]
+        if output.is_whole:
+            found = with_details(admin, found)
+    in_sync, policy = wide("min isr", "min_insync_replicas"), wide("cleanup policy")
+    output.rows(found, "name", "partitions", "replicas", in_sync, policy, wide("retention ms"), wide("bytes"))
 
 
 @command.command("describe", short_help="Describe topics and their partitions.")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@json_option
+@click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
+@click.option("--pattern", metavar="REGEX", help="Those whose whole name matches.")
+@click.option("--topic-id", "ids", multiple=True, metavar="ID", help="The one that has this id; repeatable.")
+@click.option("--exclude-internal", is_flag=True, help="Not the cluster's own topics.")
+@click.option("--under-replicated-partitions", is_flag=True, help="Only partitions whose replicas are not all in sync.")
+@click.option("--unavailable-partitions", is_flag=True, help="Only partitions without a leader.")
+@click.option("--under-min-isr-partitions", is_flag=True, help="Only with fewer in sync than min.insync.replicas.")
+@click.option("--at-min-isr-partitions", is_flag=True, help="Only those with just min.insync.replicas in sync.")
+@click.option("--topics-with-overrides", is_flag=True, help="Only topics that have configs of their own.")
+@output_option
 @client_options
-def describe(names: tuple[str, ...], as_json: bool, connection: Connection) -> None:
-    """Describe topics: partitions with their offsets, and the configs that are set."""
+def describe(
+    names: tuple[str, ...],
+    pattern: str | None,
+    ids: tuple[str, ...],
+    exclude_internal: bool,
+    topics_with_overrides: bool,
+    output: Output,
+    connection: Connection,
+    **ailments: bool,
+) -> None:
+    """Describe topics: partitions with their offsets, and the configs that are set; all topics without names."""
+    if sum([bool(names), pattern is not None, bool(ids)]) > 1:
+        raise click.UsageError("give names, --pattern or --topic-id, one of them")
+    wanted = [each for each in AILMENTS if ailments[each]]
+    matches = whole_match(pattern)
     with connection.admin() as admin:
-        described = patiently(partial(described_topics, admin, names), reads=True)
-    found = [described[name] for name in names if name in described]
-    if as_json:
-        print_json(found)
-    else:
-        for index, topic in enumerate(found):
-            if index:
-                click.echo()
-            _print_topic(topic)
-    _report([f"topic {name} does not exist" for name in names if name not in described])
+        known = patiently(partial(existing_topics, admin, names or None), reads=True)
+        chosen = [
+            topic
+            for name, topic in known.items()
+            if matches(name)
+            and not (exclude_internal and topic["is_internal"])
+            and (not ids or id_text(topic.get("topic_id")) in ids)
+        ]
+        chosen = ailing(admin, chosen, wanted, with_overrides=topics_with_overrides)
+        described = {topic["name"]: describe_topic(admin, topic) for topic in chosen}
+        missing = [no_such_topic(admin, name) for name in names if name not in known]
+    missing += [f"no topic has the id {each}" for each in ids if each not in {t["id"] for t in described.values()}]
+    order = names or sorted(described)
+    found = [described[name] for name in order if name in described]
+    output.show(found, *(part for topic in found for part in _parts(topic)))
+    _report(missing)
 
 
 @command.command("offsets", short_help="Show at which offsets partitions are at a time.")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
+@click.option("--pattern", metavar="REGEX", help="Of topics whose whole name matches, in place of names.")
+@click.option("--exclude-internal-topics", is_flag=True, help="Without names: not the cluster's own topics.")
 @click.option("--time", "when", metavar="TIME", default="latest", show_default=True, help=_TIME_HELP)
-@json_option
+@output_option
 @client_options
 def offsets(
-    names: tuple[str, ...], partitions: tuple[int, ...], when: str, as_json: bool, connection: Connection
+    names: tuple[str, ...],
+    partitions: tuple[int, ...],
+    pattern: str | None,
+    exclude_internal_topics: bool,
+    when: str,
+    output: Output,
+    connection: Connection,
 ) -> None:
     """Show the offsets of partitions: where they end or begin, or the first record that is not older than a time.
 
-    There may be none, which is a dash.
+    Of all topics without names. There may be no such record, which is a dash.
     """
+    if names and pattern is not None:
+        raise click.UsageError("give either names or --pattern")
     special = SPECIAL.get(when)
     time_ms, at_least = (parse_time(when), 1) if special is None else special
     with connection.admin() as admin:
+        matches, by_name = whole_match(pattern), bool(names)
+        names = names or tuple(
+            topic["name"]
+            for topic in listed_topics(admin)
+            if matches(topic["name"]) and not (exclude_internal_topics and topic["internal"])
+        )
         led = {key: leader for name in names for key, leader in leaders(admin, name).items()}
         wanted = {key: leader for key, leader in led.items() if not partitions or key[1] in partitions}
         for name, index in ((name, index) for name in names for index in partitions):
-            if (name, index) not in led:
+            if by_name and (name, index) not in led:
                 raise click.ClickException(f"topic {name} has no partition {index}")
         found = offsets_at(admin, {key: leader for key, leader in wanted.items() if leader >= 0}, time_ms, at_least)
+    headers = ("topic", "partition", "offset", "timestamp")
     rows = [[name, index, *map(_there, found.get((name, index), (-1, -1)))] for name, index in sorted(wanted)]
-    headers = ["topic", "partition", "offset", "timestamp"]
-    if as_json:
-        print_json([dict(zip(headers, row, strict=True)) for row in rows])
-    else:
-        print_table(headers, rows)
+    output.rows([dict(zip(headers, row, strict=True)) for row in rows], *headers)
 
 
 def _there(number: int) -> int | None:
     return number if number >= 0 else None
 
 
-def _print_topic(topic: dict[str, Any]) -> None:
+def _parts(topic: dict[str, Any]) -> tuple[Part, Part]:
     configs = [f"{key}={value}" for key, value in topic["configs"].items()]
     facts: list[tuple[str, object]] = [
         ("topic", topic["name"]),
@@ -165,15 +233,18 @@ def _print_topic(topic: dict[str, Any]) -> None:
         ("partitions", len(topic["partitions"])),
         ("replicas", max((len(p["replicas"]) for p in topic["partitions"]), default=0)),
     ]
-    print_facts([*facts, *(("config", each) for each in configs)])
-    click.echo()
-    print_table(
-        ["partition", "leader", "replicas", "isr", "earliest", "latest"],
-        [
-            [p["partition"], p["leader"], _nodes(p["replicas"]), _nodes(p["isr"]), p["earliest"], p["latest"]]
-            for p in topic["partitions"]
-        ],
-    )
+    columns: list[Column | str] = [
+        "partition",
+        "leader",
+        Column("replicas", lambda p: _nodes(p["replicas"])),
+        Column("isr", lambda p: _nodes(p["isr"])),
+        wide("not in sync", lambda p: _nodes([each for each in p["replicas"] if each not in p["isr"]]) or None),
+        "earliest",
+        "latest",
+        wide("records", lambda p: None if None in (p["earliest"], p["latest"]) else p["latest"] - p["earliest"]),
+    ]
+    shown = [*facts, *(("config", each) for each in configs)]
+    return Facts(shown, [("internal", "yes" if topic["internal"] else "no")]), Table(topic["partitions"], columns)
 
 
 def _nodes(nodes: list[int]) -> str:
@@ -181,102 +252,94 @@ def _nodes(nodes: list[int]) -> str:
 
 
 @command.command("alter")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config.")
 @click.option("-d", "--delete-config", "deleted", multiple=True, metavar="KEY", help="Go back to a config's default.")
 @click.option("-p", "--partitions", type=click.IntRange(1), help="The number of partitions to have; it only grows.")
+@click.option(
+    "--replica-assignment", type=ReplicaAssignment(), help="With --partitions: brokers of all, the known ones too."
+)
 @client_options
 def alter(
-    name: str, configs: tuple[str, ...], deleted: tuple[str, ...], partitions: int | None, connection: Connection
+    name: str,
+    configs: tuple[str, ...],
+    deleted: tuple[str, ...],
+    partitions: int | None,
+    replica_assignment: Sequence[Sequence[int]] | None,
+    connection: Connection,
 ) -> None:
     """Change a topic's configs and its number of partitions."""
     changes: dict[str, str | None] = {**_assignments(configs), **dict.fromkeys(deleted)}
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --config, --delete-config or --partitions")
+    if replica_assignment is not None and len(replica_assignment) != partitions:
+        raise click.UsageError("--replica-assignment names the brokers of as many partitions as --partitions says")
     with connection.admin() as admin:
-        if name not in existing_topics(admin, (name,)):
-            raise click.ClickException(f"topic {name} does not exist")
+        known = existing_topics(admin, (name,))
+        if name not in known:
+            raise click.ClickException(no_such_topic(admin, name))
         if changes:
             set_topic_configs(admin, name, changes)
         if partitions is not None:
-            add_partitions(admin, name, partitions)
+            new = (replica_assignment or [])[len(known[name]["partitions"]) :]
+            add_partitions(admin, name, partitions, new)
     click.echo(f"altered {name}")
 
 
 @command.command("delete")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, metavar="NAME...", shell_complete=complete_topics)
+@click.option("--pattern", metavar="REGEX", help="Those whose whole name matches; it is asked before.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
 @client_options
-def delete(names: tuple[str, ...], if_exists: bool, connection: Connection) -> None:
+def delete(names: tuple[str, ...], pattern: str | None, yes: bool, if_exists: bool, connection: Connection) -> None:
     """Delete topics with everything in them."""
+    if bool(names) == (pattern is not None):
+        raise click.UsageError("give either names or --pattern")
     failures, deleted = [], []
     with connection.admin() as admin:
-        for name, refusal in delete_topics(admin, names).items():
+        if pattern is not None:
+            matches = whole_match(pattern)
+            names = tuple(t["name"] for t in listed_topics(admin) if matches(t["name"]) and not t["internal"])
+            if names and not yes:
+                click.confirm(f"delete {', '.join(names)}?", abort=True, err=True)
+        for name, refusal in delete_topics(admin, names).items() if names else ():
             if refusal is None:
                 deleted.append(name)
                 click.echo(f"deleted {name}")
             elif refusal[0] != UNKNOWN:
                 failures.append(f"cannot delete {name}: {refusal[1]}")
             elif not if_exists:
-                failures.append(f"topic {name} does not exist")
+                failures.append(no_such_topic(admin, name))
         wait_for_deletion(admin, deleted)
     _report(failures)
 
 
 @command.command("elect", short_help="Let first replicas lead again.")
-@click.argument("names", nargs=-1, metavar="[NAME...]")
+@click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
+@click.option("--json-file", type=click.File("rb"), help="Of those in a file, as kafka-leader-election takes it.")
 @click.option("--unclean", is_flag=True, help="Where nobody in sync lives, let any replica lead: records may be lost.")
 @client_options
-def elect(names: tuple[str, ...], unclean: bool, connection: Connection) -> None:
+def elect(
+    names: tuple[str, ...], partitions: tuple[int, ...], json_file: Any, unclean: bool, connection: Connection
+) -> None:
     """Let the first replica of each partition lead again; of all topics without names."""
-    if unclean and not names:
+    if unclean and not names and json_file is None:
         raise click.UsageError("--unclean takes the topics by name")
+    if json_file is not None and (names or partitions):
+        raise click.UsageError("--json-file says which partitions, not names or --partition")
+    if partitions and not names:
+        raise click.UsageError("--partition needs the name of the topic")
+    wanted: Sequence[str] | Mapping[str, Sequence[int]] = names
+    if json_file is not None:
+        wanted = parse_partitions(json_file.read())
+    elif partitions:
+        wanted = dict.fromkeys(names, partitions)
     with connection.admin() as admin:
-        changed, failures = elect_leaders(admin, names, unclean=unclean)
+        changed, failures = elect_leaders(admin, wanted, unclean=unclean)
     click.echo(f"{len(changed)} partitions have another leader")
     _report(failures)
 
 
-@command.command("reassign", short_help="Move partitions to other replicas.")
-@click.argument("name", required=False)
-@click.option("-p", "--partition", "partition", type=click.IntRange(0), help="One partition; all of the topic without.")
-@click.option("--to", "to", metavar="ID,ID...", help="The replicas to have, the preferred leader first.")
-@click.option("--cancel", is_flag=True, help="Go back to the replicas from before.")
-@click.option("--wait", is_flag=True, help="Return when they are moved.")
-@client_options
-def reassign(
-    name: str | None, partition: int | None, to: str | None, cancel: bool, wait: bool, connection: Connection
-) -> None:
-    """Move partitions to other replicas; without --to and --cancel, list what is being moved."""
-    if to is not None and cancel:
-        raise click.UsageError("--to and --cancel exclude each other")
-    if (to is not None or cancel) and name is None:
-        raise click.UsageError("name the topic")
-    with connection.admin() as admin:
-        if to is None and not cancel:
-            _print_moving(admin, name)
-            return
-        replicas = None if to is None else parse_replicas(to)
-        keys = [key for key in _keys(admin, str(name)) if partition in (None, key[1])]
-        if not keys:
-            raise click.ClickException(f"topic {name} has no partition {partition}")
-        taken = move(admin, dict.fromkeys(keys, replicas))
-        if wait:
-            wait_until_moved(admin, taken, lambda text: click.echo(text, err=True))
-            wait_for_replicas(admin, dict.fromkeys(taken, replicas) if replicas else {})
-    click.echo(f"{len(taken)} partitions {'go back' if cancel else 'were moved' if wait else 'are being moved'}")
-
-
-def _keys(admin: Any, name: str) -> list[tuple[str, int]]:
-    if name not in existing_topics(admin, (name,)):
-        raise click.ClickException(f"topic {name} does not exist")
-    return sorted(partitions_of(admin, [name]))
-
-
-def _print_moving(admin: Any, name: str | None) -> None:
-    rows = [
-        [topic, index, *(_nodes(state[part]) for part in ("replicas", "adding_replicas", "removing_replicas"))]
-        for (topic, index), state in sorted(moving(admin).items())
-        if name in (None, topic)
-    ]
-    print_table(["topic", "partition", "replicas", "to come", "to go"], rows)
+command.add_command(reassign)

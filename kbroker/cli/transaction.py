@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +20,8 @@ from kbroker.admin.transactions import (
     terminated,
 )
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_facts, print_json, print_table
+from kbroker.cli.completing import complete_topics
+from kbroker.cli.output import Column, Facts, Output, Table, output_option
 from kbroker.protocol.messages.describe_producers import ProducerState
 from kbroker.protocol.messages.describe_transactions import TransactionState
 
@@ -38,33 +40,29 @@ def command() -> None:
 @click.option("--producer-id", "producer_ids", type=int, multiple=True, help="Only of this producer id; repeatable.")
 @click.option("--duration-filter", type=click.IntRange(0), default=None, metavar="MS", help="Begun longer ago than MS.")
 @click.option("--transactional-id-pattern", "pattern", metavar="REGEX", help="Only ids that match, whole.")
-@json_option
+@output_option
 @client_options
 def list_transactions(
     states: tuple[str, ...],
     producer_ids: tuple[int, ...],
     duration_filter: int | None,
     pattern: str | None,
-    as_json: bool,
+    output: Output,
     connection: Connection,
 ) -> None:
     """List transactional ids with their state."""
     longer_than = -1 if duration_filter is None else duration_filter
     with connection.admin() as admin:
         found = listed(admin, states, producer_ids, longer_than, pattern)
-    if as_json:
-        names = ("transactional_id", "coordinator", "producer_id", "state")
-        print_json([{name: getattr(each, name) for name in names} for each in found])
-        return
-    rows = [[each.transactional_id, each.coordinator, each.producer_id, each.state] for each in found]
-    print_table(["transactional id", "coordinator", "producer id", "state"], rows)
+    rows = [asdict(each) for each in found]
+    output.rows(rows, "transactional id", "coordinator", "producer id", "state")
 
 
 @command.command("describe")
 @click.argument("transactional_id")
-@json_option
+@output_option
 @client_options
-def describe(transactional_id: str, as_json: bool, connection: Connection) -> None:
+def describe(transactional_id: str, output: Output, connection: Connection) -> None:
     """Describe a transactional id: what is open, since when, and where."""
     with connection.admin() as admin:
         coordinator, state = _described(admin, transactional_id)
@@ -80,29 +78,23 @@ def describe(transactional_id: str, as_json: bool, connection: Connection) -> No
             {"topic": topic.topic, "partition": index} for topic in state.topics for index in sorted(topic.partitions)
         ],
     }
-    if as_json:
-        print_json(facts)
-        return
-    places = facts.pop("partitions")
-    facts["start_ms"] = _since(facts["start_ms"])
-    print_facts((name.removesuffix("_ms").replace("_", " "), value) for name, value in facts.items())
-    if places:
-        click.echo()
-        print_table(["topic", "partition"], [[each["topic"], each["partition"]] for each in places])
+    told = {**facts, "start_ms": _since(facts["start_ms"])}
+    pairs = [(name.removesuffix("_ms").replace("_", " "), told[name]) for name in told if name != "partitions"]
+    output.show(facts, Facts(pairs), Table(facts["partitions"], ["topic", "partition"], even_empty=False))
 
 
 @command.command("producers")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("partition", type=click.IntRange(0))
 @click.option("--broker", type=int, metavar="ID", help="Ask this broker, not the leader.")
-@json_option
+@output_option
 @client_options
-def list_producers(topic: str, partition: int, broker: int | None, as_json: bool, connection: Connection) -> None:
+def list_producers(topic: str, partition: int, broker: int | None, output: Output, connection: Connection) -> None:
     """List the producers with an id that a partition knows, and what they have open in it."""
     with connection.admin() as admin:
         where = leaders(admin, topic, partition)
         ((_, found),) = producers(admin, where[topic, partition] if broker is None else broker, where)
-    _print_producers([([], each) for each in found], [], as_json=as_json)
+    _print_producers([([], each) for each in found], [], output)
 
 
 @command.command("hanging")
@@ -117,14 +109,14 @@ def list_producers(topic: str, partition: int, broker: int | None, as_json: bool
     metavar="MINUTES",
     help="Leave out what has written in so many minutes.",
 )
-@json_option
+@output_option
 @client_options
 def find_hanging(
     topic: str | None,
     partition: int | None,
     broker: int | None,
     max_transaction_timeout: float,
-    as_json: bool,
+    output: Output,
     connection: Connection,
 ) -> None:
     """Find transactions that are open in partitions, and that no coordinator knows of: nobody will end them.
@@ -139,11 +131,11 @@ def find_hanging(
             where = {key: leader for key, leader in where.items() if leader == broker}
         found = hanging(admin, where, int(max_transaction_timeout * _MINUTE_MS))
     rows = [([each.topic, each.partition], each.producer) for each in found]
-    _print_producers(rows, ["topic", "partition"], as_json=as_json)
+    _print_producers(rows, ["topic", "partition"], output)
 
 
 @command.command("abort")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("partition", type=click.IntRange(0))
 @click.option("--start-offset", type=click.IntRange(0), required=True, help="Where it begins in the partition.")
 @click.option("--force", is_flag=True, help="Also if its coordinator knows it: its other partitions stay as they are.")
@@ -173,7 +165,7 @@ def _described(admin: Any, transactional_id: str) -> tuple[int, TransactionState
     return found
 
 
-def _print_producers(rows: list[tuple[list[Any], ProducerState]], before: list[str], *, as_json: bool) -> None:
+def _print_producers(rows: list[tuple[list[Any], ProducerState]], before: list[str], output: Output) -> None:
     """Print producers, each behind what `before` names."""
     names = [*before, "producer_id", "producer_epoch", "coordinator_epoch", "start_offset", "last_ms", "last_sequence"]
     values = [
@@ -188,12 +180,9 @@ def _print_producers(rows: list[tuple[list[Any], ProducerState]], before: list[s
         ]
         for place, each in rows
     ]
-    if as_json:
-        print_json([dict(zip(names, row, strict=True)) for row in values])
-        return
-    at = names.index("last_ms")
-    shown = [[*row[:at], _since(row[at]), *row[at + 1 :]] for row in values]
-    print_table([name.removesuffix("_ms").replace("_", " ") for name in names], shown)
+    last = Column("last", lambda row: _since(row["last_ms"]))
+    columns = [last if name == "last_ms" else name.replace("_", " ") for name in names]
+    output.rows([dict(zip(names, row, strict=True)) for row in values], *columns)
 
 
 def _since(timestamp_ms: int | None) -> str | None:

@@ -14,7 +14,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
 from kbroker.admin.users import TYPES, add_user, described_users, remove_user
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.output import Output, output_option
 from kbroker.security.sasl.scram_credential import LEAST_ITERATIONS, MOST_ITERATIONS
 
 _mechanisms = click.option(
@@ -50,17 +50,14 @@ def add(name: str, mechanisms: tuple[str, ...], password: str | None, iterations
 
 @command.command("list")
 @click.argument("names", nargs=-1, metavar="[NAME...]")
-@json_option
+@output_option
 @client_options
-def list_users(names: tuple[str, ...], as_json: bool, connection: Connection) -> None:
+def list_users(names: tuple[str, ...], output: Output, connection: Connection) -> None:
     """List users with SCRAM passwords; never the passwords."""
     with connection.admin() as admin:
         credentials, failures = described_users(admin, names)
     found = [asdict(each) for each in credentials]
-    if as_json:
-        print_json(found)
-    else:
-        print_table(["user", "mechanism", "iterations"], [list(each.values()) for each in found])
+    output.rows(found, "user", "mechanism", "iterations")
     if failures:
         raise Failures(failures)
 

@@ -104,3 +104,44 @@ def test_the_apis_of_a_broker_are_listed(anywhere):
     assert header.split() == ["KEY", "API", "LOWEST", "HIGHEST"]
     assert len(rows) == len(found)
     assert "no broker with id 77" in anywhere.fails("broker", "api-versions", "77")
+
+
+def test_the_id_of_the_cluster(anywhere):
+    (found,) = anywhere.ok("broker", "cluster-id").lines
+    assert len(found) == 22
+    assert anywhere.ok("broker", "cluster-id", "-o", "json").json == {"cluster_id": found}
+    listed = anywhere.ok("broker", "list", "--include-fenced-brokers", "--json").json
+    assert [(each["id"], each["fenced"]) for each in listed] == [(1, False)]
+
+
+def test_what_lies_in_directories(anywhere, name):
+    anywhere.ok("topic", "create", name, "-p", "2")
+    anywhere.ok("produce", name, "-p", "1", stdin=b"a\n")
+    told = anywhere.ok("broker", "log-dirs", "--topic", name, "--json").json
+    assert [(each["broker"], each["partition"], each["offset_lag"], each["is_future"]) for each in told] == [
+        (1, 0, 0, False),
+        (1, 1, 0, False),
+    ]
+    assert told[0]["bytes"] == 0 < told[1]["bytes"]
+    assert len(anywhere.ok("broker", "log-dirs", "1", "--topic", name).lines) == 3
+    assert "no broker with id 9 lives; " in anywhere.fails("broker", "log-dirs", "9")
+
+
+def test_the_apis_of_all_brokers(anywhere):
+    told = anywhere.ok("broker", "api-versions", "--json").json
+    assert {each["broker"] for each in told} == {1}
+    of_one = anywhere.ok("broker", "api-versions", "1", "--json").json
+    assert [{"broker": 1, **each} for each in of_one] == told
+
+
+def test_a_broker_is_forgotten_where_that_is_known(cli):
+    said = cli.fails("broker", "unregister", "7", "--yes")
+    assert said == "this cluster does not serve UnregisterBroker"
+    assert cli("broker", "unregister", "7", stdin=b"n\n").status == 130
+
+
+@pytest.mark.java
+def test_apache_kafka_forgets_no_broker_that_it_does_not_know(apache_kafka):
+    said = CommandLine(apache_kafka.bootstrap).fails("broker", "unregister", "7", "--yes")
+    assert said.startswith("cannot unregister broker 7: ")
+    assert "BROKER_ID_NOT_REGISTERED" in said

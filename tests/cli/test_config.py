@@ -113,3 +113,13 @@ def test_a_key_that_there_is_not_is_told_with_one_that_is_near(cli: CommandLine)
 )
 def test_what_is_asked_must_be_said(cli: CommandLine, arguments: tuple[str, ...]) -> None:
     assert cli("config", *arguments).status == 2
+
+
+def test_configs_of_a_file(anywhere, name, tmp_path):
+    anywhere.ok("topic", "create", name)
+    file = tmp_path / "own.properties"
+    file.write_text("retention.ms=1000\nsegment.bytes = 2097152\n")
+    anywhere.ok("config", "set", "--topic", name, "--add-config-file", str(file), "max.message.bytes=99999")
+    told = {each["key"]: each["value"] for each in anywhere.ok("config", "describe", "--topic", name, "--json").json}
+    assert told == {"retention.ms": "1000", "segment.bytes": "2097152", "max.message.bytes": "99999"}
+    assert anywhere("config", "set", "--topic", name).status == 2

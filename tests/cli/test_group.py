@@ -6,6 +6,7 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from kafka import KafkaAdminClient
 
 from kbroker import Broker
 from kbroker.admin import own_request
@@ -34,7 +35,7 @@ def topic(anywhere, name):
 
 def test_a_groups_life(anywhere, topic):
     group = f"g-{topic}"
-    assert anywhere.fails("group", "describe", group) == f"group {group} does not exist"
+    assert anywhere.fails("group", "describe", group).startswith(f"group {group} does not exist; ")
     assert len(anywhere.ok("consume", topic, "-g", group, "--from-beginning", "--until-end", *QUICK).lines) == 20
     listed = {each["group"]: each for each in anywhere.ok("group", "list", "--json").json}
     assert listed[group] == {"group": group, "state": "Empty", "type": "classic", "protocol": "consumer"}
@@ -49,6 +50,9 @@ def test_a_groups_life(anywhere, topic):
         "type": "classic",
         "protocol": "consumer",
         "assignor": None,
+        "epoch": None,
+        "target_epoch": None,
+        "coordinator": 1,
         "members": [],
         "partitions": [
             {
@@ -57,7 +61,7 @@ def test_a_groups_life(anywhere, topic):
                 "current_offset": 10,
                 "log_end_offset": end,
                 "lag": end - 10,
-                "member_id": None,
+                **dict.fromkeys(("member_id", "instance_id", "client_id", "host")),
             }
             for partition, end in ((0, 10), (1, 13))
         ],
@@ -67,7 +71,7 @@ def test_a_groups_life(anywhere, topic):
     assert [topic, "1", "10", "13", "3", "-"] in [line.split() for line in text]
 
     assert anywhere.ok("group", "delete", group).text == f"deleted {group}\n"
-    assert anywhere.fails("group", "delete", group) == f"group {group} does not exist"
+    assert anywhere.fails("group", "delete", group).startswith(f"group {group} does not exist; ")
 
 
 def test_members(anywhere, topic):
@@ -91,7 +95,7 @@ def test_members(anywhere, topic):
 
             assert "NON_EMPTY_GROUP" in anywhere.fails("group", "delete", group)
             said = anywhere.fails("group", "reset", group, "--topic", topic, "--to-earliest", "--execute")
-            assert said == f"group {group} has members (its state is Stable); stop them first"
+            assert said.startswith(f"group {group} has members (its state is Stable); stop them first: ")
         finally:
             process.terminate()
             process.wait(WAIT_S)
@@ -154,7 +158,7 @@ def test_offsets_are_deleted(anywhere, topic):
         "group", "delete-offsets", group, "--topic", "no-such-topic"
     )
     nobody = anywhere.fails("group", "delete-offsets", f"{group}-not", "--topic", topic)
-    assert nobody == f"group {group}-not does not exist"
+    assert nobody == f"group {group}-not does not exist; did you mean {group}?"
 
 
 def test_offsets_that_members_read_stay(anywhere, topic):
@@ -181,7 +185,10 @@ def test_a_reset_group_reads_from_there(anywhere, topic):
 def test_what_cannot_be_reset(cli, name):
     cli.ok("topic", "create", name)
     reset = ["group", "reset", name]
-    assert cli.fails(*reset, "--topic", f"{name}-no", "--to-latest") == f"topic {name}-no does not exist"
+    assert (
+        cli.fails(*reset, "--topic", f"{name}-no", "--to-latest")
+        == f"topic {name}-no does not exist; did you mean {name}?"
+    )
     assert cli.fails(*reset, "--topic", f"{name}:1", "--to-latest") == f"topic {name} has no partition 1"
     assert "cannot be shifted" in cli.fails(*reset, "--topic", name, "--shift-by", "1")
     assert name not in cli.ok("group", "list").text
@@ -227,11 +234,11 @@ def test_several_groups(cli, name):
     done = cli("group", "describe", f"{name}-a", "nope", f"{name}-b", "--json")
     assert done.status == 1
     assert [group["group"] for group in done.json] == [f"{name}-a", f"{name}-b"]
-    assert done.err == "kbroker: group nope does not exist\n"
+    assert done.err == "kbroker: group nope does not exist; `kbroker group list` shows those there are\n"
     done = cli("group", "delete", f"{name}-a", "nope", f"{name}-b")
     assert done.status == 1
     assert done.lines == [f"deleted {name}-a", f"deleted {name}-b"]
-    assert done.err == "kbroker: group nope does not exist\n"
+    assert done.err == "kbroker: group nope does not exist; `kbroker group list` shows those there are\n"
 
 
 @pytest.fixture
@@ -272,6 +279,22 @@ def test_a_group_of_the_consumer_protocol(anywhere, name, reader):
     assert ["type", "consumer"] in lines
     assert ["members", "1"] in lines
     assert [member["member_id"], "first", "reader", "/127.0.0.1", "2"] in lines
+    everything = anywhere.ok("group", "describe", name, "-o", "wide").lines
+    assert any(line.startswith(member["member_id"]) and f"{name}(0,1)" in line.split() for line in everything)
+    assert any(line.split()[-4:] == [member["member_id"], "first", "reader", "/127.0.0.1"] for line in everything)
+    assert anywhere.ok("group", "describe", name, "--verbose").lines == everything
+    assert ["coordinator", "1"] in [line.split() for line in everything]
+    members = anywhere.ok("group", "describe", name, "--members").lines
+    assert members[0].split() == ["group", name]
+    assert [line.split()[0] for line in members[2:]] == ["MEMBER-ID", member["member_id"]]
+    (offsets_only,) = anywhere.ok("group", "describe", name, "--offsets", "--json").json
+    assert offsets_only["partitions"] == told["partitions"]
+    assert "members" not in offsets_only
+    state_only = anywhere.ok("group", "describe", name, "--state").lines
+    assert ["state", "Stable"] in [line.split() for line in state_only]
+    assert "" not in state_only
+    assert name in anywhere.ok("group", "list", "--type", "consumer").text
+    assert name not in anywhere.ok("group", "list", "--type", "classic").text
     (listed,) = (each for each in anywhere.ok("group", "list", "--json").json if each["group"] == name)
     assert (listed["type"], listed["protocol"]) == ("consumer", "consumer")
     assert "has members" in anywhere.fails("group", "reset", name, "--all-topics", "--to-latest")
@@ -283,16 +306,77 @@ def test_a_broker_that_is_too_old_for_the_question(anywhere, name, reader):
     assert (told["state"], told["type"], told["members"]) == ("Stable", None, None)
     assert [(row["current_offset"], row["lag"]) for row in told["partitions"]] == [(1, 1)]
     said = anywhere.fails("group", "describe", f"{name}-no", "-X", "api.version=2.8")
-    assert said == f"group {name}-no does not exist"
+    assert said == f"group {name}-no does not exist; did you mean {name}?"
 
 
 def test_a_broker_that_has_the_consumer_protocol_switched_off():
     with Broker({"group.coordinator.rebalance.protocols": "classic"}) as broker:
         cli = CommandLine(broker.bootstrap_servers)
-        assert cli.fails("group", "describe", "none") == "group none does not exist"
+        assert cli.fails("group", "describe", "none").startswith("group none does not exist; ")
 
 
 def test_an_answer_that_cannot_be_read_is_one_line(cli, monkeypatch):
     cli.ok("group", "list")
     monkeypatch.setattr(own_request._Response, "decode", lambda _self, buffer: buffer.read()[:-3])
     assert cli.fails("group", "describe", "none").startswith("the broker's answer cannot be read: ")
+
+
+def test_all_groups_are_described_reset_and_deleted(name):
+    with Broker() as broker:
+        cli = CommandLine(broker.bootstrap_servers)
+        cli.ok("topic", "create", name)
+        cli.ok("produce", name, stdin=b"a\nb\nc\n")
+        cli.ok("group", "reset", "one", "two", "--topic", name, "--to-latest", "--execute")
+        told = cli.ok("group", "describe", "--all-groups", "--json").json
+        assert [each["group"] for each in told] == ["one", "two"]
+        dry = cli.ok("group", "reset", "--all-groups", "--all-topics", "--to-earliest", "--dry-run", "--json").json
+        changes = [(each["group"], each["old_offset"], each["new_offset"]) for each in dry]
+        assert changes == [("one", 3, 0), ("two", 3, 0)]
+        exported = cli.ok("group", "reset", "one", "--all-topics", "--to-offset", "2", "--export").text
+        assert exported == f"{name},0,2\n"
+        assert cli("group", "delete", "--all-groups", stdin=b"n\n").status == 130
+        assert cli.ok("group", "delete", "--all-groups", "--yes").lines == ["deleted one", "deleted two"]
+        assert cli.ok("group", "list", "--json").json == []
+
+
+def test_a_reset_that_groups_refuse_is_told_for_each(cli, topic_of_cli):
+    done = cli("group", "reset", f"{topic_of_cli}-a", f"{topic_of_cli}-b", "--topic", topic_of_cli, "--shift-by", "1")
+    assert done.status == 1
+    assert done.err.count("cannot be shifted") == 2
+
+
+@pytest.fixture
+def topic_of_cli(cli, name):
+    cli.ok("topic", "create", name)
+    return name
+
+
+def test_a_group_of_an_api_that_is_not_here_is_told_of_as_listed(cli, monkeypatch):
+    listed = {"group_id": "sharers", "group_state": "Empty", "group_type": "share", "protocol_type": "share"}
+    monkeypatch.setattr(KafkaAdminClient, "list_groups", lambda *_args, **_filters: [listed])
+    done = cli.ok("group", "describe", "sharers")
+    assert done.err == "kbroker: sharers is a share group: kafka-share-groups.sh tells its members and offsets\n"
+    assert ["type", "share"] in [line.split() for line in done.lines]
+    said = cli.fails("group", "reset", "sharers", "--all-topics", "--to-latest")
+    assert said == "sharers is a share group: its offsets are set by an API that kbroker does not have"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["describe"], "either the names of groups or --all-groups"),
+        (["delete", "g", "--all-groups"], "either the names of groups or --all-groups"),
+        (["reset", "--all-topics", "--to-latest"], "either the names of groups or --all-groups"),
+        (["reset", "g", "--all-topics", "--to-latest", "--execute", "--dry-run"], "exclude each other"),
+        (["validate-regex", "(a"], "is no regular expression of RE2"),
+        (["describe", "g", "--json", "-o", "yaml"], "--json and -o yaml exclude each other"),
+    ],
+)
+def test_wrong_usage(cli, arguments, said):
+    done = cli("group", *arguments)
+    assert done.status == 2
+    assert said in done.err
+
+
+def test_a_pattern_is_checked_without_a_cluster():
+    assert CommandLine("127.0.0.1:1").ok("group", "validate-regex", "orders-.*").text.startswith("orders-.* is ")

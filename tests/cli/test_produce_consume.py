@@ -365,3 +365,55 @@ def test_a_record_over_a_limit_names_it(cli, name):
     told = cli("produce", name, "-X", "max.request.size=1000", stdin=b"x" * 3000).err.splitlines()[-1]
     limit = "a record is larger than the client's limit of 1000 bytes (-X max.request.size=BYTES sets it)"
     assert told.endswith(f"1 record failed: {limit}")
+
+
+def test_headers_keys_and_nulls_from_lines(anywhere, name):
+    anywhere.ok("topic", "create", name)
+    lines = b"a:1,b:2\tk\tv\n\tk\t~\na:3\tk\tv:w\nplain\n"
+    form = ["-k", "\\t", "--headers-delimiter", "\\t", "--null-marker", "~"]
+    anywhere.ok("produce", name, *form, stdin=lines)
+    told = [json.loads(line) for line in anywhere.ok("consume", name, "--from-beginning", "-c", "4", "--json").lines]
+    assert [(each["key"], each["value"], each["headers"]) for each in told] == [
+        ("k", "v", [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}]),
+        ("k", None, []),
+        ("k", "v:w", [{"key": "a", "value": "3"}]),
+        (None, "plain", []),
+    ]
+
+
+def test_headers_with_other_separators(cli, name):
+    cli.ok("topic", "create", name)
+    form = ["--headers-delimiter", "|", "--headers-separator", ";", "--headers-key-separator", "="]
+    cli.ok("produce", name, *form, "-H", "all=yes", stdin=b"a=1;b=x:y|v\n")
+    (line,) = cli.ok("consume", name, "--from-beginning", "-c", "1", "-f", "%h %v\\n").lines
+    assert line == "all=yes,a=1,b=x:y v"
+    assert cli("produce", name, "--headers-separator", "").status == 2
+
+
+def test_one_record_at_a_time(anywhere, name):
+    anywhere.ok("topic", "create", name)
+    assert anywhere.ok("produce", name, "--sync", stdin=b"a\nb\nc\n").err == f"3 records written to {name}\n"
+    assert anywhere.ok("consume", name, "--from-beginning", "--max-messages", "3").lines == ["a", "b", "c"]
+
+
+def test_topics_that_match(anywhere, name):
+    for each in ("one", "two"):
+        anywhere.ok("topic", "create", f"{name}-{each}")
+        anywhere.ok("produce", f"{name}-{each}", stdin=f"{each}\n".encode())
+    read = anywhere.ok("consume", "--include", f"{name}-.*", "--from-beginning", "--until-end")
+    assert sorted(read.lines) == ["one", "two"]
+    assert anywhere.fails("consume", "--include", "none-such").startswith("no topic matches none-such; ")
+    assert anywhere("consume", "--include", "x", "t").status == 2
+
+
+def test_what_is_not_committed_is_left_out(cli, name):
+    cli.ok("topic", "create", name)
+    producer = Producer({"bootstrap.servers": cli.bootstrap, "transactional.id": name, "log_level": 0})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce(name, "gone")
+    assert producer.flush(WAIT_S) == 0
+    producer.abort_transaction(WAIT_S)
+    read = ["consume", name, "--from-beginning", "--until-end", "--isolation-level"]
+    assert cli.ok(*read, "read_uncommitted").lines == ["gone"]
+    assert cli.ok(*read, "read_committed").lines == []

@@ -74,10 +74,12 @@ def names_in(wheel: Path) -> set[str]:
 def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) -> None:
     wheel, _ = built
     names = names_in(wheel)
-    package = {name for name in names if ".dist-info/" not in name}
+    manual = {name for name in names if ".data/data/share/man/man1/" in name}
+    assert {Path(name).name for name in manual} == {each.name for each in (ROOT / "man").iterdir()}
+    package = {name for name in names - manual if ".dist-info/" not in name}
     assert package == sources()
     assert {name for name in package if not name.endswith(".py")} == DATA
-    info = {name.partition(".dist-info/")[2] for name in names - package}
+    info = {name.partition(".dist-info/")[2] for name in names - manual - package}
     assert info == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 
 
@@ -91,7 +93,7 @@ def test_what_the_wheel_says_of_itself(built: tuple[Path, Path]) -> None:
     assert told["Requires-Python"] == ">=3.11"
     assert told["Description-Content-Type"] == "text/markdown"
     assert told.get_payload() == (ROOT / "README.md").read_text()
-    assert set(told.get_all("Provides-Extra") or ()) >= {"control", "gssapi", "spark"}
+    assert set(told.get_all("Provides-Extra") or ()) >= {"control", "gssapi", "perf", "spark"}
     assert "kbroker = kbroker.cli.main:main" in entries
     assert "kbroker = kbroker.pytest_plugin" in entries
 
@@ -110,6 +112,7 @@ def test_the_sdist_makes_the_same_wheel(built: tuple[Path, Path], tmp_path: Path
         "README.md",
         "docs",
         "kbroker",
+        "man",
         "pyproject.toml",
     }
     [again] = build(unpacked, tmp_path / "dist", "wheel")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import click
 
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.output import Column, Output, Table, output_option
 from kbroker.cli.pipeline.options import interval, names_of, require_archive, spark_options
 from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
 from kbroker.pipeline.archive.optimize import TARGET_MB, Optimization
@@ -70,18 +72,16 @@ def archive(
 @click.command("verify", short_help="Compare an archive with its topics.")
 @click.option("--topics", metavar="A,B", help="Only these topics; all without.")
 @click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
-@json_option
+@output_option
 @spark_options
 @client_options
-def verify(topics: str | None, root: str, as_json: bool, connection: Connection, spark: SparkOptions) -> None:
+def verify(topics: str | None, root: str, output: Output, connection: Connection, spark: SparkOptions) -> None:
     """Compare an archive with its manifest and with the topics it came from; exit 1 when something is wrong."""
     require_archive(spark, root)
     with open_session(spark, "kbroker verify") as session:
         report = Verification(session, Cluster(connection), root, names_of(topics)).run()
-    if as_json:
-        print_json(report.encode())
-    else:
-        print_table(HEADERS, [state.row() for state in report.partitions])
+    rows = [dict(zip(HEADERS, state.row(), strict=True)) for state in report.partitions]
+    output.show(report.encode(), Table(rows, [Column(header, itemgetter(header)) for header in HEADERS]))
     if report.faults:
         raise Failures(report.faults)
     click.echo("nothing is wrong", err=True)

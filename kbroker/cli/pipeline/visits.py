@@ -11,7 +11,7 @@ import click
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
 from kbroker.cli.client import client_options
-from kbroker.cli.output import json_option, print_json, print_table
+from kbroker.cli.output import Output, output_option
 from kbroker.cli.pipeline.options import (
     interval,
     milliseconds,
@@ -142,7 +142,7 @@ def visits(
 @click.option("--day", metavar="DAY", help="Only this day, such as 2026-11-21.")
 @click.option("--checkpoint", metavar="PATH", help="Of a stream that counted, too: clocks that it had to set are used.")
 @click.option("--compare", metavar="PATH", help="The stream's table; exit 1 when a final number is another one.")
-@json_option
+@output_option
 @rules_options
 @spark_options
 def recount(
@@ -152,7 +152,7 @@ def recount(
     day: str | None,
     checkpoint: str | None,
     compare: str | None,
-    as_json: bool,
+    output: Output,
     rules: VisitRules,
     spark: SparkOptions,
 ) -> None:
@@ -180,10 +180,7 @@ def recount(
             # A stream or an archive that went on meanwhile has other late events by now.
             late = late and as_far(session, root, topic, state) and published(session, checkpoint, state)
         remarks = notes(session, root, topic, state)
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(["organisation", "day", "visits", "events", "late"], [list(row.values()) for row in rows])
+    output.rows(rows, "organisation", "day", "visits", "events", "late")
     for remark in remarks:
         click.echo(remark, err=True)
     if compare is not None:

@@ -1,0 +1,42 @@
+"""Names that are near to one that there is not: what a person may have meant.
+
+Owns the sentence that tells that a topic or a group does not exist, with what to do. Never prints.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kafka.errors import KafkaError
+
+_NEAR: Final = 0.7
+
+
+def no_such_topic(admin: Any, name: str) -> str:
+    """Return what to say of a topic that does not exist, with those that are called nearly so."""
+    remedy = "`kbroker topic list` shows those there are"
+    return f"topic {name} does not exist{_hint(name, lambda: _topics(admin), remedy)}"
+
+
+def no_such_group(admin: Any, name: str) -> str:
+    """Return what to say of a group that does not exist, with those that are called nearly so."""
+    remedy = "`kbroker group list` shows those there are"
+    return f"group {name} does not exist{_hint(name, lambda: _groups(admin), remedy)}"
+
+
+def _hint(name: str, known: Callable[[], Sequence[str]], remedy: str) -> str:
+    try:
+        near = difflib.get_close_matches(name, known(), 3, _NEAR)
+    except KafkaError:  # what there is may be hidden; that there is none of that name is told all the same
+        near = []
+    return f"; did you mean {' or '.join(near)}?" if near else f"; {remedy}"
+
+
+def _topics(admin: Any) -> list[str]:
+    return [str(topic["name"]) for topic in admin.describe_topics()]
+
+
+def _groups(admin: Any) -> list[str]:
+    return [str(group["group_id"]) for group in admin.list_groups()]

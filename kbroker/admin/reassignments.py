@@ -1,0 +1,177 @@
+"""Moves of partitions as Kafka's tools write them down: the JSON of a reassignment, a proposal for one, and throttles.
+
+Owns that file's form, which kafka-reassign-partitions reads and writes too, and which throttles belong to a move.
+Never prints.
+
+    {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", "any"]}]}
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kafka.structs import TopicPartitionReplica
+
+from kbroker.admin.codes import error_text
+from kbroker.admin.configs import Subject, alter_configs
+from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.placement import Key
+from kbroker.config.operations import Op
+from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
+
+_ANY: Final = "any"
+_FORM: Final = '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}], "version": 1}'
+_ROLES: Final = ("leader", "follower")
+_RATE: Final = "{}.replication.throttled.rate"
+_REPLICAS: Final = "{}.replication.throttled.replicas"
+_DIRECTORIES_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Where partitions are to be, and in which directories where that is said."""
+
+    replicas: dict[Key, list[int]] = field(default_factory=dict)
+    directories: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    """By topic, partition and broker."""
+
+
+def parse_moves(data: bytes) -> Moves:
+    """Read the JSON of a reassignment; raises WrongInput."""
+    moves = Moves()
+    try:
+        for each in json.loads(data)["partitions"]:
+            key = (str(each["topic"]), int(each["partition"]))
+            replicas = [int(broker) for broker in each["replicas"]]
+            directories = [str(path) for path in each.get("log_dirs") or [_ANY] * len(replicas)]
+            if key in moves.replicas:
+                raise WrongInput(f"the file names {key[0]}-{key[1]} twice")
+            if not replicas or len(set(replicas)) < len(replicas) or len(directories) != len(replicas):
+                raise WrongInput(f"replicas of {key[0]}-{key[1]} are different broker ids, and log_dirs as many")
+            moves.replicas[key] = replicas
+            there = zip(replicas, directories, strict=True)
+            moves.directories.update({(*key, broker): path for broker, path in there if path != _ANY})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise WrongInput(f"the file has not the form {_FORM}") from None
+    if not moves.replicas:
+        raise WrongInput(f"the file names no partition: {_FORM}")
+    return moves
+
+
+def parse_partitions(data: bytes) -> dict[str, list[int]]:
+    """Read the JSON that names partitions for kafka-leader-election; raises WrongInput."""
+    found: dict[str, list[int]] = {}
+    try:
+        for each in json.loads(data)["partitions"]:
+            found.setdefault(str(each["topic"]), []).append(int(each["partition"]))
+    except (ValueError, TypeError, KeyError):
+        raise WrongInput('the file has not the form {"partitions": [{"topic": "t", "partition": 0}]}') from None
+    return found
+
+
+def as_document(replicas: Mapping[Key, Sequence[int]]) -> dict[str, Any]:
+    """Return what the file of a reassignment says."""
+    partitions = [
+        {"topic": topic, "partition": index, "replicas": list(each), "log_dirs": [_ANY] * len(each)}
+        for (topic, index), each in sorted(replicas.items())
+    ]
+    return {"version": 1, "partitions": partitions}
+
+
+def proposal(
+    now: Mapping[Key, Sequence[int]], brokers: Sequence[int], racks: Mapping[int, str | None], *, by_rack: bool
+) -> dict[Key, list[int]]:
+    """Return replicas of partitions on `brokers`, as many for each as now, spread evenly.
+
+    Leaders go round the brokers, the further replicas to those that follow, and, `by_rack`, to another rack first.
+    Raises WrongInput where there are too few brokers.
+    """
+    order = sorted(brokers)
+    begin = random.randrange(len(order))
+    found = {}
+    for number, (key, known) in enumerate(sorted(now.items())):
+        if len(known) > len(order):
+            raise WrongInput(f"{key[0]}-{key[1]} has {len(known)} replicas: name as many brokers at least")
+        turned = [order[(begin + number + step) % len(order)] for step in range(len(order))]
+        chosen = turned[:1]
+        while len(chosen) < len(known):
+            used = {racks.get(each) for each in chosen}
+            left = [each for each in turned if each not in chosen]
+            elsewhere = [each for each in left if by_rack and racks.get(each) not in used]
+            chosen.append((elsewhere or left)[0])
+        found[key] = chosen
+    return found
+
+
+def move_directories(admin: Any, moves: Moves) -> int:
+    """Have replicas moved into the directories that were named, on their brokers; return how many. Raises Failures."""
+    if not moves.directories:
+        return 0
+    asked = {TopicPartitionReplica(*where): path for where, path in moves.directories.items()}
+    answers = admin.alter_replica_log_dirs(asked)
+    failures = [
+        f"{where.topic}-{where.partition} on broker {where.broker_id}: {error_text(error)}"
+        for where, error in answers.items()
+        if getattr(error, "errno", 0)
+    ]
+    if failures:
+        raise Failures(failures)
+    return len(answers)
+
+
+def set_throttles(
+    admin: Any,
+    now: Mapping[Key, Sequence[int]],
+    then: Mapping[Key, Sequence[int]],
+    rate: int | None,
+    directories_rate: int | None,
+) -> None:
+    """Limit the bytes per second of what a move copies: of leaders at those who have replicas, of followers at the new.
+
+    Raises AdminError.
+    """
+    rates = {_RATE.format(role): rate for role in _ROLES} if rate is not None else {}
+    if directories_rate is not None:
+        rates[_DIRECTORIES_RATE] = directories_rate
+    brokers = {each for key in then for each in (*now.get(key, ()), *then[key])}
+    for broker in sorted(brokers):
+        _set(admin, Subject("broker", str(broker)), {key: str(value) for key, value in rates.items()})
+    if rate is None:
+        return
+    for topic in sorted({topic for topic, _ in then}):
+        indexes = sorted(index for name, index in then if name == topic)
+        leading = [f"{index}:{each}" for index in indexes for each in now.get((topic, index), ())]
+        coming = [
+            f"{index}:{each}"
+            for index in indexes
+            for each in then[topic, index]
+            if each not in now.get((topic, index), ())
+        ]
+        told = {_REPLICAS.format("leader"): ",".join(leading), _REPLICAS.format("follower"): ",".join(coming)}
+        _set(admin, Subject("topic", topic), told)
+
+
+def clear_throttles(admin: Any, topics: Sequence[str], brokers: Sequence[int]) -> None:
+    """Take the limits of moves away again; raises AdminError."""
+    rates = [*(_RATE.format(role) for role in _ROLES), _DIRECTORIES_RATE]
+    for broker in brokers:
+        _set(admin, Subject("broker", str(broker)), dict.fromkeys(rates))
+    for topic in topics:
+        _set(admin, Subject("topic", topic), dict.fromkeys(_REPLICAS.format(role) for role in _ROLES))
+
+
+def _set(admin: Any, subject: Subject, values: Mapping[str, str | None]) -> None:
+    ops = [
+        AlterableConfig(key, Op.DELETE if value is None else Op.SET, value)
+        for key, value in values.items()
+        if value != ""  # nothing is to be throttled of the topic
+    ]
+    if ops:
+        try:
+            alter_configs(admin, subject, ops, dry_run=False)
+        except AdminError as error:
+            raise AdminError(f"throttling: {error}") from None

@@ -1,0 +1,112 @@
+"""What else there is to tell of topics than their partitions: configs that count, bytes, and which partitions ail.
+
+Owns the questions of many topics at once, and what Kafka's tools call under-replicated, unavailable and so on. Who may
+not ask for a thing is told nothing of it. Never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kafka.errors import KafkaError
+
+from kbroker.admin.configs import TYPES
+from kbroker.admin.own_request import ask_any
+from kbroker.config.model import ConfigSource
+from kbroker.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+
+_AT_ONCE: Final = 200
+"""Topics that one request asks for."""
+_SHOWN: Final = ("min.insync.replicas", "cleanup.policy", "retention.ms")
+_MIN_ISR: Final = "min.insync.replicas"
+Ails = Callable[[Mapping[str, Any], int], bool]
+
+AILMENTS: Final[Mapping[str, Ails]] = {
+    "under_replicated_partitions": lambda p, _min: len(p["isr_nodes"]) < len(p["replica_nodes"]),
+    "unavailable_partitions": lambda p, _min: p["leader_id"] < 0,
+    "under_min_isr_partitions": lambda p, least: len(p["isr_nodes"]) < least,
+    "at_min_isr_partitions": lambda p, least: len(p["isr_nodes"]) == least,
+}
+"""What a partition may suffer from, by kafka-topics' names, as Metadata and min.insync.replicas tell it."""
+
+
+def with_details(admin: Any, topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return listed topics with the configs that count most and the bytes of their records, None where not told.
+
+    The bytes of a partition are those of its largest replica.
+    """
+    names = [str(topic["name"]) for topic in topics]
+    configs, sizes = topic_configs(admin, names, _SHOWN), _sizes(admin)
+    return [
+        {
+            **topic,
+            **{key.replace(".", "_"): _value(configs.get(str(topic["name"]), {}), key) for key in _SHOWN},
+            "bytes": sizes.get(str(topic["name"])),
+        }
+        for topic in topics
+    ]
+
+
+def topic_configs(
+    admin: Any, names: Sequence[str], keys: Sequence[str] | None = None
+) -> dict[str, dict[str, DescribeConfigsResourceResult]]:
+    """Return configs of topics by name and key: all, or some; of topics that cannot be asked for there are none."""
+    found: dict[str, dict[str, DescribeConfigsResourceResult]] = {}
+    for at in range(0, len(names), _AT_ONCE):
+        wanted = None if keys is None else list(keys)
+        asked = [DescribeConfigsResource(TYPES["topic"], name, wanted) for name in names[at : at + _AT_ONCE]]
+        answer = ask_any(admin, DescribeConfigsRequest(asked, include_synonyms=False), DescribeConfigsResponse)
+        for each in () if answer is None else answer.results:
+            if not each.error_code:
+                found[each.resource_name] = {config.name: config for config in each.configs}
+    return found
+
+
+def ailing(
+    admin: Any, topics: Iterable[Mapping[str, Any]], wanted: Sequence[str], *, with_overrides: bool
+) -> list[dict[str, Any]]:
+    """Return topics, as Metadata tells of them, with those partitions alone that have one of the `wanted` ailments.
+
+    With none wanted they have all partitions. `with_overrides` leaves out topics that have no configs of their own.
+    """
+    topics = list(topics)
+    needs_configs = with_overrides or any("min_isr" in each for each in wanted)
+    configs = topic_configs(admin, [str(topic["name"]) for topic in topics]) if needs_configs else {}
+    found = []
+    for topic in topics:
+        own = configs.get(str(topic["name"]), {})
+        if with_overrides and not any(c.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG for c in own.values()):
+            continue
+        least = int(_value(own, _MIN_ISR) or 1)
+        chosen = [p for p in topic["partitions"] if not wanted or any(AILMENTS[each](p, least) for each in wanted)]
+        if chosen:
+            found.append({**topic, "partitions": chosen})
+    return found
+
+
+def _value(configs: Mapping[str, DescribeConfigsResourceResult], key: str) -> str | None:
+    return configs[key].value if key in configs else None
+
+
+def _sizes(admin: Any) -> dict[str, int]:
+    """Return the bytes of topics by name; nothing where the cluster does not tell."""
+    largest: dict[tuple[str, int], int] = {}
+    try:
+        for broker in admin.describe_log_dirs():
+            for directory in broker["log_dirs"]:
+                for topic in directory["topics"]:
+                    for each in topic["partitions"]:
+                        key = (str(topic["name"]), int(each["partition_index"]))
+                        largest[key] = max(largest.get(key, 0), int(each["partition_size"]))
+    except KafkaError:
+        return {}
+    sizes: dict[str, int] = {}
+    for (name, _), size in largest.items():
+        sizes[name] = sizes.get(name, 0) + size
+    return sizes

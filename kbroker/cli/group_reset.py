@@ -1,0 +1,157 @@
+"""`kbroker group reset`: where groups without members are to read on.
+
+Owns the verb; where partitions are set to is decided in kbroker.admin.group_offsets.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from kafka.structs import TopicPartition
+
+from kbroker.admin.connection import Connection, patience
+from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.group_offsets import (
+    WITHOUT_MEMBERS,
+    Target,
+    committed_offsets,
+    named_partitions,
+    new_offsets,
+    set_offsets,
+)
+from kbroker.admin.groups import OF_OTHER_APIS, group_of, listed_groups
+from kbroker.cli.client import client_options
+from kbroker.cli.completing import complete_groups, complete_topics
+from kbroker.cli.option_types import Ago, Moment, OffsetsInFile
+from kbroker.cli.output import Output, output_option
+
+
+@click.command("reset")
+@click.argument("names", nargs=-1, metavar="GROUP...", shell_complete=complete_groups)
+@click.option("--all-groups", is_flag=True, help="All that there are.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:P,...]",
+    help="A topic, or some of its partitions.",
+    shell_complete=complete_topics,
+)
+@click.option("--all-topics", is_flag=True, help="Every partition for which the group has committed an offset.")
+@click.option("--to-earliest", is_flag=True, help="To the oldest record.")
+@click.option("--to-latest", is_flag=True, help="Behind the newest record.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To an offset.")
+@click.option("--to-datetime", type=Moment(), metavar="ISO", help="To the first record that is not older.")
+@click.option("--by-duration", type=Ago(), metavar="ISO", help="The same, so long ago: P1DT2H30M.")
+@click.option("--shift-by", type=int, metavar="N", help="By N records, back if negative.")
+@click.option("--to-current", is_flag=True, help="To what is committed, where the partition still has that.")
+@click.option(
+    "--from-file", type=OffsetsInFile(), metavar="FILE", help="To those of a file of lines topic,partition,offset."
+)
+@click.option("--execute", is_flag=True, help="Do it; without this, only show what would change.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change, as without --execute.")
+@click.option("--export", is_flag=True, help="Print lines for --from-file: topic,partition,offset.")
+@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="How long a coordinator may take to be ready.")
+@output_option
+@client_options
+def reset(
+    names: tuple[str, ...],
+    all_groups: bool,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: int | None,
+    by_duration: int | None,
+    shift_by: int | None,
+    to_current: bool,
+    from_file: Mapping[TopicPartition, int] | None,
+    execute: bool,
+    dry_run: bool,
+    export: bool,
+    timeout: int | None,
+    output: Output,
+    connection: Connection,
+) -> None:
+    """Move the committed offsets of groups that have no members.
+
+    Offsets beyond what a partition holds become its first or its last.
+    """
+    if bool(names) == all_groups:
+        raise click.UsageError("give either the names of groups or --all-groups")
+    if execute and dry_run:
+        raise click.UsageError("--execute and --dry-run exclude each other")
+    if by_duration is not None and to_datetime is not None:
+        raise click.UsageError("--by-duration and --to-datetime exclude each other")
+    time_ms = by_duration if to_datetime is None else to_datetime
+    target = Target(to_earliest, to_latest, to_offset, time_ms, shift_by, to_current, from_file)
+    if not target.is_one:
+        raise click.UsageError(
+            "choose one of --to-earliest --to-latest --to-current --to-offset --to-datetime --by-duration"
+            " --shift-by --from-file"
+        )
+    if from_file is not None and (topics or all_topics):
+        raise click.UsageError("--from-file says which partitions, not --topic or --all-topics")
+    if from_file is None and bool(topics) == all_topics:
+        raise click.UsageError("give either --topic or --all-topics")
+    plans, failures = [], []
+    with patience(None if timeout is None else timeout / 1000), connection.admin() as admin:
+        for name in listed_groups(admin) if all_groups else names:
+            try:
+                plans += _reset(admin, name, topics, target, execute=execute)
+            except WrongInput:
+                raise
+            except AdminError as error:
+                failures.append(str(error))
+    if export:
+        _export(plans, with_groups=len(names) != 1)
+    else:
+        output.rows(plans, "group", "topic", "partition", "old-offset", "new-offset")
+    if failures:
+        raise Failures(failures)
+    if not execute:
+        click.echo("nothing was changed; add --execute to do it", err=True)
+
+
+def _reset(admin: Any, name: str, topics: tuple[str, ...], target: Target, *, execute: bool) -> list[dict[str, Any]]:
+    """Return what a reset of one group changes, which it does if it is to; raises AdminError."""
+    group = group_of(admin, name)
+    state = None if group is None else group["state"]
+    if state not in WITHOUT_MEMBERS:
+        raise AdminError(
+            f"group {name} has members (its state is {state}); stop them first:"
+            f" `kbroker group describe {name} --members` shows where they run"
+        )
+    if group is not None and group["type"] in OF_OTHER_APIS:
+        raise AdminError(f"{name} is a {group['type']} group: its offsets are set by an API that kbroker does not have")
+    committed = {} if group is None else committed_offsets(admin, name)
+    if target.listed is not None:
+        partitions = sorted(target.listed)
+    else:
+        partitions = named_partitions(admin, topics) if topics else sorted(committed)
+    new = new_offsets(admin, partitions, committed, target)
+    if execute:
+        set_offsets(admin, name, new)
+    return [
+        {
+            "group": name,
+            "topic": each.topic,
+            "partition": each.partition,
+            "old_offset": committed.get(each),
+            "new_offset": new[each],
+        }
+        for each in partitions
+    ]
+
+
+def _export(rows: list[dict[str, Any]], *, with_groups: bool) -> None:
+    """Print lines as kafka-consumer-groups exports them: with the group where there are several."""
+    lines = csv.writer(sys.stdout, lineterminator="\n")
+    for row in rows:
+        place = [row["topic"], row["partition"], row["new_offset"]]
+        lines.writerow([row["group"], *place] if with_groups else place)

@@ -1,0 +1,21 @@
+"""`kbroker perf`: how fast a cluster takes records, gives them back, and how long one is on its way.
+
+Owns the verbs, which measure as kafka-producer-perf-test, kafka-consumer-perf-test and kafka-e2e-latency do.
+"""
+
+from __future__ import annotations
+
+import click
+
+from kbroker.cli.perf.consume import consume
+from kbroker.cli.perf.latency import latency
+from kbroker.cli.perf.produce import produce
+
+
+@click.group("perf")
+def command() -> None:
+    """Measure how fast records are produced and consumed, and how long one is on its way."""
+
+
+for verb in (produce, consume, latency):
+    command.add_command(verb)

@@ -1,0 +1,115 @@
+"""`kbroker perf consume`: how fast the records of topics come.
+
+Owns when it begins and ends: at the subscription, and at the last record that was asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from contextlib import suppress
+from typing import Any, Final
+
+import click
+from kafka.errors import KafkaError
+
+from kbroker.admin.connection import Connection
+from kbroker.admin.errors import AdminError
+from kbroker.cli.client import client_options
+from kbroker.cli.completing import complete_topics
+from kbroker.cli.output import Output, output_option
+from kbroker.cli.perf.figures import MB, Run
+from kbroker.cli.perf.live import Live, live
+from kbroker.cli.perf.options import measuring_options, show
+from kbroker.cli.perf.receivers import Receiver, open_receiver, partitions_of
+from kbroker.cli.perf.stopping import Stop, stopping
+
+_FETCH_BYTES: Final = 1024 * 1024
+_POLL_S: Final = 0.1
+
+
+@click.command("consume", short_help="Measure how fast the records of topics come.")
+@click.argument("topics", nargs=-1, metavar="TOPIC...", shell_complete=complete_topics)
+@click.option("--include", metavar="REGEX", help="All topics whose name matches, in place of names.")
+@click.option("--records", "--num-records", "records", type=click.IntRange(1), required=True, help="How many are read.")
+@click.option("-g", "--group", metavar="GROUP", help="Read as a member of this group; of one by chance, without.")
+@click.option("--from-latest", is_flag=True, help="Where the group has no offsets, begin with records that come then.")
+@click.option("--fetch-size", type=click.IntRange(1), default=_FETCH_BYTES, show_default=True, metavar="BYTES")
+@click.option(
+    "--timeout", type=click.IntRange(1), default=10_000, show_default=True, metavar="MS", help="Without a record."
+)
+@measuring_options
+@output_option
+@client_options
+def consume(
+    topics: tuple[str, ...],
+    include: str | None,
+    records: int,
+    group: str | None,
+    from_latest: bool,
+    fetch_size: int,
+    timeout: int,
+    client: str,
+    reporting_interval: int,
+    output: Output,
+    connection: Connection,
+) -> None:
+    """Read records as a member of a group, commit nothing, and measure: records and MB a second.
+
+    The time until partitions are there (rebalance) is told by itself, and the rates without it as those of fetching.
+    """
+    if bool(topics) == (include is not None):
+        raise click.UsageError("give either topics or --include")
+    for topic in topics:
+        partitions_of(connection, topic)
+    member_of = group or f"kbroker-perf-{uuid.uuid4()}"
+    receiver = open_receiver(connection, client, group=member_of, from_latest=from_latest, fetch_size=fetch_size)
+    run = Run(time.perf_counter())
+    with stopping() as stop:
+        try:
+            with live("consume", records, reporting_interval) as shown:
+                receiver.subscribe(topics if include is None else [f"^{include.removeprefix('^')}"])
+                _read(receiver, records, timeout / 1000, run, shown, stop)
+        finally:
+            receiver.close()
+            if group is None:
+                _forget(connection, member_of)
+    show({"client": receiver.client, **_document(run, receiver)}, output)
+    if stop:
+        sys.exit(stop.status)
+    if run.records < records:
+        raise click.ClickException(f"no record came for {timeout} ms; {run.records} of {records} were read")
+
+
+def _forget(connection: Connection, group: str) -> None:
+    """Delete a group that was made for this; where that fails, it ends by itself, since it has committed nothing."""
+    with suppress(KafkaError, AdminError), connection.admin() as admin:
+        admin.delete_groups([group])
+
+
+def _read(receiver: Receiver, wanted: int, timeout_s: float, run: Run, shown: Live, stop: Stop) -> None:
+    """Read until so many records have come, or none for a while."""
+    heard = time.perf_counter()
+    while run.records < wanted and not stop:
+        taken = len(receiver.take(wanted - run.records, _POLL_S))
+        now = time.perf_counter()
+        if taken:
+            run.records += taken
+            run.octets = receiver.taken_octets()
+            run.ended = heard = now
+        elif now - heard > timeout_s:
+            return
+        if now >= shown.due:
+            shown.tell(now, run.records, run.octets)
+
+
+def _document(run: Run, receiver: Receiver) -> dict[str, Any]:
+    found: dict[str, Any] = dict(run.rates())
+    if receiver.assigned_at is not None and run.ended > receiver.assigned_at:
+        fetching = run.ended - receiver.assigned_at
+        found["rebalance_ms"] = round((receiver.assigned_at - run.began) * 1000, 1)
+        found["fetch_seconds"] = round(fetching, 3)
+        found["fetch_records_per_s"] = round(run.records / fetching, 1)
+        found["fetch_mb_per_s"] = round(run.octets / MB / fetching, 3)
+    return found

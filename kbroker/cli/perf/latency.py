@@ -1,0 +1,123 @@
+"""`kbroker perf latency`: how long a record is on its way from a producer to a consumer, one at a time.
+
+Owns the measurement: from the call that sends a record to its arrival at a consumer that waits for it. Before the next
+one is sent, that one was acknowledged, has come, and was the one that was sent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import ExitStack
+from typing import Any, Final
+
+import click
+
+from kbroker.admin.connection import Connection
+from kbroker.cli.client import client_options
+from kbroker.cli.completing import complete_topics
+from kbroker.cli.output import Output, output_option
+from kbroker.cli.perf.figures import Run
+from kbroker.cli.perf.live import Live, live
+from kbroker.cli.perf.options import measuring_options, show
+from kbroker.cli.perf.receivers import Receiver, open_receiver, partitions_of
+from kbroker.cli.perf.senders import Sender, open_sender
+from kbroker.cli.perf.stopping import Stop, stopping
+from kbroker.cli.produce import ACKS
+
+_MARK: Final = 16
+"""Bytes of a record by which it is known."""
+_SLICE_S: Final = 0.1
+_FETCH_BYTES: Final = 1024 * 1024
+
+
+@click.command("latency", short_help="Measure how long a record is on its way.")
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("--records", "--num-records", "records", type=click.IntRange(1), default=10_000, show_default=True)
+@click.option("--record-size", type=click.IntRange(_MARK), default=100, show_default=True, metavar="BYTES")
+@click.option(
+    "--acks", type=click.Choice(["1", "all"]), default="all", show_default=True, help="Who must have a record."
+)
+@click.option("--warmup-records", type=click.IntRange(0), default=0, help="The first ones that no figure counts.")
+@click.option(
+    "--timeout", type=click.IntRange(1), default=60_000, show_default=True, metavar="MS", help="For one record."
+)
+@measuring_options
+@output_option
+@client_options
+def latency(
+    topic: str,
+    records: int,
+    record_size: int,
+    acks: str,
+    warmup_records: int,
+    timeout: int,
+    client: str,
+    reporting_interval: int,
+    output: Output,
+    connection: Connection,
+) -> None:
+    """Send one record at a time, and measure until it has come back to a consumer.
+
+    A record that others write to the topic meanwhile, or that does not come, ends it.
+    """
+    if warmup_records >= records:
+        raise click.UsageError("--warmup-records leaves nothing to measure: it is less than --records")
+    partitions = partitions_of(connection, topic)
+    receiver = open_receiver(
+        connection, client, group=None, from_latest=True, fetch_size=max(_FETCH_BYTES, 2 * record_size), hasty=True
+    )
+    run = Run(time.perf_counter())
+    with stopping() as stop, ExitStack() as ends:
+        ends.callback(receiver.close)
+        receiver.read_from_end(topic, partitions)
+        sender = open_sender(connection, client, topic, stop, acks=ACKS[acks], compression="none", linger_ms=0)
+        ends.callback(sender.close)
+        with live("latency", records, reporting_interval) as shown:
+            for number in range(records):
+                if number == warmup_records:
+                    run.began = time.perf_counter()
+                value = os.urandom(_MARK).ljust(record_size, b".")
+                took = _there_and_back(sender, receiver, value, timeout / 1000, stop)
+                if took is None:
+                    break
+                if number >= warmup_records:
+                    run.times.add(took)
+                    run.records += 1
+                    run.octets += record_size
+                    run.ended = time.perf_counter()
+                _tell(shown, run, number + 1, record_size)
+    show({"client": sender.client, "topic": topic, **_document(run, warmup_records)}, output)
+    if stop:
+        sys.exit(stop.status)
+
+
+def _there_and_back(sender: Sender, receiver: Receiver, value: bytes, timeout_s: float, stop: Stop) -> float | None:
+    """Return the seconds from the sending of a record to its arrival; None if somebody stopped it."""
+    failures: list[str] = []
+    began = time.perf_counter()
+    sender.send(value, lambda _seconds, error: failures.append(error) if error is not None else None)
+    sender.flush()
+    if failures:
+        raise click.ClickException(f"a record failed: {failures[0]}")
+    while not (taken := receiver.take(1, _SLICE_S)):
+        if stop:
+            return None
+        if time.perf_counter() - began > timeout_s:
+            raise click.ClickException(f"a record that was acknowledged did not come in {timeout_s:g} s")
+    took = time.perf_counter() - began
+    if taken != [value]:
+        raise click.ClickException("another record came than was sent: does somebody else write to the topic?")
+    return took
+
+
+def _tell(shown: Live, run: Run, number: int, size: int) -> None:
+    now = time.perf_counter()
+    if now >= shown.due:
+        shown.tell(now, number, number * size, f"p50 {run.times.percentile(0.5) * 1000:.2f} ms" if run.records else "")
+
+
+def _document(run: Run, warmup: int) -> dict[str, Any]:
+    warm = {"warmup_records": warmup} if warmup else {}
+    return {**run.rates(), **warm, "latency_ms": run.times.summary_ms()}

@@ -1,0 +1,90 @@
+"""A connection's settings as librdkafka has them, which confluent-kafka brings.
+
+Owns the translation of kafka-python's names. What has no meaning there is refused: no setting is without effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+
+from kbroker.admin.connection import Connection
+
+_SAME: Final = frozenset(
+    {
+        "acks",
+        "auto_offset_reset",
+        "batch_size",
+        "client_id",
+        "client_rack",
+        "compression_type",
+        "delivery_timeout_ms",
+        "enable_idempotence",
+        "fetch_max_bytes",
+        "fetch_min_bytes",
+        "group_id",
+        "isolation_level",
+        "linger_ms",
+        "max_partition_fetch_bytes",
+        "max_poll_interval_ms",
+        "metadata_max_age_ms",
+        "reconnect_backoff_max_ms",
+        "reconnect_backoff_ms",
+        "request_timeout_ms",
+        "retries",
+        "retry_backoff_ms",
+        "sasl_kerberos_service_name",
+        "sasl_mechanism",
+        "security_protocol",
+        "session_timeout_ms",
+        "transactional_id",
+    }
+)
+"""Settings whose names are the same but for dots."""
+_OTHERS: Final[Mapping[str, str]] = {
+    "check_crcs": "check.crcs",
+    "connections_max_idle_ms": "connections.max.idle.ms",
+    "fetch_max_wait_ms": "fetch.wait.max.ms",
+    "max_in_flight_requests_per_connection": "max.in.flight.requests.per.connection",
+    "max_request_size": "message.max.bytes",
+    "partition_assignment_strategy": "partition.assignment.strategy",
+    "receive_buffer_bytes": "socket.receive.buffer.bytes",
+    "sasl_plain_password": "sasl.password",
+    "sasl_plain_username": "sasl.username",
+    "send_buffer_bytes": "socket.send.buffer.bytes",
+    "ssl_cafile": "ssl.ca.location",
+    "ssl_certfile": "ssl.certificate.location",
+    "ssl_ciphers": "ssl.cipher.suites",
+    "ssl_crlfile": "ssl.crl.location",
+    "ssl_keyfile": "ssl.key.location",
+    "ssl_password": "ssl.key.password",
+}
+_TURNED: Final[Mapping[str, Callable[[Any], tuple[str, Any]]]] = {
+    "ssl_check_hostname": lambda asked: ("ssl.endpoint.identification.algorithm", "https" if asked else "none"),
+}
+_WITHOUT_MEANING: Final = frozenset({"bootstrap_timeout_ms", "api_version", "max_block_ms"})
+"""How long and how kafka-python looks for a broker before it begins: nothing that is measured."""
+
+
+def settings_of(connection: Connection, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return librdkafka's settings for a connection; `own` are by its own names, and what -X says wins over them."""
+    found: dict[str, Any] = {
+        "bootstrap.servers": connection.bootstrap,
+        "client.id": "kbroker-perf",
+        "log_level": 0,
+        "enable.metrics.push": False,
+        **own,
+    }
+    for name, value in connection.settings.items():
+        if name in _SAME:
+            found[name.replace("_", ".")] = value
+        elif name in _OTHERS:
+            found[_OTHERS[name]] = value
+        elif name in _TURNED:
+            other, turned = _TURNED[name](value)
+            found[other] = turned
+        elif name not in _WITHOUT_MEANING:
+            raise click.UsageError(f"-X {name} has no meaning for confluent-kafka; --client kafka-python takes it")
+    return found

@@ -1,0 +1,86 @@
+"""Figures while a measurement runs: a line that moves on a terminal, a plain line now and then otherwise.
+
+Owns what is shown meanwhile, on standard error; what was found in the end goes to standard output. A look costs the
+measurement a comparison.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import click
+
+from kbroker.cli.perf.figures import MB
+
+_LOOK_S: Final = 0.2
+
+
+class Live(Protocol):
+    """Who is told how far a measurement is."""
+
+    due: float
+    """When it wants to be told next, by time.perf_counter."""
+
+    def tell(self, now: float, records: int, octets: int, note: str = "") -> None:
+        """Tell what has been done so far."""
+
+
+class _Lines:
+    """A line every so often, of what was done since the one before."""
+
+    def __init__(self, interval_s: float, total: int) -> None:
+        self._interval_s = interval_s
+        self._total = total
+        self._last = time.perf_counter()
+        self._records = self._octets = 0
+        self.due = self._last + interval_s
+
+    def tell(self, now: float, records: int, octets: int, note: str = "") -> None:
+        took = now - self._last
+        if took > 0:
+            rate, mb = (records - self._records) / took, (octets - self._octets) / MB / took
+            tail = f", {note}" if note else ""
+            click.echo(f"{records:,} of {self._total:,} records, {rate:,.0f} records/s, {mb:.2f} MB/s{tail}", err=True)
+        self._last, self._records, self._octets = now, records, octets
+        self.due = now + self._interval_s
+
+
+class _Bar:
+    """A bar on a terminal, with the rate since the look before."""
+
+    def __init__(self, bar: Any, task: Any) -> None:
+        self._bar, self._task = bar, task
+        self._last = time.perf_counter()
+        self._records = self._octets = 0
+        self.due = self._last + _LOOK_S
+
+    def tell(self, now: float, records: int, octets: int, note: str = "") -> None:
+        took = max(now - self._last, 1e-9)
+        rate, mb = (records - self._records) / took, (octets - self._octets) / MB / took
+        self._bar.update(self._task, completed=records, rate=rate, mb=mb, note=note)
+        self._last, self._records, self._octets = now, records, octets
+        self.due = now + _LOOK_S
+
+
+@contextmanager
+def live(what: str, total: int, interval_ms: int) -> Iterator[Live]:
+    """Yield who is told how far a measurement of `total` records is; on a terminal that is a bar."""
+    if not sys.stderr.isatty():
+        yield _Lines(interval_ms / 1000, total)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} records  {task.fields[rate]:,.0f}/s  {task.fields[mb]:,.2f} MB/s"),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Bar(bar, bar.add_task(what, total=total, rate=0.0, mb=0.0, note=""))

@@ -1,0 +1,61 @@
+"""What the verbs that measure share: options, and how the figures of a run are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+
+from kbroker.cli.output import Facts, Output
+from kbroker.cli.perf.figures import PERCENTILES
+from kbroker.cli.perf.senders import CLIENTS
+
+INTERVAL_MS: Final = 5_000
+_NAMES: Final = {
+    "mb": "MB",
+    "records_per_s": "records/s",
+    "mb_per_s": "MB/s",
+    "fetch_records_per_s": "fetched records/s",
+    "fetch_mb_per_s": "fetched MB/s",
+    "warmup_records": "warm-up records",
+    "warmup_seconds": "warm-up seconds",
+}
+
+
+def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options of every measurement."""
+    for option in (
+        click.option(
+            "--client",
+            type=click.Choice(CLIENTS),
+            default="auto",
+            show_default=True,
+            help="What measures; auto is confluent-kafka where it is installed.",
+        ),
+        click.option(
+            "--reporting-interval",
+            type=click.IntRange(1),
+            default=INTERVAL_MS,
+            show_default=True,
+            metavar="MS",
+            help="Between the lines that are shown meanwhile, where standard error is no terminal.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def show(document: Mapping[str, Any], output: Output) -> None:
+    """Print the figures of a run; times of `latency_ms` stand one below the other."""
+    pairs = [
+        (_NAMES.get(name, name.replace("_", " ")), each) for name, each in document.items() if name != "latency_ms"
+    ]
+    times = document.get("latency_ms") or {}
+    order = ("mean", "min", *PERCENTILES, "max")
+    shown = [(f"{name} ms", times[name]) for name in order if name in times]
+    output.show(document, Facts([(name, _text(each)) for name, each in [*pairs, *shown]]))
+
+
+def _text(value: object) -> object:
+    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else value

@@ -1,0 +1,163 @@
+"""The consumers that are measured: confluent-kafka's where it is installed, or kafka-python's.
+
+Owns what of them a measurement needs. A group is joined without committing anything, so that none is left behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import click
+from kafka import __version__ as kafka_python_version
+from kafka.structs import TopicPartition
+
+from kbroker.admin.connection import Connection
+from kbroker.admin.near import no_such_topic
+from kbroker.cli.perf.librdkafka import settings_of
+from kbroker.cli.perf.senders import chosen
+
+_MOST: Final = 500
+_SOCKET_BYTES: Final = 2 * 1024 * 1024
+_PATIENCE_S: Final = 10.0
+
+
+class Receiver(Protocol):
+    """A consumer."""
+
+    client: str
+    """Which client it is, with its version."""
+    assigned_at: float | None
+    """When it first had partitions, by time.perf_counter; None before."""
+
+    def take(self, most: int, seconds: float) -> list[bytes | None]:
+        """Return values of records that have come: as soon as there are so many, or what there is after so long."""
+
+    def taken_octets(self) -> int:
+        """Return the bytes of keys and values that were taken so far."""
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
+class Confluent:
+    """Of confluent-kafka."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        import confluent_kafka
+
+        self.client = f"confluent-kafka {confluent_kafka.__version__} (librdkafka {confluent_kafka.libversion()[0]})"
+        self.assigned_at: float | None = None
+        self._octets = 0
+        self._consumer = confluent_kafka.Consumer(settings)
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Read topics as a member of the group; one that begins with ^ is an expression."""
+        self._consumer.subscribe(list(topics), on_assign=self._note)
+
+    def read_from_end(self, topic: str, partitions: Sequence[int]) -> None:
+        """Read partitions from where they end now."""
+        import confluent_kafka
+
+        places = [confluent_kafka.TopicPartition(topic, each) for each in partitions]
+        for each in places:
+            each.offset = self._consumer.get_watermark_offsets(each, timeout=_PATIENCE_S)[1]
+        self._consumer.assign(places)
+        self.assigned_at = time.perf_counter()
+
+    def _note(self, _consumer: Any, partitions: Sequence[Any]) -> None:
+        if partitions and self.assigned_at is None:
+            self.assigned_at = time.perf_counter()
+
+    def take(self, most: int, seconds: float) -> list[bytes | None]:
+        values: list[bytes | None] = []
+        for message in self._consumer.consume(min(most, _MOST), seconds):
+            if message.error() is not None:
+                raise click.ClickException(f"{message.error().str()} ({message.error().name()})")
+            value = message.value()
+            self._octets += len(message.key() or b"") + len(value or b"")
+            values.append(value)
+        return values
+
+    def taken_octets(self) -> int:
+        return self._octets
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class KafkaPython:
+    """Of kafka-python."""
+
+    def __init__(self, connection: Connection, own: dict[str, Any]) -> None:
+        self.client = f"kafka-python {kafka_python_version}"
+        self.assigned_at: float | None = None
+        self._octets = 0
+        self._consumer = connection.consumer(**own)
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Read topics as a member of the group; one that begins with ^ is an expression."""
+        if topics[0].startswith("^"):
+            self._consumer.subscribe(pattern=topics[0])
+        else:
+            self._consumer.subscribe(list(topics))
+
+    def read_from_end(self, topic: str, partitions: Sequence[int]) -> None:
+        """Read partitions from where they end now."""
+        places = [TopicPartition(topic, each) for each in partitions]
+        self._consumer.assign(places)
+        for each, offset in self._consumer.end_offsets(places).items():
+            self._consumer.seek(each, offset)
+        self.assigned_at = time.perf_counter()
+
+    def take(self, most: int, seconds: float) -> list[bytes | None]:
+        values: list[bytes | None] = []
+        for records in self._consumer.poll(max(int(seconds * 1000), 1), max_records=min(most, _MOST)).values():
+            for record in records:
+                self._octets += len(record.key or b"") + len(record.value or b"")
+                values.append(record.value)
+        if self.assigned_at is None and self._consumer.assignment():
+            self.assigned_at = time.perf_counter()
+        return values
+
+    def taken_octets(self) -> int:
+        return self._octets
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False)
+
+
+def open_receiver(
+    connection: Connection, client: str, *, group: str | None, from_latest: bool, fetch_size: int, hasty: bool = False
+) -> Confluent | KafkaPython:
+    """Return a consumer by the client that was asked for; `hasty`, it asks again at once where nothing has come."""
+    reset = "latest" if from_latest else "earliest"
+    if chosen(client) == "confluent-kafka":
+        own: dict[str, Any] = {
+            "group.id": group or "kbroker-perf-without-group",  # librdkafka needs one, also where nothing is joined
+            "auto.offset.reset": reset,
+            "enable.auto.commit": False,
+            "max.partition.fetch.bytes": fetch_size,
+            "socket.receive.buffer.bytes": _SOCKET_BYTES,
+            **({"fetch.error.backoff.ms": 0, "fetch.queue.backoff.ms": 0} if hasty else {}),
+        }
+        return Confluent(settings_of(connection, own))
+    own = {
+        "group_id": group,
+        "auto_offset_reset": reset,
+        "enable_auto_commit": False,
+        "max_partition_fetch_bytes": fetch_size,
+        "receive_buffer_bytes": _SOCKET_BYTES,
+        "allow_auto_create_topics": False,
+    }
+    return KafkaPython(connection, own)
+
+
+def partitions_of(connection: Connection, topic: str) -> list[int]:
+    """Return the partitions of a topic; raises ClickException where it does not exist."""
+    with connection.admin() as admin:
+        found = [each for each in admin.describe_topics([topic]) if not each["error_code"]]
+        if not found:
+            raise click.ClickException(no_such_topic(admin, topic))
+    return sorted(int(each["partition_index"]) for each in found[0]["partitions"])

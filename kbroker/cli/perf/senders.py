@@ -1,0 +1,215 @@
+"""The producers that are measured: confluent-kafka's where it is installed, which is librdkafka, or kafka-python's.
+
+Owns what of them a measurement needs, and when the time of a record begins and ends: at the call that sends it, which
+waits where the client's memory is full, and at its acknowledgement.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import click
+from kafka import __version__ as kafka_python_version
+
+from kbroker.admin.connection import Connection
+from kbroker.cli.perf.librdkafka import settings_of
+from kbroker.cli.perf.stopping import Stop
+
+CLIENTS: Final = ("auto", "confluent-kafka", "kafka-python")
+_LINGER_MS: Final = 5
+_PATIENCE_S: Final = 30.0
+_GRACE_S: Final = 2.0
+_SLICE_S: Final = 0.1
+"""How long nobody asks whether it is to stop."""
+Told = Callable[[float | None, str | None], None]
+"""Is told of a record: how many seconds it took, or why it failed."""
+
+
+class Sender(Protocol):
+    """A producer."""
+
+    client: str
+    """Which client it is, with its version."""
+
+    def send(self, value: bytes, told: Told) -> None:
+        """Send a record; wait where there is no room for it, until somebody stops the measurement."""
+
+    def serve(self, seconds: float) -> None:
+        """Let what is known of records be told; a moment, and no longer than so many seconds."""
+
+    def flush(self) -> None:
+        """Wait until all is known of every record; not for long once somebody has stopped the measurement."""
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    def commit(self) -> None:
+        """Commit it."""
+
+    def close(self) -> None:
+        """End, and leave nothing behind."""
+
+
+class _Grace:
+    """How long records that are on their way are waited for once a measurement is stopped."""
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+        self._end: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        if self._stop and self._end is None:
+            self._end = time.perf_counter() + _GRACE_S
+        return self._end is not None and time.perf_counter() > self._end
+
+
+class Confluent:
+    """Of confluent-kafka: librdkafka measures the way from its queue to the acknowledgement itself."""
+
+    def __init__(self, topic: str, partition: int | None, settings: dict[str, Any], stop: Stop) -> None:
+        import confluent_kafka
+
+        self.client = f"confluent-kafka {confluent_kafka.__version__} (librdkafka {confluent_kafka.libversion()[0]})"
+        self._topic = topic
+        self._stop = stop
+        self._where = {} if partition is None else {"partition": partition}
+        self._producer = confluent_kafka.Producer(settings)
+        if "transactional.id" in settings:
+            self._producer.init_transactions(_PATIENCE_S)
+
+    def send(self, value: bytes, told: Told) -> None:
+        began = time.perf_counter()
+        waited = 0.0
+
+        def tell(error: Any, message: Any) -> None:
+            if error is not None:
+                told(None, f"{error.str()} ({error.name()})")
+            else:
+                told(waited + float(message.latency() or 0.0), None)
+
+        while not self._stop:
+            try:
+                waited = time.perf_counter() - began
+                self._producer.produce(self._topic, value, on_delivery=tell, **self._where)
+            except BufferError:
+                self._producer.poll(_SLICE_S)
+            else:
+                self._producer.poll(0)
+                return
+
+    def serve(self, seconds: float) -> None:
+        self._producer.poll(min(seconds, _SLICE_S))
+
+    def flush(self) -> None:
+        grace = _Grace(self._stop)
+        while self._producer.flush(_SLICE_S) and not grace.is_over:
+            pass
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def commit(self) -> None:
+        self._producer.commit_transaction(_PATIENCE_S)
+
+    def close(self) -> None:
+        self._producer.purge()
+        self._producer.flush(1)
+
+
+class KafkaPython:
+    """Of kafka-python, whose own thread tells of acknowledgements."""
+
+    def __init__(
+        self, connection: Connection, topic: str, partition: int | None, own: dict[str, Any], stop: Stop
+    ) -> None:
+        self.client = f"kafka-python {kafka_python_version}"
+        self._topic, self._partition = topic, partition
+        self._stop = stop
+        self._pending = 0
+        self._changed = threading.Condition()
+        self._producer = connection.producer(**own)
+        if own.get("transactional_id"):
+            self._producer.init_transactions()
+
+    def send(self, value: bytes, told: Told) -> None:
+        began = time.perf_counter()
+        future = self._producer.send(self._topic, value, partition=self._partition)
+        with self._changed:
+            self._pending += 1
+        future.add_callback(lambda _metadata: self._tell(told, time.perf_counter() - began, None))
+        future.add_errback(lambda error: self._tell(told, None, str(error)))
+
+    def _tell(self, told: Told, seconds: float | None, error: str | None) -> None:
+        told(seconds, error)
+        with self._changed:
+            self._pending -= 1
+            self._changed.notify_all()
+
+    def serve(self, seconds: float) -> None:
+        time.sleep(min(seconds, _SLICE_S))
+
+    def flush(self) -> None:
+        """Wait for what is pending; the client's own flush fails where it has split a batch."""
+        with self._changed:
+            grace = _Grace(self._stop)
+            while self._pending and not grace.is_over:
+                self._changed.wait(_SLICE_S)
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def commit(self) -> None:
+        self._producer.commit_transaction()
+
+    def close(self) -> None:
+        self._producer.close(timeout=1)
+
+
+def open_sender(
+    connection: Connection,
+    client: str,
+    topic: str,
+    stop: Stop,
+    *,
+    acks: int,
+    compression: str,
+    partition: int | None = None,
+    linger_ms: int = _LINGER_MS,
+    transactional_id: str | None = None,
+) -> Sender:
+    """Return a producer by the client that was asked for; "auto" is confluent-kafka where it is installed."""
+    idempotent = acks == -1
+    if chosen(client) == "confluent-kafka":
+        own = {
+            "acks": acks,
+            "enable.idempotence": idempotent,
+            "compression.type": compression,
+            "linger.ms": linger_ms,
+            **({} if transactional_id is None else {"transactional.id": transactional_id}),
+        }
+        return Confluent(topic, partition, settings_of(connection, own), stop)
+    own = {
+        "acks": acks,
+        "enable_idempotence": idempotent,
+        "compression_type": None if compression == "none" else compression,
+        "linger_ms": linger_ms,
+        **({} if transactional_id is None else {"transactional_id": transactional_id}),
+    }
+    return KafkaPython(connection, topic, partition, own, stop)
+
+
+def chosen(client: str) -> str:
+    """Return which client is measured; raises UsageError where it is not installed."""
+    if client == "kafka-python":
+        return client
+    try:
+        import confluent_kafka  # noqa: F401 - is it there?
+    except ImportError:
+        if client == "confluent-kafka":
+            raise click.UsageError("confluent-kafka is not installed: pip install 'kbroker[perf]'") from None
+        return "kafka-python"
+    return "confluent-kafka"
