@@ -88,9 +88,8 @@ def make_topics(bootstrap: str, count: int) -> None:
 
 def measure(page: Browser, topics: int, rounds: int) -> None:
     """Open each page some times, search some times; print medians and the worst, in ms."""
-    print(
-        f"{topics:,} topics; ms, median (worst) of {rounds}\n\n| page | answered | first paint | loaded |\n|---|---|---|---|"
-    )
+    print(f"{topics:,} topics; ms, median (worst) of {rounds}\n")
+    print("| page | answered | first paint | loaded |\n|---|---|---|---|")
     for path in _PAGES:
         page.go(path)
         found: list[list[float]] = []
