@@ -18,10 +18,10 @@ from kbroker.console.words import number, short_number
 _SPARK_W: Final = 120
 _SPARK_H: Final = 28
 _CHART_W: Final = 1000
-_CHART_H: Final = 190
+_CHART_H: Final = 200
 _LEFT: Final = 56
-_BOTTOM: Final = 22
-_TOP: Final = 10
+_BOTTOM: Final = 28
+_TOP: Final = 16
 
 
 def spark(series: Series, label: str) -> Markup:

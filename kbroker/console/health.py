@@ -14,8 +14,8 @@ from kbroker.console.places import place
 from kbroker.console.sampler import Samples
 from kbroker.console.words import number, plural
 
-GROWING_ROUNDS: Final = 24
-"""So often in a row the lag of a group has grown before it is said to be stuck: two minutes."""
+GROWING_S: Final = 120.0
+"""So long the lag of a group only grows before it is said to fall behind."""
 _NAMED: Final = 3
 
 
@@ -100,7 +100,7 @@ def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
 def _of_clients(samples: Samples) -> Iterator[Finding]:
     for name in sorted(samples.groups):
         lag = samples.lags.get(name)
-        if lag.grows(GROWING_ROUNDS):
+        if lag.grows(GROWING_S):
             yield Finding(
                 "warn",
                 f"Group {name} falls behind",

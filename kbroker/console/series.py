@@ -42,11 +42,13 @@ class Series:
         """The largest value, 0 where there is none."""
         return max((value for _, value in self._points), default=0.0)
 
-    def grows(self, at_least: int) -> bool:
-        """Whether the last so many values never fell, and the last is larger than the first of them."""
-        values = [value for _, value in self._points][-at_least:]
-        steps = pairwise(values)
-        return len(values) >= at_least and values[-1] > values[0] and all(b >= a for a, b in steps)
+    def grows(self, span_s: float) -> bool:
+        """Whether for so many seconds the value never fell, and is larger now than it was then."""
+        points = list(self)
+        if not points or points[-1][0] - points[0][0] < span_s:
+            return False
+        values = [value for at, value in points if at >= points[-1][0] - span_s]
+        return len(values) > 2 and values[-1] > values[0] and all(b >= a for a, b in pairwise(values))
 
 
 class Family:
