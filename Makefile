@@ -5,7 +5,8 @@
 #                 ./kbroker-cluster; PORT=9192 takes other ports
 #   make unit     the tests that need no Java and end soon, two files at a time, random ones with a fifth of their tries:
 #                 under three minutes
-#   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven
+#   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven, those in a browser install
+#                 Debian's chromium where they may
 #   make check    linters, types, import rules, freshness of generated pages
 #   make bench    the measured claims
 #   make torture  a thousand ends of the broker under load, and nothing lost; ten times the tries of random tests
@@ -35,10 +36,11 @@ cluster: .venv-run/.stamp
 	.venv-run/bin/kbroker cluster up --listen 127.0.0.1:$(PORT)
 
 unit: .venv/.stamp
-	KBROKER_TESTS=short $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long" \
+	KBROKER_TESTS=short $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark and not long and not browser" \
 	    --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 test: .venv/.stamp
+	tests/console/browser.sh
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 check: .venv/.stamp

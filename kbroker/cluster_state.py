@@ -24,6 +24,7 @@ _FIELDS = {
     "users": "user_configs",
     "clients": "client_configs",
     "ips": "ip_configs",
+    "client-metrics": "client_metrics_configs",
 }
 """Where the configs of each kind stand."""
 CONFIG_KINDS = tuple(_FIELDS)
@@ -101,6 +102,8 @@ class ClusterState:
     """What is set of client ids, by their names as paths have them."""
     ip_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What is set of addresses."""
+    client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The subscriptions to clients' metrics, by name (KIP-714)."""
     quotas: Quotas = field(default_factory=Quotas)
     """The quotas among what is set of users, client ids and addresses."""
     features: Mapping[str, int] = field(default_factory=dict)
@@ -145,7 +148,7 @@ class ClusterState:
     def with_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> ClusterState:
         """Return the state with other configs of something, of topics one that exists; empty: it has none.
 
-        `kind` is "topics", "brokers", "groups", "users", "clients" or "ips".
+        `kind` is "topics", "brokers", "groups", "users", "clients", "ips" or "client-metrics".
         """
         if kind == "topics":
             return self.with_topic(replace(self.topics[name], configs=dict(configs)))

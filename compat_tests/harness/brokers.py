@@ -223,6 +223,8 @@ class KBroker(BrokerProcess):
     """kbroker from this checkout, in the interpreter that runs the tests."""
 
     name = "kbroker"
+    told: Mapping[str, str]
+    """What it has said of itself when it was ready."""
 
     def _command(self) -> list[str]:
         self.ready_file.unlink(missing_ok=True)
@@ -243,4 +245,5 @@ class KBroker(BrokerProcess):
         except (FileNotFoundError, json.JSONDecodeError):
             return False
         self.bootstrap = told["bootstrap_servers"]
+        self.told = told
         return True

@@ -68,4 +68,11 @@ DECLARED: tuple[Declared, ...] = (
         "Kafka 4.3.0 answers JoinGroups that wait in a classic group REBALANCE_IN_PROGRESS when a consumer member is "
         "about to convert it, also where it is then refused; in kbroker they wait on, as nothing has happened",
     ),
+    Declared(
+        "client-metrics-configs",
+        "match 'client_id=a{2,3}'",
+        "error_message",
+        "A comma ends a pattern, and the first is client_id=a{2: an error to Java, text to RE2, so that kbroker "
+        "refuses the second",
+    ),
 )

@@ -25,7 +25,7 @@ from kafka.errors import (
 )
 
 from kbroker.admin.codes import error_text
-from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.errors import Unreachable, WrongInput
 from kbroker.admin.spoken_at import tls_fault
 
 T = TypeVar("T")
@@ -54,12 +54,16 @@ class Connection:
     @contextmanager
     def admin(self) -> Iterator[Any]:
         """Open a KafkaAdminClient."""
-        self._require_reachable()
-        client = KafkaAdminClient(**self._for(KafkaAdminClient))
+        client = self.open_admin()
         try:
             yield client
         finally:
             client.close()
+
+    def open_admin(self) -> Any:
+        """Return a KafkaAdminClient, which is the caller's to close; raises Unreachable."""
+        self._require_reachable()
+        return KafkaAdminClient(**self._for(KafkaAdminClient))
 
     def consumer(self, **own: Any) -> Any:
         """Make a KafkaConsumer; what -X says wins over `own`."""
@@ -74,7 +78,7 @@ class Connection:
     def _require_reachable(self) -> None:
         """Fail in one line when no address takes a connection: the client would only say so after seconds."""
         if (reason := self.unreachable()) is not None:
-            raise AdminError(reason)
+            raise Unreachable(reason)
 
     def unreachable(self) -> str | None:
         """Return why no bootstrap address takes a connection, None when one does; behind a proxy nobody looks."""

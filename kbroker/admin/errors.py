@@ -12,6 +12,10 @@ class AdminError(Exception):
     """What was asked for failed; the text says what and why."""
 
 
+class Unreachable(AdminError):  # noqa: N818 - what happened
+    """Nobody takes a connection at the cluster's addresses."""
+
+
 class WrongInput(AdminError):  # noqa: N818 - what happened
     """What was asked for has no meaning, and was not sent."""
 

@@ -5,6 +5,7 @@ Owns how a group is described whichever protocol it speaks, and its lag. Never p
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -145,6 +146,21 @@ def described_group(admin: Any, name: str) -> dict[str, Any] | None:
             }
         )
     return {**group, "partitions": rows}
+
+
+def member_counts(admin: Any, kinds: Mapping[str, str | None]) -> dict[str, int]:
+    """Return how many members groups have, by their types; one of which nothing is told is left out."""
+    found: dict[str, int] = {}
+    classic = [name for name, kind in kinds.items() if kind not in ("consumer", "share", "streams")]
+    with contextlib.suppress(kafka.errors.KafkaError):
+        told = admin.describe_groups(classic) if classic else {}
+        found.update({name: len(each["members"]) for name, each in told.items() if each["error"] is None})
+    for name in (name for name, kind in kinds.items() if kind == "consumer"):
+        with contextlib.suppress(kafka.errors.KafkaError, AdminError):
+            group = describe_consumer_group(admin, name)
+            if group is not None:
+                found[name] = len(group["members"])
+    return found
 
 
 def delete_groups(admin: Any, names: Sequence[str]) -> dict[str, str | None]:

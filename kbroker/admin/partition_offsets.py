@@ -5,10 +5,11 @@ Owns the question with all of its special times, of which kafka-python has some.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kafka.errors import IncompatibleBrokerVersion
+from kafka.errors import IncompatibleBrokerVersion, KafkaError
 
 from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.errors import AdminError
@@ -40,12 +41,33 @@ def offsets_at(
 ) -> dict[Key, tuple[int, int]]:
     """Return offset and timestamp of partitions by their leaders, -1 where there is none; raises AdminError."""
     found = {}
+    for key, code, offset, timestamp in _asked(admin, led, time_ms, at_least):
+        error = code_error(code)
+        if error is not None:
+            raise AdminError(f"{key[0]}-{key[1]}: {error_text(error)}")
+        found[key] = (offset, timestamp)
+    return found
+
+
+def known_offsets_at(admin: Any, led: Mapping[Key, int], time_ms: int) -> dict[Key, int]:
+    """As `offsets_at`, and what a broker does not tell, for it is gone or leads no more, is left out."""
+    found: dict[Key, int] = {}
     for broker in sorted(set(led.values())):
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for (name, index), leader in led.items():
-            if leader == broker:
-                topics.setdefault(name, []).append(ListOffsetsPartition(index, timestamp=time_ms))
-        asked = [ListOffsetsTopic(*each) for each in topics.items()]
+        of_one = {key: leader for key, leader in led.items() if leader == broker}
+        with contextlib.suppress(KafkaError):
+            told = _asked(admin, of_one, time_ms, _ANY_VERSION)
+            found.update({key: offset for key, code, offset, _ in told if not code and offset >= 0})
+    return found
+
+
+def _asked(admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int) -> Iterator[tuple[Key, int, int, int]]:
+    """Ask the leaders; yields partition, error code, offset and timestamp."""
+    by_broker: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
+    for (name, index), leader in led.items():
+        topics = by_broker.setdefault(leader, {})
+        topics.setdefault(name, []).append(ListOffsetsPartition(index, timestamp=time_ms))
+    for broker in sorted(by_broker):
+        asked = [ListOffsetsTopic(*each) for each in by_broker[broker].items()]
         request = ListOffsetsRequest(_A_CLIENT, topics=asked, timeout_ms=_TIMEOUT_MS)
         try:
             answer = ask_broker(admin, broker, request, ListOffsetsResponse, at_least)
@@ -53,8 +75,4 @@ def offsets_at(
             raise AdminError(f"broker {broker} does not know this time") from None
         for topic in answer.topics:
             for each in topic.partitions:
-                error = code_error(each.error_code)
-                if error is not None:
-                    raise AdminError(f"{topic.name}-{each.partition_index}: {error_text(error)}")
-                found[topic.name, each.partition_index] = (each.offset, each.timestamp)
-    return found
+                yield (topic.name, each.partition_index), each.error_code, each.offset, each.timestamp

@@ -16,7 +16,7 @@ from kafka.errors import IncompatibleBrokerVersion
 from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any, ask_broker
-from kbroker.admin.placement import Key
+from kbroker.admin.placement import Key, leaders
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -212,6 +212,29 @@ def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
                 error = code_error(result.error_code)
                 if error is not None:
                     raise AdminError(f"cannot abort in {topic}-{index}: {error_text(error)}")
+
+
+def abort_at(admin: Any, key: Key, start_offset: int, *, force: bool) -> ProducerState:
+    """Abort the transaction that begins at an offset of a partition, and return whose it was; raises AdminError.
+
+    One that its coordinator knows does not hang, and is left alone unless `force`.
+    """
+    topic, partition = key
+    leader = leaders(admin, topic, partition)[key]
+    ((_, found),) = producers(admin, leader, [key])
+    open_at = {each.current_txn_start_offset: each for each in found if each.current_txn_start_offset >= 0}
+    producer = open_at.get(start_offset)
+    if producer is None:
+        begin = ", ".join(map(str, sorted(open_at)))
+        there = f"those that are open begin at {begin}" if begin else "none is open there"
+        raise AdminError(f"no transaction begins at offset {start_offset} of {topic}-{partition}; {there}")
+    known = None if force else known_open(admin, [producer.producer_id]).get((producer.producer_id, key))
+    if known is not None:
+        name = known.transactional_id
+        remedy = f"`kbroker transaction terminate {name}` aborts it everywhere; --force here only"
+        raise AdminError(f"it does not hang: {name} is {known.transaction_state}. {remedy}")
+    aborted(admin, leader, key, producer)
+    return producer
 
 
 def _retried(ask: Callable[[], tuple[int, str | None, T]], what: str) -> T:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from uuid import uuid4
 
 from kbroker.broker.coordinator_leadership import CoordinatorLeadership
 from kbroker.broker.coordinator_log import CoordinatorLog
@@ -49,6 +50,7 @@ from kbroker.security.sasl.user_configs import credential_of
 from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.security.tokens.logins import TokenLogins
 from kbroker.security.tokens.token import token_settings
+from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
@@ -127,6 +129,7 @@ class Node:
             tls=self.tls,
             tokens=token_settings(config),
             cluster=cluster,
+            telemetry=self._telemetry(metadata) if cluster is None else None,
             authorizer=authorizer,
             on_levels_changed=dispatcher.look_at_loggers,
         )
@@ -143,6 +146,13 @@ class Node:
             config, logs, cleaner_pool, self._reconfigure, self.groups, self.server, self.tls
         )
         self._parts = AsyncExitStack()
+
+    def _telemetry(self, metadata: ClusterMetadata) -> ClientTelemetry:
+        """Return who asks clients for their metrics, by the cluster's subscriptions as they are then."""
+        telemetry = ClientTelemetry(self.config.get_int("telemetry.max.bytes"), lambda: uuid4().bytes)
+        telemetry.subscriptions.follow(metadata.state.client_metrics_configs)
+        metadata.subscribe(lambda _old, new: telemetry.subscriptions.follow(new.client_metrics_configs))
+        return telemetry
 
     def _authorizer(self, metadata: ClusterMetadata) -> Authorizer | None:
         """Return who decides what clients may do, by the cluster's ACLs as they are then."""

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Self
@@ -163,10 +163,12 @@ class ClusterNode(Node):
         cluster_id: str | None = None,
         tree: MetadataTree | None = None,
         users: Sequence[ScramUser] = (),
+        on_logs: Callable[[LogManager], None] = lambda _logs: None,
     ) -> Self:
         """Reach ZooKeeper, load what is on disk, register, then serve; with `cluster_id` refuse any other cluster.
 
         `tree` takes ZooKeeper's place where the whole cluster lives in one process. `users` are in the cluster then.
+        `on_logs` is told of the logs before they are read, which may take long.
         Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
         """
         clock = clock or SystemClock()
@@ -180,7 +182,7 @@ class ClusterNode(Node):
             tree = tree or await connect(config)
             parts.push_async_callback(tree.close)
             try:
-                return await cls._join(config, clock, cluster_id, tree, bound, parts, users)
+                return await cls._join(config, clock, cluster_id, tree, bound, parts, users, on_logs)
             except (Unreachable, Denied, Refused, Unreadable) as error:
                 raise ConfigError(str(error)) from None
 
@@ -194,6 +196,7 @@ class ClusterNode(Node):
         bound: list[socket.socket],
         parts: AsyncExitStack,
         users: Sequence[ScramUser],
+        on_logs: Callable[[LogManager], None],
     ) -> Self:
         known = await steadily(partial(prepare, tree))
         if cluster_id not in (None, known):
@@ -222,6 +225,7 @@ class ClusterNode(Node):
         parts.callback(cleaner_pool.close)
         logs = log_dirs(config, known, cleaner_pool)
         logs.open()
+        on_logs(logs)
         parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
         configure_dirs(logs, config)
         await _load(logs, configs, config, clock)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import MappingProxyType
@@ -46,6 +46,7 @@ from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.settings import offers
 from kbroker.security.sasl.user_configs import USERS
 from kbroker.security.tokens.token import token_settings
+from kbroker.telemetry.receiver import Receiver
 from kbroker.txn.producer_ids import ProducerIds
 
 log = logging.getLogger(__name__)
@@ -106,10 +107,13 @@ class BrokerNode(Node):
         cluster_id: str | None = None,
         users: Sequence[ScramUser] = (),
         acls: Acls = MappingProxyType({}),
+        receiver: Receiver | None = None,
+        on_logs: Callable[[LogManager], None] = lambda _logs: None,
     ) -> Self:
         """Load what is on disk, then serve; with `cluster_id` refuse a directory of any other cluster.
 
-        `users` and `acls` are there from the first request on.
+        `users` and `acls` are there from the first request on, and so is who takes clients' metrics. `on_logs` is told
+        of the logs before they are read, which may take long.
 
         Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
         """
@@ -127,6 +131,7 @@ class BrokerNode(Node):
             parts.callback(cleaner_pool.close)
             logs = log_dirs(config, cluster_id, cleaner_pool)
             logs.open()
+            on_logs(logs)
             parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
             store = EmbeddedStore(logs.directory)
             parts.callback(store.close)
@@ -140,6 +145,8 @@ class BrokerNode(Node):
             configure_dirs(logs, config)
             await _load(logs, controller, config, clock)
             node = cls(config, clock, logs, cleaner_pool, store, controller)
+            assert node.services.telemetry is not None
+            node.services.telemetry.receiver = receiver
             parts.push_async_callback(node.server.close)
             parts.callback(node.replicas.close)
             parts.callback(controller.close)

@@ -23,7 +23,7 @@ from kbroker.broker.base_node import Node
 from kbroker.cli.control_server import control_options, control_place
 from kbroker.cli.log_output import log_options, set_up_log
 from kbroker.cli.metrics_server import metrics_option, metrics_place
-from kbroker.cli.start import run
+from kbroker.cli.start import Beside, run
 from kbroker.config.listeners import Endpoint, parse_endpoint
 from kbroker.config.loggers import parse_level
 from kbroker.config.model import ConfigError
@@ -80,7 +80,7 @@ def command(
     ):
         if place is not None:
             log.info("the control API will be at %s", place.url)
-        run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), place, seen)
+        run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), Beside(place, seen))
 
 
 def image_levels(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:

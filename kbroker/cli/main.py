@@ -17,6 +17,7 @@ from kbroker.admin.errors import AdminError, WrongInput
 
 VERBS = {
     "start": "Start a broker.",
+    "console": "Look at and administer any Kafka in a browser.",
     "cluster": "Start several brokers and a ZooKeeper on this machine, and stop, kill and restart them.",
     "topic": "Create, describe, alter, move and delete topics.",
     "config": "List, describe, set and unset configs of topics, brokers, loggers and groups.",

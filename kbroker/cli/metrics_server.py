@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -17,13 +18,17 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from kbroker.clock import Clock, SystemClock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.control.address import url_of
 from kbroker.network.server import bind, server_limits
 
 if TYPE_CHECKING:
+    from kbroker.metrics.pushed import PushedMetrics
     from kbroker.metrics.server import MetricsServer
+
+log = logging.getLogger(__name__)
 
 DEFAULT: Final = "127.0.0.1:9404"
 _BACKLOG: Final = 128
@@ -55,15 +60,28 @@ class MetricsPlace:
         return url_of(self.socket)
 
     @contextlib.asynccontextmanager
-    async def served(self) -> AsyncIterator[MetricsServer]:
-        """Serve who asks, in the loop in which the broker is to be."""
+    async def served(self, clock: Clock | None, *, takes_clients: bool) -> AsyncIterator[MetricsServer]:
+        """Serve who asks, in the loop in which the broker is to be; with what clients push, if that is taken."""
         from kbroker.metrics.server import MetricsServer
 
-        server = MetricsServer(self.socket, asyncio.get_running_loop()).start()
+        server = MetricsServer(self.socket, asyncio.get_running_loop())
+        if takes_clients:
+            server.pushed = _pushed(clock or SystemClock())
+        server.start()
         try:
             yield server
         finally:  # not here, for what it is asked may wait for this loop
             await asyncio.to_thread(server.stop)
+
+
+def _pushed(clock: Clock) -> PushedMetrics | None:
+    """Return what takes the metrics that clients push; None without the extra that reads them."""
+    try:
+        from kbroker.metrics.pushed import PushedMetrics
+    except ImportError as error:
+        log.info("clients are not asked for their metrics (pip install 'kbroker[telemetry]'): %s", error)
+        return None
+    return PushedMetrics(clock)
 
 
 @contextlib.contextmanager
@@ -74,6 +92,8 @@ def metrics_place(at: str | None, config: BrokerConfig) -> Iterator[MetricsPlace
         return
     host, port = _parse(at)
     import_module("kbroker.metrics.server")  # already here: it takes longer than a broker's loop may stand still
+    with contextlib.suppress(ImportError):  # of an extra
+        import_module("kbroker.metrics.pushed")
     with contextlib.closing(bind(host, port, server_limits(config))) as made:
         made.setblocking(True)
         made.listen(_BACKLOG)

@@ -19,26 +19,41 @@ import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from kbroker.broker.base_node import Node
 from kbroker.broker.garbage import GarbageCollection
 from kbroker.broker.node import BrokerNode
+from kbroker.cli.console_server import ConsolePlace, console_options, console_place
 from kbroker.cli.control_server import ControlPlace, control_options, control_place
 from kbroker.cli.log_output import log_options, name_broker, set_up_log
 from kbroker.cli.metrics_server import MetricsPlace, metrics_option, metrics_place
 from kbroker.cli.systemd import Systemd
+from kbroker.cli.traces import TracesPlace, traces_options, traces_place
 from kbroker.clock import Clock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
 from kbroker.security.sasl.add_scram import ScramUser, parse_user
+from kbroker.telemetry.receiver import Receiver
 
 if TYPE_CHECKING:
+    from kbroker.log.directories.log_manager import LogManager
     from kbroker.metrics.server import MetricsServer
 
+
+class Beside(NamedTuple):
+    """What is served beside the broker, each where it was asked for."""
+
+    control: ControlPlace | None = None
+    metrics: MetricsPlace | None = None
+    traces: TracesPlace | None = None
+    console: ConsolePlace | None = None
+
+
+_NOTHING: Final = Beside()
 DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT://127.0.0.1:9092"}
 """What `--dev` sets: what one who develops against a broker of his own would set anyway."""
 
@@ -76,7 +91,9 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @click.option("--ready-file", metavar="FILE", help="Write JSON with the address there while the broker serves.")
 @click.option("--dev", is_flag=True, help=f"For development: {', '.join(f'{k}={v}' for k, v in DEV_SETTINGS.items())}.")
 @metrics_option()
+@traces_options()
 @control_options()
+@console_options
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @log_options()
 def command(
@@ -90,8 +107,12 @@ def command(
     ready_file: str | None,
     dev: bool,
     metrics: str | None,
+    traces: str | None,
+    traces_ratio: float,
     control: str | None,
     control_public: bool,
+    console: str | None,
+    console_public: bool,
     strict: bool,
     log_format: str,
     log_levels: tuple[str, ...],
@@ -116,23 +137,32 @@ def command(
             strict=strict,
         )
         users = [parse_user(text) for text in scram_users]
-        with metrics_place(metrics, config) as seen, control_place(control, config, public=control_public) as place:
+        with (
+            metrics_place(metrics, config) as seen,
+            control_place(control, config, public=control_public) as place,
+            console_place(console, public=console_public) as pages,
+        ):
             started = partial(
                 announce,
                 kept=not memory,
                 control=None if place is None else place.url,
                 metrics=None if seen is None else seen.url,
+                console=None if pages is None else pages.url,
             )
-            run(config, cluster_id, ready_file, started, users, place, seen)
+            beside = Beside(place, seen, traces_place(traces, traces_ratio), pages)
+            run(config, cluster_id, ready_file, started, users, beside)
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
 
 
-def announce(node: Node, *, kept: bool, control: str | None = None, metrics: str | None = None) -> None:
+def announce(
+    node: Node, *, kept: bool, control: str | None = None, metrics: str | None = None, console: str | None = None
+) -> None:
     """Print where the broker and its data are, and what to do next; data that is not `kept` goes with the broker.
 
-    `control` is where its control API is, if anywhere, and `metrics` where it is seen from outside.
+    `control` is where its control API is, if anywhere, `metrics` where it is seen from outside, and `console` where
+    its web console is.
     """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
@@ -161,6 +191,8 @@ def announce(node: Node, *, kept: bool, control: str | None = None, metrics: str
         )
     if metrics is not None:
         click.echo(f"its metrics are at {metrics}/metrics; beside them /healthz and /readyz\n")
+    if console is not None:
+        click.echo(f"its web console is at {console}\n")
     sys.stdout.flush()
 
 
@@ -170,8 +202,7 @@ def run(
     ready_file: str | None,
     started: Callable[[Node], None],
     users: Sequence[ScramUser] = (),
-    control: ControlPlace | None = None,
-    metrics: MetricsPlace | None = None,
+    beside: Beside = _NOTHING,
 ) -> None:
     """Serve until a signal comes; `started` is called when clients can connect. `users` are there then."""
     _raise_file_limit()
@@ -181,21 +212,28 @@ def run(
         logging.getLogger("kbroker").warning("%s", warning)
     loop = new_event_loop()
     try:
-        starting = _starting(config, cluster_id, users, None if control is None else control.clock)
-        loop.run_until_complete(_seen(metrics, partial(_serve, starting, ready_file, started, control)))
+        clock = None if beside.control is None else beside.control.clock
+        starting = partial(_starting, config, cluster_id, users, clock)
+        serve = partial(_serve, starting, ready_file, started, beside)
+        loop.run_until_complete(_seen(beside.metrics, serve, clock, alone=not config.in_cluster))
     finally:
         loop.close()
 
 
 def _starting(
-    config: BrokerConfig, cluster_id: str | None, users: Sequence[ScramUser], clock: Clock | None
+    config: BrokerConfig,
+    cluster_id: str | None,
+    users: Sequence[ScramUser],
+    clock: Clock | None,
+    receiver: Receiver | None,
+    on_logs: Callable[[LogManager], None],
 ) -> Coroutine[Any, Any, Node]:
     if config.in_cluster:
         # Only here: a node that is alone does without ZooKeeper's client, and starts the faster.
         from kbroker.broker.cluster_node import ClusterNode
 
-        return ClusterNode.start(config, cluster_id=cluster_id, users=users)
-    return BrokerNode.start(config, clock, cluster_id=cluster_id, users=users)
+        return ClusterNode.start(config, cluster_id=cluster_id, users=users, on_logs=on_logs)
+    return BrokerNode.start(config, clock, cluster_id=cluster_id, users=users, receiver=receiver, on_logs=on_logs)
 
 
 def _raise_file_limit() -> None:
@@ -207,22 +245,26 @@ def _raise_file_limit() -> None:
 
 
 async def _seen(
-    metrics: MetricsPlace | None, serve: Callable[[MetricsServer | None, Systemd], Coroutine[Any, Any, None]]
+    metrics: MetricsPlace | None,
+    serve: Callable[[MetricsServer | None, Systemd], Coroutine[Any, Any, None]],
+    clock: Clock | None,
+    *,
+    alone: bool,
 ) -> None:
     """Serve, and be seen from outside from before the start to after the end."""
     with contextlib.closing(Systemd(os.environ)) as systemd:
         if metrics is None:
             await serve(None, systemd)
         else:
-            async with metrics.served() as seen:
+            async with metrics.served(clock, takes_clients=alone) as seen:
                 await serve(seen, systemd)
 
 
 async def _serve(
-    starting: Coroutine[Any, Any, Node],
+    starting: Callable[[Receiver | None, Callable[[LogManager], None]], Coroutine[Any, Any, Node]],
     ready_file: str | None,
     started: Callable[[Node], None],
-    place: ControlPlace | None,
+    places: Beside,
     seen: MetricsServer | None,
     systemd: Systemd,
 ) -> None:
@@ -235,21 +277,29 @@ async def _serve(
             node.hasten()
         stop.set()
 
+    def on_logs(logs: LogManager) -> None:
+        if seen is not None:
+            seen.logs = logs
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)
-    node = await _unless_stopped(starting, stop)
+    node = await _unless_stopped(starting(None if seen is None else seen.pushed, on_logs), stop)
     if node is None:
         return
     name_broker(node.node_id)
     garbage = GarbageCollection(loop)
     control = None
+    beside = contextlib.AsyncExitStack()
     try:
-        control = None if place is None else place.serve(node)
+        if places.traces is not None:
+            await beside.enter_async_context(places.traces.of(node))
+        control = None if places.control is None else places.control.serve(node)
+        console = None if places.console is None else await beside.enter_async_context(places.console.served(node))
         if seen is not None:
             seen.node = node
         started(node)
         if ready_file is not None:
-            others = {"control": control, "metrics": seen}
+            others = {"control": control, "metrics": seen, "console": console}
             _write_ready_file(node, ready_file, {name: each.url for name, each in others.items() if each is not None})
         garbage.begin()
         systemd.ready(loop)
@@ -260,6 +310,7 @@ async def _serve(
         if seen is not None:
             seen.stopping = True
         garbage.close()
+        await beside.aclose()
         if control is not None:  # not here, for what it is asked may wait for this loop
             await asyncio.to_thread(control.stop)
         if ready_file is not None:

@@ -12,10 +12,9 @@ import click
 from kbroker.admin.connection import Connection
 from kbroker.admin.placement import leaders
 from kbroker.admin.transactions import (
-    aborted,
+    abort_at,
     described,
     hanging,
-    known_open,
     listed,
     producers,
     terminated,
@@ -143,23 +142,8 @@ def find_hanging(
 @client_options
 def abort(topic: str, partition: int, start_offset: int, force: bool, connection: Connection) -> None:
     """Abort a hanging transaction in a partition: the leader writes the marker that no coordinator will."""
-    key = (topic, partition)
     with connection.admin() as admin:
-        leader = leaders(admin, topic, partition)[key]
-        ((_, found),) = producers(admin, leader, [key])
-        open_at = {each.current_txn_start_offset: each for each in found if each.current_txn_start_offset >= 0}
-        producer = open_at.get(start_offset)
-        if producer is None:
-            begin = ", ".join(map(str, sorted(open_at)))
-            there = f"those that are open begin at {begin}" if begin else "none is open there"
-            place = f"offset {start_offset} of {topic}-{partition}"
-            raise click.ClickException(f"no transaction begins at {place}; {there}")
-        known = None if force else known_open(admin, [producer.producer_id]).get((producer.producer_id, key))
-        if known is not None:
-            name = known.transactional_id
-            remedy = f"`kbroker transaction terminate {name}` aborts it everywhere; --force here only"
-            raise click.ClickException(f"it does not hang: {name} is {known.transaction_state}. {remedy}")
-        aborted(admin, leader, key, producer)
+        producer = abort_at(admin, (topic, partition), start_offset, force=force)
     click.echo(f"{topic}-{partition}: what producer {producer.producer_id} began at offset {start_offset} is aborted")
 
 

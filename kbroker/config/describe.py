@@ -1,4 +1,4 @@
-"""What DescribeConfigs tells of a topic, a broker or a group: values, sources and synonyms.
+"""What DescribeConfigs tells of a topic, a broker, a group or a subscription: values, sources and synonyms.
 
 Owns that view. Never builds protocol messages; a handler copies the fields.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from kbroker.config.loggers import levels
 from kbroker.config.model import ConfigKey, ConfigSource, ConfigType, Mode, Value
 from kbroker.config.server_config import BrokerConfig
-from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, listener_base
+from kbroker.config.table import BROKER, CLIENT_METRICS, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, listener_base
 from kbroker.config.values import parse_all, stored_values, to_text
 
 Synonym = tuple[str, str | None, ConfigSource]
@@ -80,6 +80,15 @@ def describe_group(config: BrokerConfig, configs: Mapping[str, str]) -> list[Des
         else:
             synonyms = [(name, to_text(key.default), ConfigSource.DEFAULT_CONFIG)]
         described.append(_own(key, values[name], name in configs, ConfigSource.GROUP_CONFIG, synonyms))
+    return described
+
+
+def describe_client_metrics(configs: Mapping[str, str]) -> list[Described]:
+    """Describe a subscription to clients' metrics that has set `configs` (text by key)."""
+    values = parse_all(CLIENT_METRICS, {name: text for name, text in configs.items() if name in CLIENT_METRICS}, {})
+    described = []
+    for name, key in CLIENT_METRICS.items():
+        described.append(_own(key, values[name], name in configs, ConfigSource.CLIENT_METRICS_CONFIG, []))
     return described
 
 

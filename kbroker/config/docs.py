@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from kbroker.config.model import ConfigKey, Mode
-from kbroker.config.table import BROKER_SECTIONS, CLUSTER_SECTIONS, GROUP, TOPIC
+from kbroker.config.table import BROKER_SECTIONS, CLIENT_METRICS, CLUSTER_SECTIONS, GROUP, TOPIC
 from kbroker.config.values import to_text
 
 _INTRO = """\
@@ -44,6 +44,11 @@ def render() -> str:
         )
     parts.append("## Group configs\n\nSet per group; a group that does not set one takes the broker config.\n")
     parts.append(_table(GROUP.values(), "Broker config", _synonyms))
+    parts.append(
+        "## Client metrics configs\n\nSet per subscription (`kbroker config set --client-metrics NAME`): "
+        "[which metrics clients push](metrics.md#metrics-of-clients). A cluster keeps none.\n"
+    )
+    parts.append(_table(CLIENT_METRICS.values(), "Broker config", _synonyms))
     return "\n".join(parts)
 
 

@@ -1,9 +1,9 @@
 """The table of all config keys, by resource, as the files beside this one declare them.
 
-Owns reading the files (`broker_keys.txt` and, for nodes of a cluster, `cluster_keys.txt`; `topic_keys.txt` and
-`group_keys.txt`), and which names stand for which key. Never parses a value that somebody set. Topic and group keys
-stand in the order in which Kafka checks them: when several values of one request are wrong, the first in this order is
-the one reported.
+Owns reading the files (`broker_keys.txt` and, for nodes of a cluster, `cluster_keys.txt`; `topic_keys.txt`,
+`group_keys.txt` and `client_metrics_keys.txt`), and which names stand for which key. Never parses a value that somebody
+set. Topic and group keys stand in the order in which Kafka checks them: when several values of one request are wrong,
+the first in this order is the one reported.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ CLUSTER: Final = _by_name(CLUSTER_SECTIONS)
 """What a broker has beside them as a node of a cluster."""
 TOPIC: Final = _by_name(_read("topic"))
 GROUP: Final = _by_name(_read("group"))
+CLIENT_METRICS: Final = _by_name(_read("client_metrics"))
 
 # Broker keys that name one thing in several units; the first that is set counts. DescribeConfigs lists them together.
 _FAMILIES: Final = (

@@ -1,4 +1,4 @@
-"""Whether the configs of a topic, a group or a running broker may be what a client asks for.
+"""Whether the configs of a topic, a group, a subscription to metrics or a running broker may be what a client asks for.
 
 Owns unknown names, what a resource's keys demand of each other, and which keys of a broker may change while it runs,
 with Kafka's messages. Never parses (values.py) and never stores: what is wrong raises InvalidConfig.
@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from kbroker.config.between_keys import check_rules
+from kbroker.config.client_match import parse_match
 from kbroker.config.jaas import JaasError, parse_jaas
 from kbroker.config.limits import invalid
 from kbroker.config.model import ConfigKey, InvalidConfig, Mode, Value
 from kbroker.config.server_config import BrokerConfig
-from kbroker.config.table import BROKER, GROUP, TOPIC, broker_key, listener_base
+from kbroker.config.table import BROKER, CLIENT_METRICS, GROUP, TOPIC, broker_key, listener_base
 from kbroker.config.values import parse, parse_all
 from kbroker.protocol.errors import ErrorCode
 
@@ -28,6 +29,8 @@ _THREAD_KEYS: Final = (
 _JAAS: Final = "sasl.jaas.config"
 _LONGEST_LOGIN: Final = 64 * 1024
 """Characters: a thousand users' names and passwords."""
+_LEAST_INTERVAL_MS: Final = 100
+_MOST_INTERVAL_MS: Final = 3_600_000
 _CLUSTER_LEVEL_LISTENER_KEYS: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")
 
 
@@ -88,6 +91,23 @@ def _group_bounds(configs: Mapping[str, str]) -> list[tuple[str, str | None, str
             low, high = f"group.{kind}.min.assignment.interval.ms", f"group.{kind}.max.assignment.interval.ms"
             bounds.append((name, low, high))
     return bounds
+
+
+def validate_client_metrics(name: str, configs: Mapping[str, str]) -> dict[str, Value]:
+    """Check the configs of a subscription to clients' metrics and return the value of each of its keys (KIP-714)."""
+    if not name:
+        raise InvalidConfig("Subscription name can't be empty", ErrorCode.INVALID_REQUEST)
+    for key in configs:
+        if key not in CLIENT_METRICS:
+            raise InvalidConfig(f"Unknown client metrics configuration: {key}", ErrorCode.INVALID_REQUEST)
+    values = parse_all(CLIENT_METRICS, configs, {})
+    interval, match = values["interval.ms"], values["match"]
+    assert isinstance(interval, int) and isinstance(match, tuple)  # noqa: PT018 - as above
+    if not _LEAST_INTERVAL_MS <= interval <= _MOST_INTERVAL_MS:
+        text = f"Invalid value {interval} for interval.ms, interval must be between 100 and 3600000 (1 hour)"
+        raise InvalidConfig(text, ErrorCode.INVALID_REQUEST)
+    parse_match(match)
+    return values
 
 
 def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:

@@ -7,6 +7,7 @@ is the only one who can.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
 from typing import Final
 
 from kbroker.cluster_state import NO_LEADER, ClusterState
@@ -16,6 +17,7 @@ from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 Partition = tuple[str, int]
 PREFERRED: Final = 0
 """The type of election that makes the first replica the leader; the other is one at any price."""
+_AT_ONCE: Final = 100
 
 
 def elect_leaders(
@@ -48,14 +50,14 @@ def alter_reassignments(
     """Return why partitions cannot go where they are to, None for those that are there."""
     results: dict[Partition, ApiError | None] = {}
     for (name, index), target in asked.items():
-        results[name, index] = _why_not_moved(state, node_id, (name, index), target)
+        results[name, index] = yield from _why_not_moved(state, node_id, (name, index), target)
         yield
     return results
 
 
 def _why_not_moved(
     state: ClusterState, node_id: int, partition: Partition, target: Sequence[int] | None
-) -> ApiError | None:
+) -> Divided[ApiError | None]:
     name, index = partition
     if name not in state.topics:
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
@@ -63,16 +65,21 @@ def _why_not_moved(
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     if target is None:
         return ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    text = _why_not_there(node_id, target)
+    text = yield from _why_not_there(node_id, target)
     if text is not None:
         return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {text}")
     return None
 
 
-def _why_not_there(node_id: int, target: Sequence[int]) -> str | None:
+def _why_not_there(node_id: int, target: Sequence[int]) -> Divided[str | None]:
+    """Look at the two lowest ids, as Kafka goes through them in order: with one broker, one of those is wrong."""
     if not target:
         return "an empty replica list."
-    for each in sorted(target[:2]):
+    lowest: list[int] = []
+    for start in range(0, len(target), _AT_ONCE):
+        lowest = nsmallest(2, [*lowest, *target[start : start + _AT_ONCE]])
+        yield
+    for each in lowest:
         if each != node_id:
             return f"broker {each}, but no such broker is registered."
     return f"the broker {node_id} more than once." if len(target) > 1 else None

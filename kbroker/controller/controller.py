@@ -439,12 +439,16 @@ def _name(segment: str) -> str:
     return name if _segment(name) == segment else segment
 
 
+_MAY_BE_CALLED_SO = ("groups", "client-metrics")
+"""Kinds of which one may be called as the default entity is, and that have no default."""
+
+
 def _configs(store: MetadataStore, kind: str) -> dict[str, dict[str, str]]:
     found = {}
     for segment in store.children(f"{CONFIG}/{kind}"):
         node = store.get(f"{CONFIG}/{kind}/{segment}")
         if node is not None:
-            is_default = segment == DEFAULT_ENTITY and kind != "groups"  # of which one may be called so
+            is_default = segment == DEFAULT_ENTITY and kind not in _MAY_BE_CALLED_SO
             found["" if is_default else _name(segment)] = dict(node.value["config"])
     return found
 
@@ -480,6 +484,7 @@ def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
         user_configs=of_clients[USERS],
         client_configs=of_clients[CLIENTS],
         ip_configs=of_clients[IPS],
+        client_metrics_configs=_configs(store, "client-metrics"),
         quotas=quotas_in(of_clients),
         features={**BOOTSTRAP, **features.value["features"]} if features else dict(BOOTSTRAP),
         features_epoch=features.version if features else 0,

@@ -20,9 +20,10 @@ from kbroker.coordination.outcome import EndOfTransaction, Outcome
 from kbroker.coordination.service import CoordinatorService
 from kbroker.coordination.then import then_divided
 from kbroker.divided import Divided, each, every
+from kbroker.group_coordinator.classic.join_group import why_no_join
 from kbroker.group_coordinator.commit_building import Commit, build_commit, build_commit_in_transaction
 from kbroker.group_coordinator.config import GroupConfig, Settings
-from kbroker.group_coordinator.consumer.heartbeat import validate
+from kbroker.group_coordinator.consumer.heartbeat import distinct_topics, validate
 from kbroker.group_coordinator.consumer.regexes import MaySee, everything
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
 from kbroker.group_coordinator.leaving import Leaving
@@ -76,10 +77,6 @@ from kbroker.protocol.messages.txn_offset_commit import (
 FEW_MEMBERS = 100
 """So many members leave without a look at them beforehand."""
 DELETED_AT_ONCE = 20
-MAX_PROTOCOLS = 1_000
-"""Protocols of one member; clients name a handful. They are kept as long as the member, and compared with others'."""
-MOST_TOPICS = 20_000
-"""Topics that one member subscribes to by name."""
 _RETRY_ELSEWHERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -157,23 +154,13 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         client_host: str,
         may_see: MaySee = everything,
     ) -> Divided[ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]]:
-        """ConsumerGroupHeartbeat of many topics: each counts once, and all have to fit into a record.
-
-        What a member subscribes to is decided at one go, in 2 us a name, and 10 us where there is a topic: hence
-        MOST_TOPICS.
-        """
+        """ConsumerGroupHeartbeat of many topics: each counts once, and all have to fit into a record."""
         most_bytes = self._most_bytes(self.partition_for(request.group_id))
-        left = most_bytes
-        names: dict[str, None] = {}
-        for name in request.subscribed_topic_names or ():
-            if name not in names:
-                names[name] = None
-                left -= len(name) + 1
-            if left < 0 < most_bytes or len(names) > MOST_TOPICS:
-                code = answerable(ErrorCode.MESSAGE_TOO_LARGE)
-                return ConsumerGroupHeartbeatResponse(error_code=code, error_message=DEFAULT_MESSAGES.get(code))
-            yield
-        request.subscribed_topic_names = list(names)
+        names = yield from distinct_topics(request.subscribed_topic_names or (), most_bytes)
+        if names is None:
+            code = answerable(ErrorCode.MESSAGE_TOO_LARGE)
+            return ConsumerGroupHeartbeatResponse(error_code=code, error_message=DEFAULT_MESSAGES.get(code))
+        request.subscribed_topic_names = names
         yield from self._topics.prepared(request.subscribed_topic_names)
         return self.consumer_group_heartbeat(
             request, version=version, client_id=client_id, client_host=client_host, may_see=may_see
@@ -201,12 +188,9 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         self, request: JoinGroupRequest, *, version: int, client_id: str, client_host: str
     ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
         """JoinGroup: parked until the group's next generation begins."""
-        if not request.group_id:
-            return JoinGroupResponse(member_id=request.member_id, error_code=ErrorCode.INVALID_GROUP_ID)
-        if not self.config.min_session_timeout_ms <= request.session_timeout_ms <= self.config.max_session_timeout_ms:
-            return JoinGroupResponse(member_id=request.member_id, error_code=ErrorCode.INVALID_SESSION_TIMEOUT)
-        if len(request.protocols) > MAX_PROTOCOLS:
-            return JoinGroupResponse(member_id=request.member_id, error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        code = why_no_join(request, self.config)
+        if code is not ErrorCode.NONE:
+            return JoinGroupResponse(member_id=request.member_id, error_code=code)
 
         return self._runtime.run_parked(
             self.partition_for(request.group_id),

@@ -17,6 +17,7 @@ _NOT_APIS = frozenset(
         "config_changes",
         "produce_answers",
         "produce_in_transaction",
+        "telemetry_clients",
         "transaction_verification",
     }
 )

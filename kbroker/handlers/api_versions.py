@@ -11,6 +11,7 @@ import re
 
 from kbroker.controller.features import SUPPORTED, SUPPORTED_IN_CLUSTER
 from kbroker.handlers.registry import APIS, RequestContext, handles, served
+from kbroker.handlers.services import Services
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import (
     ApiVersion,
@@ -31,6 +32,10 @@ def _advertised(key: int) -> ApiVersion:
     return ApiVersion(key, 0 if key == _PRODUCE else versions.low, versions.high)
 
 
+def _keys(services: Services, *, in_cluster: bool) -> list[int]:
+    return sorted(key for key, api in served(in_cluster=in_cluster).items() if api.advertised(services))
+
+
 @handles(ApiVersionsRequest, ApiVersionsResponse, "0-4")
 def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
     """Answer with all APIs; `request` is None for a version that this broker does not know (KIP-511)."""
@@ -44,7 +49,7 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> Api
     state = ctx.services.controller.state
     in_cluster = ctx.services.cluster is not None
     return ApiVersionsResponse(
-        api_keys=[_advertised(key) for key in sorted(served(in_cluster=in_cluster))],
+        api_keys=[_advertised(key) for key in _keys(ctx.services, in_cluster=in_cluster)],
         supported_features=[
             SupportedFeatureKey(name, low, high)
             for name, (low, high) in (SUPPORTED_IN_CLUSTER if in_cluster else SUPPORTED).items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from kbroker.config.validation import validate_broker, validate_group, validate_topic
+from kbroker.config.validation import validate_broker, validate_client_metrics, validate_group, validate_topic
 from kbroker.controller.decide import check_topic_name
 from kbroker.divided import Divided
 from kbroker.handlers.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
@@ -19,7 +19,7 @@ R = TypeVar("R", bound="Resource")
 
 MAX_CONFIGS = 1_000
 """Of one resource in one request. Kafka's controller has 10,000 for a whole request; no resource has so many keys."""
-KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups"}
+KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups", CLIENT_METRICS: "client-metrics"}
 
 
 class Resource(Protocol):
@@ -65,8 +65,6 @@ def check_request(
         yield
     if nulls:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
-    if resource_type == CLIENT_METRICS:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscriptions are not kept by this broker.")
     if resource_type not in kinds:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
     if len(names) > MAX_CONFIGS:
@@ -84,6 +82,9 @@ def check_resource(ctx: RequestContext, resource_type: int, name: str) -> None:
     elif resource_type == GROUP:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    elif resource_type == CLIENT_METRICS:
+        if ctx.services.cluster is not None:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscriptions are not kept by this broker.")
     elif name:
         _check_node(ctx, name)
 
@@ -119,6 +120,8 @@ def change(
             validate_topic(config, configs)
         elif resource_type == GROUP:
             validate_group(config, configs)
+        elif resource_type == CLIENT_METRICS:
+            validate_client_metrics(name, configs)
         else:
             validate_broker(config, configs, per_broker=bool(name))
             ctx.services.tls.check(config.with_dynamic(configs, per_broker=bool(name)))

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from kbroker.cluster_state import ClusterState
 from kbroker.divided import Divided, each
-from kbroker.handlers.create_partitions import MAX_TOPICS
 from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.metering import Metering
 from kbroker.handlers.registry import RequestContext, handles
@@ -19,6 +18,9 @@ _FIRST_DISABLED_VERSION = 3
 _FIRST_STRICT_VERSION = 5
 """From which on quotas of mutations refuse (KIP-599)."""
 _Key = TypeVar("_Key", str, bytes)
+
+MAX_TOPICS = 10_000
+"""Of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
 
 def _on_error(request: DeleteTopicsRequest, code: int, message: str | None) -> Divided[DeleteTopicsResponse]:

@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32), versions 1-4: configs of topics, brokers and groups, and where they come from."""
+"""DescribeConfigs (key 32), versions 1-4: configs of topics, brokers and the like, and where they come from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from kbroker.config.describe import (
     Described,
     describe_broker,
     describe_broker_default,
+    describe_client_metrics,
     describe_group,
     describe_loggers,
     describe_topic,
@@ -141,7 +142,9 @@ def _entries(ctx: RequestContext, resource: DescribeConfigsResource) -> list[Des
     if resource.resource_type == CLIENT_METRICS:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
-        return []
+        if ctx.services.cluster is not None:
+            return []
+        return describe_client_metrics(state.client_metrics_configs.get(name, {}))
     if resource.resource_type == BROKER_LOGGER:
         _check_broker(ctx, name, "Broker id must not be empty")
         return describe_loggers()

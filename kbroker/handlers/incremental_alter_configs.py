@@ -6,15 +6,16 @@ Behaviour: levels of loggers are set in this process (KIP-412), nothing of them 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from kbroker.config.loggers import check_levels, set_levels
+from kbroker.config.model import ConfigKey
 from kbroker.config.operations import Op, apply_broker_ops, apply_ops
 from kbroker.config.table import GROUP as GROUP_KEYS
 from kbroker.config.table import TOPIC as TOPIC_KEYS
 from kbroker.divided import Divided, each
 from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
-from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, TOPIC
+from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -25,6 +26,8 @@ from kbroker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
+_KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, GROUP: GROUP_KEYS, CLIENT_METRICS: {}}
+"""To append to and subtract from: Kafka's controller knows no types of client metrics' keys, and refuses both."""
 _OPERATIONS = frozenset(int(op) for op in Op)
 
 
@@ -71,7 +74,7 @@ def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: b
     if kind == BROKER:
         yield from change(ctx, kind, name, lambda old: apply_broker_ops(old, ops), validate_only=validate_only)
         return
-    keys = TOPIC_KEYS if kind == TOPIC else GROUP_KEYS
+    keys = _KEYS[kind]
     yield from change(ctx, kind, name, lambda old: apply_ops(keys, old, ops), validate_only=validate_only)
 
 

@@ -20,7 +20,7 @@ from kbroker.protocol.messages.list_config_resources import (
 def list_config_resources(
     ctx: RequestContext, request: ListConfigResourcesRequest
 ) -> Divided[ListConfigResourcesResponse]:
-    """List by type; v0 knows client metrics only, of which this broker keeps none."""
+    """List by type; v0 knows client metrics only, of which a cluster keeps none."""
     supported = {CLIENT_METRICS} if ctx.version == 0 else {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
     wanted = (yield from distinct(request.resource_types)).keys() or supported
     if not wanted <= supported:
@@ -29,6 +29,7 @@ def list_config_resources(
     brokers = [str(node_id) for node_id in state.brokers]
     names: dict[int, Iterable[str]] = {
         GROUP: state.group_configs,
+        CLIENT_METRICS: state.client_metrics_configs,
         BROKER_LOGGER: brokers,
         BROKER: brokers,
         TOPIC: state.topics,

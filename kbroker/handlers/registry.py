@@ -1,7 +1,7 @@
 """Which function serves which API, and in which versions.
 
-Owns the registry that `@handles` fills and that ApiVersions is derived from: what is not registered is not advertised.
-Never calls a handler: dispatch.py does.
+Owns the registry that `@handles` fills and that ApiVersions is derived from: what is not registered is not advertised,
+and some APIs only where there is a use for them. Never calls a handler: dispatch.py does.
 
 A handler is `def api(ctx, request) -> response`, run on the event loop, or a coroutine function (or one that returns an
 awaitable) where an answer may have to wait, or a generator function (divided.py) where a request may be long: a bare
@@ -37,17 +37,26 @@ class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure 
 class RequestContext:
     """What a handler may know of the request besides its body. One object serves a connection; fields change a request.
 
-    `client_host` is Kafka's form of a peer address ("/127.0.0.1"). `listener` names the listener it came by.
+    `client_host` is Kafka's form of a peer address ("/127.0.0.1"), `client_port` the port at that end. `listener` names
+    the listener it came by.
     """
 
     __slots__ = (
-        "client_host", "client_id", "client_software", "follows", "forms", "limited", "listener", "local_address",
-        "metering", "principal", "raw_client_id", "rights", "services", "version",
+        "client_host", "client_id", "client_port", "client_software", "follows", "forms", "limited", "listener",
+        "local_address", "metering", "on_closed", "principal", "raw_client_id", "rights", "services", "version",
     )  # fmt: skip
 
-    def __init__(self, services: Services, client_host: str, listener: str, local_address: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        client_host: str,
+        listener: str,
+        local_address: tuple[str, int],
+        client_port: int = 0,
+    ) -> None:
         self.services = services
         self.client_host = client_host
+        self.client_port = client_port
         self.client_id: str | None = None
         self.raw_client_id: Any = None
         self.client_software: tuple[str, str] = ("", "")
@@ -66,6 +75,8 @@ class RequestContext:
         """Whether it is another broker that copies from here."""
         self.forms: Any = None
         """What is known of this connection's requests (express_produce.Forms)."""
+        self.on_closed: Callable[[], None] | None = None
+        """Called when the connection has ended."""
 
     def set_client_id(self, raw: memoryview | None) -> None:
         """Take over the client id of a request header; it seldom changes within a connection."""
@@ -99,6 +110,8 @@ class Api:
     on_error: Callable[[Any, int, str | None], Any]
     cluster: bool = False
     """Whether only a node of a cluster serves it."""
+    advertised: Callable[[Services], bool] = lambda _services: True
+    """Whether clients are told of it, at this moment; who asks all the same is answered."""
 
 
 APIS: dict[int, Api] = {}
@@ -116,6 +129,7 @@ def handles(
     on_error: Callable[[_Request, int, str | None], _Answer | Divided[_Answer]] | None = None,
     *,
     cluster: bool = False,
+    advertised: Callable[[Services], bool] = lambda _services: True,
 ) -> Callable[
     [Callable[[RequestContext, _Request], Reply[_Answer]]], Callable[[RequestContext, _Request], Reply[_Answer]]
 ]:
@@ -123,6 +137,7 @@ def handles(
 
     `on_error(request, code, message)` makes the answer for an ApiError; without it the response's `error_code` field is
     set (and `error_message`, where there is one). `cluster`: only a node of a cluster serves it.
+    `advertised` tells whether clients are to know of it, at a moment.
     """
 
     def default_error(_request: Any, code: int, message: str | None) -> Any:
@@ -147,6 +162,7 @@ def handles(
             handler=function,
             on_error=on_error or default_error,
             cluster=cluster,
+            advertised=advertised,
         )
         return function
 

@@ -19,6 +19,7 @@ from kbroker.replicas import Replicas
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.security.tokens.token import TokenSettings
+from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.shard import ProducerIdSupply
@@ -63,6 +64,8 @@ class Services:
     """What is configured of delegation tokens; None: there are none."""
     cluster: ClusterServices | None = None
     """What only a node of a cluster has."""
+    telemetry: ClientTelemetry | None = None
+    """Clients' metrics; None in a cluster, which keeps no subscriptions to them."""
     authorizer: Authorizer | None = None
     """Who is asked what clients may do; None: they may everything."""
     on_levels_changed: Callable[[], None] = lambda: None

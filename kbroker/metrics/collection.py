@@ -15,7 +15,9 @@ from kbroker.broker.base_node import Node
 from kbroker.divided import Divided
 from kbroker.metrics.coordinators import groups, transactions
 from kbroker.metrics.idle import Idle
+from kbroker.metrics.logs import SERVES, logs
 from kbroker.metrics.partitions import Sums, cluster, partitions
+from kbroker.metrics.quotas import quotas
 from kbroker.metrics.values import Values, put, put_all, put_times
 from kbroker.network.request_times import FETCH
 from kbroker.topic_traffic import Traffic
@@ -23,6 +25,7 @@ from kbroker.topic_traffic import Traffic
 MOST_TOPICS: Final = 2_000
 MOST_PARTITIONS: Final = 10_000
 MOST_OFFSETS: Final = 10_000
+MOST_QUOTAS: Final = 1_000
 """That are told one by one; the sums are of all."""
 _TRAFFIC: Final = {
     "messagesin_total": "messages_in",
@@ -34,7 +37,6 @@ _TRAFFIC: Final = {
     "failedfetchrequests_total": "failed_fetches",
 }
 _REPLICATION: Final = {"replicationbytesin_total": "replicated_in", "replicationbytesout_total": "replicated_out"}
-_SERVES: Final = 3
 
 
 def _version() -> str:
@@ -55,9 +57,11 @@ def collect(node: Node, idle: Idle, lag_s: float) -> Divided[Values]:
     yield from _topics(node, values)  # behind the partitions, of which some numbers come
     yield from _requests(node, values)
     yield from cluster(node, values)
-    yield from _logs(node, values)
+    yield from logs(node.logs, node.clock.now_ms(), values)
+    yield from quotas(node, values, MOST_QUOTAS)
     yield from groups(node, values, MOST_OFFSETS)
     yield from transactions(node, values)
+    yield from _telemetry(node, values)
     _network(node, values)
     _loop(node, values, idle.share(), lag_s)
     return values
@@ -129,23 +133,19 @@ def _partitions(node: Node, values: Values) -> Divided[None]:
     put_all(values, "kafka_server_replicamanager", found.items())
 
 
-def _logs(node: Node, values: Values) -> Divided[None]:
-    took: list[float] = []
-    flushes = 0
-    for each in node.logs.managers:
-        took += each.flusher.took
-        flushes += each.flusher.flushes
-        put(
-            values,
-            "kafka_log_logcleanermanager_uncleanable_partitions_count",
-            len(each.cleaner.uncleanable),
-            {"logDirectory": each.directory},
-        )
-        yield
-    put_times(values, "kafka_log_logflushstats_logflushrateandtimems", took)
-    put(values, "kafka_log_logflushstats_logflushrateandtimems_count", flushes)
-    offline = len(node.logs.managers) - len(node.logs.online)
-    put(values, "kafka_log_logmanager_offlinelogdirectorycount", offline)
+def _telemetry(node: Node, values: Values) -> Divided[None]:
+    telemetry = node.services.telemetry
+    if telemetry is None:
+        return
+    yield from telemetry.sweep(node.clock.monotonic_ms())
+    found = {
+        "instance_count": len(telemetry),
+        "unknown_subscription_request_count": telemetry.unknown_subscriptions,
+        "throttle_count": telemetry.throttled,
+        "plugin_export_count": telemetry.exported,
+        "plugin_error_count": telemetry.failed,
+    }
+    put_all(values, "kafka_server_client_metrics", found.items())
 
 
 def _network(node: Node, values: Values) -> None:
@@ -168,7 +168,7 @@ def _network(node: Node, values: Values) -> None:
     waiting = {"Fetch": traffic.delayed_fetches, "Produce": traffic.delayed_produces}
     for operation, count in waiting.items():
         put(values, "kafka_server_delayedoperationpurgatory_purgatorysize", count, {"delayedOperation": operation})
-    put(values, "kafka_server_kafkaserver_brokerstate", _SERVES)
+    put(values, "kafka_server_kafkaserver_brokerstate", SERVES)
     put(values, "kbroker_connections", server.connection_count)
     put(values, "kbroker_memory_held_bytes", server.memory.used)
     put(values, "kbroker_memory_limit_bytes", server.memory.limit)

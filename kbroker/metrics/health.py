@@ -14,18 +14,21 @@ from typing import Any, Final
 
 from kbroker.broker.base_node import Node
 from kbroker.divided import Divided
+from kbroker.log.directories.log_manager import LogManager
 from kbroker.metrics.partitions import is_under_min_isr
 
 NAMED: Final = 20
 """Partitions that are named; all are counted."""
 
 
-def readiness(node: Node | None, *, stopping: bool, strict: bool) -> Divided[tuple[bool, dict[str, Any]]]:
-    """Return whether the broker serves, and what to say of it."""
+def readiness(
+    node: Node | None, logs: LogManager | None, *, stopping: bool, strict: bool
+) -> Divided[tuple[bool, dict[str, Any]]]:
+    """Return whether the broker serves, and what to say of it; `logs` are those that a start is reading."""
     if stopping:
         return False, {"status": "not ready", "reasons": ["it is stopping"]}
     if node is None:
-        return False, {"status": "not ready", "reasons": ["it is starting"]}
+        return False, {"status": "not ready", "reasons": [_start(logs)]}
     reasons = []
     if node.failed.done():
         reasons.append(f"it has failed: {node.failed.result()}")
@@ -51,3 +54,13 @@ def readiness(node: Node | None, *, stopping: bool, strict: bool) -> Divided[tup
         said["reasons"] = reasons
     said["under_min_isr"] = {"count": too_few, "partitions": named}
     return not reasons, said
+
+
+def _start(logs: LogManager | None) -> str:
+    """Say how far a start is; after a crash it may read logs for minutes."""
+    reading = [each.recovery for each in logs.managers if each.recovery.total] if logs is not None else []
+    if not reading:
+        return "it is starting"
+    total, done = sum(each.total for each in reading), sum(each.done for each in reading)
+    left = sum(each.logs for each in reading)
+    return f"it is starting: {min(100 * done // total, 100)} % of {total} bytes are read, {left} partitions are left"

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
+_COUNTS: Final = ",Count", "-request-count", "throttle-count", "-export-count", "-error-count"
+"""The ends of MBeans' names that count what only becomes more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Name:
@@ -27,7 +30,7 @@ class Name:
         """Return the type, in Prometheus's words."""
         if self.name.endswith("_total"):
             return "counter"
-        return "unknown" if self.mbean.endswith(",Count") else "gauge"
+        return "unknown" if self.mbean.endswith(_COUNTS) else "gauge"
 
 
 def _read() -> dict[str, Name]:

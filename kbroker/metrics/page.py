@@ -7,49 +7,53 @@ millisecond at a time, however long the page. Never looks at the broker.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator
-from typing import Final, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, cast
 
 from prometheus_client import Metric, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from kbroker.breaks import Breaks
 from kbroker.metrics.names import BY_NAME
 from kbroker.metrics.values import Values, put_all
 
-_WORK_S: Final = 0.0005
+if TYPE_CHECKING:  # needs an extra
+    from kbroker.metrics.pushed import Family
+
+HELP = "Pushed by clients (KIP-714)"
 
 
-class _Breaks:
-    """Gives the interpreter away now and then."""
+def _samples(breaks: Breaks, name: str, values: Iterable[tuple[str, dict[str, str], float]]) -> list[Sample]:
+    def made() -> Iterator[Sample]:
+        for ending, labels, value in values:
+            yield Sample(name + ending, labels, value)
+            breaks.rest()
 
-    def __init__(self) -> None:
-        self._until = time.perf_counter() + _WORK_S
-
-    def of(self, values: list[tuple[dict[str, str], float]], name: str) -> Iterator[Sample]:
-        for labels, value in values:
-            yield Sample(name, labels, value)
-            if time.perf_counter() > self._until:
-                time.sleep(_WORK_S)
-                self._until = time.perf_counter() + _WORK_S
+    # Taken once and in order, so that it need not be a list.
+    return cast("list[Sample]", made())
 
 
 class _Collected(Collector):
     """Stands for a registry."""
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: Values, families: Sequence[Family]) -> None:
         self._values = values
+        self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        breaks = _Breaks()
+        breaks = Breaks()
         put_all(self._values, "kafka_server_kafkaserver_linux_disk", _disk_bytes())
         for name, values in self._values.items():
             known = BY_NAME[name]
             family = Metric(name.removesuffix("_total"), known.help, known.kind)
-            # Taken once and in order, so that it need not be a list.
-            family.samples = cast("list[Sample]", breaks.of(values, name))
+            family.samples = _samples(breaks, name, (("", *each) for each in values))
+            yield family
+        for pushed in self._families:
+            bare = pushed.name.removesuffix("_total") if pushed.kind == "counter" else pushed.name
+            family = Metric(bare, HELP, pushed.kind)
+            family.samples = _samples(breaks, pushed.name, pushed.samples)
             yield family
         yield from ProcessCollector(registry=None).collect()
 
@@ -63,11 +67,11 @@ def _disk_bytes() -> list[tuple[str, float]]:
         return []
 
 
-def text_of(values: Values, accept: str) -> tuple[bytes, str]:
-    """Return the page and its type, for a header Accept."""
+def text_of(values: Values, accept: str, families: Sequence[Family] = ()) -> tuple[bytes, str]:
+    """Return the page and its type, for a header Accept; `families` are those that clients have pushed."""
     try:
         encode, content_type = choose_encoder(accept)
-        return encode(_Collected(values)), content_type
+        return encode(_Collected(values, families)), content_type
     except TypeError:  # a version that is no number
         encode, content_type = choose_encoder("")
-        return encode(_Collected(values)), content_type
+        return encode(_Collected(values, families)), content_type

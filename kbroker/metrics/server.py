@@ -18,20 +18,26 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from functools import partial
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from kbroker.broker.base_node import Node
 from kbroker.divided import Divided, in_slices
+from kbroker.log.directories.log_manager import LogManager
 from kbroker.metrics.collection import collect
 from kbroker.metrics.health import readiness
 from kbroker.metrics.idle import Idle
+from kbroker.metrics.logs import starting
 from kbroker.metrics.page import text_of
+from kbroker.metrics.values import Values
+
+if TYPE_CHECKING:  # needs an extra
+    from kbroker.metrics.pushed import Family, PushedMetrics
 
 CONNECTIONS: Final = 32
 """At a time."""
@@ -60,6 +66,10 @@ class MetricsServer:
         self._loop = loop
         self.node: Node | None = None
         """The broker, once it serves."""
+        self.logs: LogManager | None = None
+        """Its logs, once they are being read."""
+        self.pushed: PushedMetrics | None = None
+        """What clients push of their metrics, where that is taken."""
         self.stopping = False
         host, port = listening.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -92,6 +102,8 @@ class MetricsServer:
         for thread in [self._thread, *left]:
             if thread.is_alive():
                 thread.join(_STOP_S)
+        if self.pushed is not None:
+            self.pushed.close()
 
     # -- connections
 
@@ -149,18 +161,26 @@ class MetricsServer:
         with self._collecting:  # more at once would only take turns
             if asker not in self._connections:
                 raise ConnectionAbortedError
+            if self.stopping:
+                return 503, "text/plain; charset=utf-8", b"the broker is stopping\n"
             node = self.node
-            if node is None or self.stopping:
-                return 503, "text/plain; charset=utf-8", b"the broker is not there\n"
-            values = self._ask(partial(collect, node, self._idle), _COLLECT_S)
-            text, content_type = text_of(values, accept)
+            if node is None:
+                text, content_type = text_of(self._ask(partial(starting, self.logs), _COLLECT_S), accept)
+                return 200, content_type, text
+            values, families = self._ask(partial(self._collect, node), _COLLECT_S)
+            text, content_type = text_of(values, accept, families)
             return 200, content_type, text
+
+    def _collect(self, node: Node, lag_s: float) -> Divided[tuple[Values, Sequence[Family]]]:
+        values = yield from collect(node, self._idle, lag_s)
+        families = () if self.pushed is None else (yield from self.pushed.collect(values))
+        return values, families
 
     def ready(self, *, strict: bool) -> tuple[bool, dict[str, Any]]:
         """Return whether the broker serves, and what to say of it; raises NoAnswer."""
 
         def look(_lag_s: float) -> Divided[tuple[bool, dict[str, Any]]]:
-            return readiness(self.node, stopping=self.stopping, strict=strict)
+            return readiness(self.node, self.logs, stopping=self.stopping, strict=strict)
 
         with self._looking:  # or as many as ask would each have their piece of every turn of the loop
             return self._ask(look, LOOP_S)

@@ -217,6 +217,9 @@ class Connection:
             self._turns.latest = None
         # With the outbox's, the only circles: nothing is left for a collection.
         self._context.forms = None
+        on_closed, self._context.on_closed = self._context.on_closed, None
+        if on_closed is not None:
+            on_closed()
         self.run = self._owner.dispatcher.entrance
         work, self._work = self._work, None
         try:

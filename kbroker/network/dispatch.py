@@ -124,6 +124,7 @@ class Work:
     __slots__ = (
         "breadth",
         "entry",
+        "error_code",
         "keeps_frame",
         "keeps_waiting",
         "lane",
@@ -148,6 +149,8 @@ class Work:
         """What it uses of quotas, where there are any."""
         self.since = 0.0
         """When it was first run, where its time is taken."""
+        self.error_code = 0
+        """Of the whole request, where it is told of."""
         self.pause_ms = 0
         """For how long nothing more is read from the client once it is answered."""
         self.breadth = Breadth.NARROW if produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
@@ -184,6 +187,7 @@ class Dispatcher:
             authorizer.on_change(self._forget_forms)
         self._quotas = quotas
         self._metered = self._told = self._logged = self._timed = False
+        self._sink: request_log.Sink | None = None
         self._express = self._is_express()
         self.entrance: Run = self.run
         """What connections hand their frames to: `run`, or what stands before it (Server.divert)."""
@@ -208,7 +212,7 @@ class Dispatcher:
     def _is_express(self) -> bool:
         """Whether all requests may pass by their handler, which then logs nothing of them."""
         # Asked once and not per request: where DEBUG is off, requests cost nothing more.
-        self._logged = request_log.enabled()
+        self._logged = request_log.enabled() or self._sink is not None
         tells_allowed = authorizer_log.isEnabledFor(logging.DEBUG)
         if self._authorizer is not None:
             self._authorizer.tells_allowed = tells_allowed
@@ -244,6 +248,11 @@ class Dispatcher:
 
     def look_at_loggers(self) -> None:
         """Ask anew whether requests that come are to be logged."""
+        self._express = self._is_express()
+
+    def trace(self, sink: request_log.Sink | None) -> None:
+        """Tell `sink` of each request once it is answered, in the loop; None: nobody any more."""
+        self._sink = sink
         self._express = self._is_express()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
@@ -350,7 +359,7 @@ class Dispatcher:
             work.metering = metering
             work.steps = metering.timed(work.steps)
         if self._logged:
-            work.steps = request_log.told(work.steps, work, context, correlation_id, since)
+            work.steps = request_log.told(work.steps, work, context, correlation_id, since, self._sink)
 
     def head(self, context: RequestContext, frame: memoryview) -> tuple[Entry, int, int]:
         """Read the header of a frame that is not to be run; return what it asks, its number, and where its body begins.
@@ -427,6 +436,8 @@ class Dispatcher:
             answer = self._settle(work, work.metering, request, answer)
         if answer is None:
             return None
+        if self._logged:
+            work.error_code = getattr(answer, "error_code", 0)
         out, spill = bytearray(), cast("Spill", [])
         if divided:
             yield from encode_divided(entry, correlation_id, answer, out, spill)

@@ -1,15 +1,16 @@
-"""A line in the log for each request, once it is answered: the logger `kafka.request.logger`, at DEBUG.
+"""What is measured of each request, once it is answered: for the logger `kafka.request.logger` at DEBUG, and traces.
 
-Owns what such a line tells. Never tells what stands in a request or an answer: there may be secrets and other people's
-data in it. Costs nothing while the logger is above DEBUG; what is told of is then run as a `Work`.
+Owns what is measured, and the line in the log. Never tells what stands in a request or an answer: there may be secrets
+and other people's data in it. Costs nothing while the logger is above DEBUG and nobody traces; what is told of is then
+run as a `Work`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kbroker.handlers.registry import RequestContext
 from kbroker.security.principal import printable
@@ -28,25 +29,54 @@ _FIELDS: Final = (
 )  # fmt: skip
 
 
+class Told(NamedTuple):
+    """What was measured of one request. Sizes are in bytes, times in ms."""
+
+    api: str
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    client_host: str
+    listener: str
+    principal: str | None
+    request_bytes: int
+    response_bytes: int
+    total_ms: float
+    """From when the loop began with it to its answer."""
+    local_ms: float
+    """Of these, what the loop gave to it."""
+    throttle_ms: int
+    error_code: int
+    """Of the whole request, 0 where there is none, or where each part of an answer has its own."""
+
+
+Sink = Callable[[Told], None]
+_Facts = tuple[str, int, int, int, str | None, str, str, str | None, int]
+"""What is known of a request when it comes: the first fields of Told."""
+
+
 def enabled() -> bool:
     """Whether requests are told of."""
     return log.isEnabledFor(logging.DEBUG)
 
 
-def told(steps: Steps, work: Any, context: RequestContext, correlation_id: int, since: float) -> Steps:
-    """Return the same steps of a `Work`, with a line in the log at their end.
+def told(
+    steps: Steps, work: Any, context: RequestContext, correlation_id: int, since: float, sink: Sink | None = None
+) -> Steps:
+    """Return the same steps of a `Work`, with a line in the log at their end, and word to a `sink`.
 
     `since` is the moment of perf_counter at which the loop began with the request. Time at work is what the loop gave
     to it; the rest of the whole time the request waited, for what it asked for or for its turn.
     """
     facts = (
-        work.entry.api.name, context.version, correlation_id, _shown(context.client_id),
+        work.entry.api.name, work.entry.api.key, context.version, correlation_id, _shown(context.client_id),
         context.client_host.removeprefix("/"), context.listener, _shown(str(context.principal)), work.size,
     )  # fmt: skip
-    return _timed(steps, work, facts, since, perf_counter() - since)
+    return _timed(steps, work, facts, since, perf_counter() - since, sink)
 
 
-def _timed(steps: Steps, work: Any, facts: tuple[Any, ...], since: float, local: float) -> Steps:
+def _timed(steps: Steps, work: Any, facts: _Facts, since: float, local: float, sink: Sink | None) -> Steps:
     value: Any = None
     error: BaseException | None = None
     try:
@@ -66,17 +96,23 @@ def _timed(steps: Steps, work: Any, facts: tuple[Any, ...], since: float, local:
         if end.value is not None:
             out, spill = end.value
             answered = len(out) + sum(len(piece) for _, piece in spill)
-        _tell((*facts, answered, *_milliseconds(perf_counter() - since, local), work.pause_ms))
+        total = perf_counter() - since
+        found = Told(*facts, answered, _milliseconds(total), _milliseconds(local), work.pause_ms, work.error_code)
+        if enabled():
+            _tell(found)
+        if sink is not None:
+            sink(found)
         return end.value
     finally:
         steps.close()
 
 
-def _milliseconds(*seconds: float) -> tuple[float, ...]:
-    return tuple(round(each * 1000, 3) for each in seconds)
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)
 
 
-def _tell(facts: tuple[Any, ...]) -> None:
+def _tell(found: Told) -> None:
+    facts = tuple(getattr(found, name) for name in _FIELDS)
     log.debug(_LINE, *facts, extra=dict(zip(_FIELDS, facts, strict=True)))
 
 

@@ -338,7 +338,8 @@ class Server:
         if offer is not None:
             gate = SaslGate(connection, self.dispatcher, offer, self._services.clock, self.max_request_bytes)
             connection.run = gate.run
-        return RequestContext(self._services, "/" + java_address(host), connection.listener, ("", 0))
+        port = int(connection.peer.rpartition(":")[2])
+        return RequestContext(self._services, "/" + java_address(host), connection.listener, ("", 0), port)
 
     def _why_too_many(self, host: str) -> str | None:
         """Return which limit keeps one more connection of a host away."""

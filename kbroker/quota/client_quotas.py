@@ -7,13 +7,23 @@ who asks is told for how many ms nothing more may come of the client. While ther
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from kbroker.quota.entities import Entity
 from kbroker.quota.limits import Bucket, Limit, Limits
 from kbroker.quota.rate import LONGEST_MS, SampledRate, TokenBucket, Window
 from kbroker.quota.sensors import Sensors, key_of
 from kbroker.quota.values import CLIENT_KEYS, CONSUMER, MUTATION, PRODUCER, REQUEST, Values
+
+
+class Used(NamedTuple):
+    """What was used of one limit, by the second (of tokens: what is left), and for how many ms it calls for a pause."""
+
+    user: str | None
+    client_id: str | None
+    amount: float
+    pause_ms: int
 
 
 class RateQuota:
@@ -50,6 +60,13 @@ class RateQuota:
             return None
         return limit.value * (self._window.samples - 1) * self._window.sample_ms / 1000
 
+    def used(self, now_ms: float, most: int) -> Iterator[Used]:
+        """Tell of so many limits at most, one by one, of those that were used last."""
+        for bucket, sensor in self._sensors.latest(most):
+            limit = self.limits.of_bucket(bucket)
+            if limit is not None:
+                yield Used(*bucket, sensor.per_second(now_ms), sensor.excess_ms(limit, now_ms, self._at_most_ms))
+
     def __len__(self) -> int:
         return len(self._sensors)
 
@@ -82,6 +99,13 @@ class MutationQuota:
             return True, 0
         bucket.take(count, limit.value, now_ms)
         return True, bucket.owed_ms(limit.value, now_ms)
+
+    def used(self, now_ms: float, most: int) -> Iterator[Used]:
+        """Tell of so many limits at most, one by one, of those that were used last."""
+        for bucket, tokens in self._sensors.latest(most):
+            limit = self.limits.of_bucket(bucket)
+            if limit is not None and not math.isinf(limit):
+                yield Used(*bucket, tokens.tokens(limit, now_ms), tokens.owed_ms(limit, now_ms))
 
     def __len__(self) -> int:
         return len(self._sensors)

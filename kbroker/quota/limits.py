@@ -66,6 +66,16 @@ class Limits:
                 return Limit((None if by_user is None else user, None if by_client is None else client_id), value)
         return None
 
+    def of_bucket(self, bucket: Bucket) -> float | None:
+        """Return what holds for a bucket that `of` has named; None where its limit has gone since."""
+        user, client_id = bucket
+        for by_user, by_client in self._levels:
+            if (by_user is None, by_client is None) == (user is None, client_id is None):
+                value = self._limits.get((_wanted(by_user, user), _wanted(by_client, client_id)))
+                if value is not None:
+                    return value
+        return None
+
 
 def _wanted(level: bool | None, name: str | None) -> str | None:
     if level is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from hashlib import sha256
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from kbroker.quota.limits import Bucket
@@ -48,6 +49,10 @@ class Sensors(Generic[K, S]):
             if len(self._known) < self._most and now_ms - self._known[oldest][1] < EXPIRY_MS:
                 return
             del self._known[oldest]
+
+    def latest(self, most: int) -> list[tuple[K, S]]:
+        """Return those of so many keys, the last used first."""
+        return [(key, self._known[key][0]) for key in islice(reversed(self._known), most)]
 
     def clear(self) -> None:
         """Forget all."""

@@ -14,12 +14,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from compat_tests.wire.client import WireClient
 from kbroker.cli import start
-from kbroker.cli.metrics_server import _parse
+from kbroker.cli.metrics_server import _parse, _pushed
 from kbroker.cli.systemd import Systemd
+from kbroker.clock import SystemClock
 from kbroker.config.model import ConfigError
+from tests.broker.test_telemetry import GET, PUSH, advertised, push
 from tests.cli.conftest import CommandLine
 from tests.cli.test_start_control import started
+from tests.metrics.pushes import data, gauge
 
 
 def test_a_process_is_seen_told_of_and_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,3 +114,23 @@ def test_a_start_without_metrics_loads_nothing_of_them() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=True)
     assert done.stdout.strip() == b"[]"
+
+
+def test_without_the_extra_clients_are_not_asked_for_metrics(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "kbroker.metrics.pushed", None)
+    with caplog.at_level("INFO", "kbroker.cli.metrics_server"):
+        assert _pushed(SystemClock()) is None
+    assert "pip install 'kbroker[telemetry]'" in caplog.text
+
+
+def test_a_process_asks_clients_for_their_metrics(tmp_path: Path) -> None:
+    with (
+        started(tmp_path, "--metrics", "127.0.0.1:0") as (_, ready),
+        WireClient(ready["bootstrap_servers"], "app") as client,
+    ):
+        assert advertised(client) == {GET, PUSH}
+        assert push(client, data(gauge("org.apache.kafka.g", 1.5))) == 0
+        with urllib.request.urlopen(f"{ready['metrics']}/metrics", timeout=20) as answer:
+            assert b'org_apache_kafka_g{client_id="app",' in answer.read()

@@ -1,4 +1,4 @@
-// Prints every topic, broker and group config that Apache Kafka defines, one JSON object a line.
+// Prints every topic, broker, client-metrics and group config that Apache Kafka defines, one JSON object a line.
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -8,6 +8,7 @@ import org.apache.kafka.coordinator.group.GroupConfig;
 import org.apache.kafka.server.config.AbstractKafkaConfig;
 import org.apache.kafka.server.config.DynamicBrokerConfig;
 import org.apache.kafka.server.config.ServerTopicConfigSynonyms;
+import org.apache.kafka.server.metrics.ClientMetricsConfigs;
 import org.apache.kafka.storage.internals.log.LogConfig;
 
 public class PrintConfigs {
@@ -21,6 +22,8 @@ public class PrintConfigs {
         });
         AbstractKafkaConfig.CONFIG_DEF.configKeys().values().forEach(
             key -> print("broker", key, modes.getOrDefault(key.name, "read-only"), List.of()));
+        ClientMetricsConfigs.configDef().configKeys().values().forEach(
+            key -> print("client-metrics", key, null, List.of()));
         GroupConfig.CONFIG_DEF.configKeys().values().forEach(key -> {
             Optional<String> synonym = GroupConfig.brokerSynonym(key.name);
             print("group", key, null, synonym.map(name -> List.of("[" + quote(name) + ",\"1\"]")).orElse(List.of()));

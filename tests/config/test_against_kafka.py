@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.config.model import ConfigKey, ConfigType
-from kbroker.config.table import BROKER, DYNAMIC_ONLY, GROUP, TOPIC
+from kbroker.config.table import BROKER, CLIENT_METRICS, DYNAMIC_ONLY, GROUP, TOPIC
 from kbroker.config.values import to_text
 
 pytestmark = pytest.mark.java
@@ -22,6 +22,7 @@ NO_DEFAULT_IN_KAFKA = {"process.roles", "node.id", "controller.listener.names"}
 OTHER_DEFAULT = {"socket.receive.buffer.bytes"}
 # Their values mean nothing here, so any is accepted.
 UNCHECKED = {"controller.quorum.voters", "controller.quorum.bootstrap.servers"}
+_TABLES = [("topic", TOPIC), ("broker", BROKER), ("group", GROUP), ("client-metrics", CLIENT_METRICS)]
 PROGRAM = Path(__file__).parent / "PrintConfigs.java"
 
 
@@ -32,7 +33,7 @@ def definitions(kafka_libs: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(("kind", "table"), [("topic", TOPIC), ("broker", BROKER), ("group", GROUP)])
+@pytest.mark.parametrize(("kind", "table"), _TABLES)
 def test_keys_are_kafkas(definitions: list[dict[str, Any]], kind: str, table: dict[str, ConfigKey]) -> None:
     theirs = {each["name"]: each for each in definitions if each["kind"] == kind}
     assert set(table) - OURS - DYNAMIC_ONLY == set(theirs)

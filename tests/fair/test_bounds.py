@@ -17,7 +17,8 @@ from kbroker.controller.controller import PIECE_TOPICS
 from kbroker.controller.decide import CollidingNames
 from kbroker.coordination.then import then
 from kbroker.divided import Divided, in_order, whole
-from kbroker.group_coordinator.coordinator import FEW_MEMBERS, MAX_PROTOCOLS
+from kbroker.group_coordinator.classic.join_group import MAX_PROTOCOLS
+from kbroker.group_coordinator.coordinator import FEW_MEMBERS
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.leaving import Leaving
 from kbroker.group_coordinator.offsets import Offsets

@@ -120,6 +120,6 @@ def test_a_cluster_and_a_broker_that_dies(cluster: Cluster) -> None:
 def readinesses(cluster: Cluster, *, strict: bool = False) -> set[bool]:
     async def all_of() -> set[bool]:
         running = [each.node for each in cluster.brokers.values() if each.is_running]
-        return {whole(readiness(node, stopping=False, strict=strict))[0] for node in running}
+        return {whole(readiness(node, None, stopping=False, strict=strict))[0] for node in running}
 
     return cluster.run(all_of())

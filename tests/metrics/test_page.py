@@ -16,6 +16,8 @@ from kbroker.metrics.values import Values
 from tests.metrics.conftest import OPENMETRICS, Seen
 from tests.metrics.test_counts import produce
 
+QUOTAS = {f"kafka_server_quota_{each}" for each in ("byte_rate", "request_time", "tokens", "throttle_time")}
+"""Told while there are quotas."""
 DASHBOARD = [
     "kafka_cluster_partition_atminisr",
     "kafka_cluster_partition_underminisr",
@@ -54,6 +56,8 @@ def by_the_rules(mbean: str) -> str:
         name = name.removesuffix("PerSec") + "_total"
     if name.endswith("Percent"):
         name = name.removesuffix("Percent") + "_percent"
+    if "client-id" in parts:  # of a quota
+        return f"kafka_server_quota_{rest[0]}".replace("-", "_")
     joined = "_".join(each for each in ["kafka", domain, parts["type"], name, *rest] if each)
     return re.sub(r"\W", "_", joined).lower()
 
@@ -76,7 +80,8 @@ def test_both_formats_are_parsed_and_say_the_same(seen: Seen, accept: str) -> No
     own = {name for name in found if name.startswith(("kafka_", "kbroker_"))}
     assert own <= set(BY_NAME)
     missing = set(BY_NAME) - own - {"kafka_log_logflushstats_logflushrateandtimems"}  # there may have been a flush
-    assert missing == {"kbroker_group_lag", "kbroker_group_offset", "kbroker_transactions"}
+    nothing_of = {"kbroker_group_lag", "kbroker_group_offset", "kbroker_telemetry_client_info", "kbroker_transactions"}
+    assert missing == nothing_of | QUOTAS
     assert {"process_open_fds", "process_resident_memory_bytes", "process_cpu_seconds_total"} <= found
 
 
@@ -135,7 +140,7 @@ def test_thousands_of_topics_are_bounded_and_come_in_pieces(seen: Seen, monkeypa
     assert len(values["kafka_server_brokertopicmetrics_messagesin_total"]) == 25 + 1
     assert values["kafka_server_replicamanager_partitioncount"] == [({}, 120)]
     left_out = {labels["kind"]: value for labels, value in values["kbroker_left_out"]}
-    assert left_out == {"topics": 35, "partitions": 90, "offsets": 0}
+    assert left_out == {"topics": 35, "partitions": 90, "offsets": 0, "quotas": 0}
 
 
 def test_the_docs_have_the_table() -> None:

@@ -142,10 +142,23 @@ def test_coordinators_that_load(seen: Seen, coordinator: str, monkeypatch: pytes
 def test_before_and_after(seen: Seen) -> None:
     node, seen.server.node = seen.server.node, None
     assert seen.json("/readyz") == (503, {"status": "not ready", "reasons": ["it is starting"]})
-    assert seen.get("/metrics")[0] == 503
+    assert seen.value("kafka_server_kafkaserver_brokerstate") == 1
+    logs = seen.broker.node.logs
+    recovery = logs.managers[0].recovery
+    seen.server.logs = logs
+    recovery.begin(200, 7)
+    recovery.add(50)
+    directory = logs.managers[0].directory
+    assert seen.value("kafka_server_kafkaserver_brokerstate") == 2
+    assert seen.value("kafka_log_logmanager_remaininglogstorecover", dir=directory) == 7
+    assert seen.value("kbroker_recovery_bytes", dir=directory) == 200
+    assert seen.value("kbroker_recovery_read_bytes", dir=directory) == 50
+    reason = "it is starting: 25 % of 200 bytes are read, 7 partitions are left"
+    assert seen.json("/readyz") == (503, {"status": "not ready", "reasons": [reason]})
     assert seen.json("/healthz")[0] == 200
     seen.server.node, seen.server.stopping = node, True
     assert seen.json("/readyz") == (503, {"status": "not ready", "reasons": ["it is stopping"]})
+    assert seen.get("/metrics")[0] == 503
 
 
 def test_a_loop_that_does_not_answer(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:

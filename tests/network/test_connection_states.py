@@ -40,6 +40,7 @@ class Context:
     client_host = "/10.0.0.7"
     client_id = None
     follows = False
+    on_closed = None
 
 
 class Server:

@@ -17,12 +17,17 @@ from tests.package.smoke import Installed
 
 ROOT = Path(kbroker.__file__).parents[1]
 DATA = {
+    "kbroker/console/static/console.css",
+    "kbroker/console/static/console.js",
+    "kbroker/console/static/icon.svg",
+    *(f"kbroker/console/templates/{each.name}" for each in (ROOT / "kbroker/console/templates").iterdir()),
     "kbroker/py.typed",
     "kbroker/config/broker_keys.txt",
     "kbroker/config/cluster_keys.txt",
     "kbroker/config/group_keys.txt",
     "kbroker/config/topic_keys.txt",
     "kbroker/launcher/zookeeper.xml",
+    "kbroker/config/client_metrics_keys.txt",
     "kbroker/metrics/names.txt",
 }
 

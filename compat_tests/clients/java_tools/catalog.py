@@ -261,4 +261,6 @@ def offsets_and_records(bootstrap: str, unique: str) -> object:
     dirs = json.loads(described[-1])["brokers"][0]["logDirs"]
     seen["log dirs"] = [[p["partition"], p["offsetLag"], p["isFuture"]] for d in dirs for p in d["partitions"]]
     seen["cluster"] = run("cluster", "cluster-id", bootstrap=bootstrap)
+    quorum = run("metadata-quorum", "describe", "--status", bootstrap=bootstrap)
+    seen["quorum"] = [line for line in quorum if line.startswith(("exit", "Leader", "MaxFollowerLag: ", "CurrentObs"))]
     return seen

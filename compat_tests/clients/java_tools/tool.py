@@ -25,6 +25,7 @@ CLASSES: Final = {
     "log-dirs": f"{_TOOLS}.LogDirsCommand",
     "cluster": f"{_TOOLS}.ClusterTool",
     "features": f"{_TOOLS}.FeatureCommand",
+    "metadata-quorum": f"{_TOOLS}.MetadataQuorumCommand",
     "broker-api-versions": f"{_TOOLS}.BrokerApiVersionsCommand",
 }
 _NOISE: Final = re.compile(r"^(SLF4J|WARNING: |\[.*\] (WARN|INFO))|^\s*$")

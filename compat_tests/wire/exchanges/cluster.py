@@ -15,6 +15,9 @@ from kbroker.protocol.messages.alter_replica_log_dirs import (
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest
 from kbroker.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from kbroker.protocol.messages.describe_quorum import DescribeQuorumRequest
+from kbroker.protocol.messages.describe_quorum import PartitionRequest as PartitionData
+from kbroker.protocol.messages.describe_quorum import TopicRequest as TopicData
 from kbroker.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -47,9 +50,33 @@ def api_versions(wire: Wire) -> None:
         wire.record("error", v, answer.error_code)
 
 
+@sequence
+def quorum(wire: Wire) -> None:
+    own = [TopicData("__cluster_metadata", [PartitionData(0)])]
+    for v in versions(DescribeQuorumRequest):
+        answer = wire.quiet(DescribeQuorumRequest(own), v)
+        (partition,) = answer.topics[0].partitions
+        assert partition.high_watermark > 0
+        assert partition.current_voters[0].log_end_offset == partition.high_watermark
+        partition.high_watermark = partition.current_voters[0].log_end_offset = 0
+        assert (partition.current_voters[0].last_caught_up_timestamp > 0) == (v > 0)
+        partition.current_voters[0].last_caught_up_timestamp = partition.current_voters[0].last_fetch_timestamp = 0
+        wire.record("own", v, answer.topics)
+        wire.record("nodes", v, [node.node_id for node in answer.nodes])
+        for name, topics in {
+            "other partition": [TopicData("__cluster_metadata", [PartitionData(1)])],
+            "two partitions": [TopicData("__cluster_metadata", [PartitionData(0), PartitionData(1)])],
+            "other topic": [TopicData("nowhere", [PartitionData(0), PartitionData(7)])],
+            "two topics": [*own, TopicData("nowhere", [PartitionData(0)])],
+            "no partition": [TopicData("__cluster_metadata", [])],
+            "none": [],
+        }.items():
+            wire.ask(name, DescribeQuorumRequest(topics), v)
+
+
 SHARE_GROUPS = {76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92}
 STREAMS_GROUPS = {88, 89}
-QUORUM = {55, 64, 80, 81}
+QUORUM = {64, 80, 81}
 NOT_SERVED = SHARE_GROUPS | STREAMS_GROUPS | QUORUM
 """What kafka-broker-api-versions shows of Apache Kafka only; FINDINGS.md says why."""
 

@@ -45,6 +45,8 @@ def reassignments_alone(wire: Wire) -> None:
         "twice": [own, own],
         "negative": [-3],
         "own and negative": [own, -3],
+        "another and twice": [own + 7, own, own],
+        "two others and own": [own + 9, own + 7, own],
     }
     for v in versions(AlterPartitionReassignmentsRequest):
         for may_change in (True, False) if v else (True,):

@@ -67,6 +67,8 @@ RULES: Final[dict[str, Rule]] = {
     "ApiVersions": _OPEN,
     "SaslHandshake": _OPEN,
     "SaslAuthenticate": _OPEN,
+    "GetTelemetrySubscriptions": _OPEN,
+    "PushTelemetry": _OPEN,
     # Records and topics.
     "Produce": Rule("Topic:Write, and in a transaction TransactionalId:Write", records.produce),
     "Fetch": Rule("Topic:Read; with a replica id Cluster:ClusterAction instead", records.fetch),
@@ -200,21 +202,21 @@ RULES: Final[dict[str, Rule]] = {
     "WriteTxnMarkers": Rule("Cluster:Alter or Cluster:ClusterAction", on_cluster(CLUSTER_ACTION, ALTER)),
     # Configs.
     "DescribeConfigs": Rule(
-        "Topic:DescribeConfigs, Group:DescribeConfigs, for brokers Cluster:DescribeConfigs",
+        "Topic:DescribeConfigs, Group:DescribeConfigs, for brokers and client metrics Cluster:DescribeConfigs",
         partly(
             "resources", "results", configs.resource_right(DESCRIBE_CONFIGS),
             configs.refused_resource(DescribeConfigsResult),
         ),
     ),
     "AlterConfigs": Rule(
-        "Topic:AlterConfigs, Group:AlterConfigs, for brokers Cluster:AlterConfigs",
+        "Topic:AlterConfigs, Group:AlterConfigs, for brokers and client metrics Cluster:AlterConfigs",
         partly(
             "resources", "responses", configs.resource_right(ALTER_CONFIGS),
             configs.refused_resource(AlterConfigsResourceResponse),
         ),
     ),
     "IncrementalAlterConfigs": Rule(
-        "Topic:AlterConfigs, Group:AlterConfigs, for brokers Cluster:AlterConfigs",
+        "Topic:AlterConfigs, Group:AlterConfigs, for brokers and client metrics Cluster:AlterConfigs",
         partly(
             "resources", "responses", configs.resource_right(ALTER_CONFIGS),
             configs.refused_resource(IncrementalResourceResponse),
@@ -226,6 +228,7 @@ RULES: Final[dict[str, Rule]] = {
     # The cluster.
     "DescribeCluster": Rule("nothing; its operations Cluster:Describe", topics.describe_cluster),
     "DescribeLogDirs": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
+    "DescribeQuorum": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
     "AlterReplicaLogDirs": _ADMINISTERS,
     "ElectLeaders": _ADMINISTERS,
     "AlterPartitionReassignments": _ADMINISTERS,

@@ -49,6 +49,22 @@ class _Running:
     messages: deque[dict[str, Any]] = field(default_factory=deque)
 
 
+@dataclass(slots=True)
+class Done:
+    """What compaction has done since the start, for who looks from outside."""
+
+    read_bytes: int = 0
+    left_bytes: int = 0
+    seconds: float = 0.0
+    """Of the last log."""
+    recopy: float = 0.0
+    """Of the last log: the share of its bytes that are still there."""
+    looked_ms: int | None = None
+    """When it was last looked for something to do."""
+    dirtiest: float = 0.0
+    """The share of dirty bytes in the dirtiest log, when it was last looked."""
+
+
 class Cleaner:
     """Compaction of the logs of one directory; times in ms."""
 
@@ -70,6 +86,7 @@ class Cleaner:
         self._look_ms = 0
         self._looking = False
         self._failures: Counter[Key] = Counter()
+        self.done = Done()
         self.uncleanable: dict[Key, str] = {}
         """Logs that are left alone until the next start, and why."""
 
@@ -173,6 +190,7 @@ class Cleaner:
 
     def _dirtiest(self, now_ms: int) -> Divided[Cleanable | None]:
         best = None
+        dirtiest = 0.0
         for key in list(self._logs):  # the keys alone: pairs of tens of thousands would take some milliseconds
             yield
             log = self._logs.get(key)
@@ -188,8 +206,10 @@ class Cleaner:
             except OSError as error:
                 self._give_up(key, str(error))
                 continue
+            dirtiest = max(dirtiest, found.ratio)
             if found.is_due and (best is None or found.ratio > best.ratio):
                 best = found
+        self.done.looked_ms, self.done.dirtiest = now_ms, dirtiest
         return best
 
     def _notice_truncation(self, key: Key, log: PartitionLog) -> None:
@@ -296,6 +316,10 @@ class Cleaner:
         self._truncations[job.key] = job.truncations
         self._failures.pop(job.key, None)
         self.save_by_thread()
+        self.done.read_bytes += job.read_bytes
+        self.done.left_bytes += job.left_bytes
+        self.done.seconds = job.told["seconds"]
+        self.done.recopy = job.left_bytes / job.read_bytes if job.read_bytes else 0.0
         if job.told["keyless"]:
             logger.warning("%s-%d: %d records without a key were dropped", *job.key, job.told["keyless"])
         logger.info(

@@ -28,6 +28,7 @@ from kbroker.protocol.messages import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_quorum,
     describe_topic_partitions,
     describe_transactions,
     describe_user_scram_credentials,
@@ -349,6 +350,7 @@ CASES = [
     *config_cases(),
     case(list_config_resources.ListConfigResourcesRequest(), 1, (C, O.DESCRIBE_CONFIGS)),
     case(describe_log_dirs.DescribeLogDirsRequest(topics=[]), 4, (C, O.DESCRIBE)),
+    case(describe_quorum.DescribeQuorumRequest(topics=[]), 2, (C, O.DESCRIBE)),
     case(
         alter_replica_log_dirs.AlterReplicaLogDirsRequest(
             dirs=[
@@ -372,6 +374,7 @@ CASES = [
 OPEN = {
     "ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster", "ListGroups", "ListTransactions",
     "CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken",
+    "GetTelemetrySubscriptions", "PushTelemetry",
 }  # fmt: skip
 """What anybody may ask: some answers then have less in them. test_token_guards.py has those of tokens."""
 OF_CLUSTERS = {

@@ -1,0 +1,80 @@
+"""What lies in the log directories of brokers, partition by partition, and which directories have failed.
+
+Owns the question to several brokers at once; one that is gone is left out. Never prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.errors import KafkaError
+
+from kbroker.admin.cluster_view import cluster_view
+from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.own_request import ask_broker
+from kbroker.admin.placement import Key
+from kbroker.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """A log directory of a broker; sizes in bytes, -1 where the broker does not tell."""
+
+    broker: int
+    path: str
+    error: str | None
+    total: int
+    usable: int
+    replicas: dict[Key, int] = field(repr=False)
+    """Size by partition."""
+    moving: int
+    """Replicas that are on their way into it from another directory."""
+
+    @property
+    def used(self) -> int:
+        """Bytes of all replicas in it."""
+        return sum(self.replicas.values())
+
+
+def log_dirs(admin: Any, brokers: Iterable[int], topics: Sequence[str] | None = None) -> list[LogDir]:
+    """Return the log directories of brokers that answer, with what lies in them, or with some topics of it."""
+    wanted = None if topics is None else _partitions(admin, topics)
+    request = DescribeLogDirsRequest(topics=wanted)
+    found: list[LogDir] = []
+    for broker in brokers:
+        with contextlib.suppress(KafkaError):
+            answer = ask_broker(admin, broker, request, DescribeLogDirsResponse)
+            for each in answer.results:
+                error = code_error(each.error_code)
+                sizes = {
+                    (topic.name, partition.partition_index): partition.partition_size
+                    for topic in each.topics
+                    for partition in topic.partitions
+                    if not partition.is_future_key
+                }
+                moving = sum(p.is_future_key for topic in each.topics for p in topic.partitions)
+                said = None if error is None else error_text(error)
+                found.append(LogDir(broker, each.log_dir, said, each.total_bytes, each.usable_bytes, sizes, moving))
+    return found
+
+
+def _partitions(admin: Any, topics: Sequence[str]) -> list[DescribableLogDirTopic]:
+    known = cluster_view(admin, topics).topics.values()
+    return [DescribableLogDirTopic(each.name, [p.partition_index for p in each.partitions]) for each in known]
+
+
+def sizes_of_leaders(dirs: Iterable[LogDir], leaders: dict[Key, int]) -> dict[str, int]:
+    """Return the bytes of topics, each partition once: as its leader has it."""
+    found: dict[str, int] = {}
+    for each in dirs:
+        for key, size in each.replicas.items():
+            if leaders.get(key) == each.broker:
+                found[key[0]] = found.get(key[0], 0) + size
+    return found

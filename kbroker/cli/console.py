@@ -1,0 +1,165 @@
+"""`kbroker console`: serve the web console of any Kafka.
+
+Owns the options, and the process around the server. What serves is loaded when it is asked for, and not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+
+from kbroker.admin.connection import Connection
+from kbroker.admin.errors import AdminError
+from kbroker.cli.client import client_options
+from kbroker.console.place_of_server import DEFAULT, listening, parse, require_libraries
+
+PASSWORD: Final = "KBROKER_CONSOLE_PASSWORD"
+"""The variable that may hold the password of --user."""
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_PATH: Final = click.Path(path_type=Path)
+
+
+@click.command("console")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=DEFAULT,
+    show_default=True,
+    help="Where to listen; port 0 takes a free one.",
+)
+@click.option("--read-only", is_flag=True, help="Only show: nothing can be changed.")
+@click.option("--user", metavar="NAME", help=f"Who may log in; the password is in --password-file or {PASSWORD}.")
+@click.option("--password-file", type=_FILE, help="The password of --user, in its first line.")
+@click.option("--users", type=_PATH, metavar="FILE", help="Who may log in; lines of --hash-password.")
+@click.option("--hash-password", is_flag=True, help="Read a password, print a line for --users, and end.")
+@click.option("--tls-cert", type=_FILE, help="Serve HTTPS with this certificate chain, as PEM.")
+@click.option("--tls-key", type=_FILE, help="The key of --tls-cert, as PEM.")
+@click.option(
+    "--console-public", is_flag=True, help="Let --listen be where others reach it, by any name, and without a password."
+)
+@click.option(
+    "--host-name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="A name by which browsers reach it, besides addresses and localhost; repeatable.",
+)
+@click.option(
+    "--schemas",
+    type=_PATH,
+    metavar="DIR",
+    help="Schemas by which values are shown: of Avro (*.avsc), descriptor sets of Protobuf (*.desc).",
+)
+@click.option("--ready-file", metavar="FILE", help="Write the address there once it serves.")
+@client_options
+def command(connection: Connection, **options: Any) -> None:
+    """Serve a web console: topics, records, groups, and everything else of a cluster, in a browser."""
+    if options["hash_password"]:
+        _print_hash(options["user"])
+        return
+    require_libraries("kbroker console")
+    users = users_of(options["user"], options["password_file"], options["users"])
+    tls = _tls(options["tls_cert"], options["tls_key"])
+    allowed = "--user" if users else "--console-public" if options["console_public"] else None
+    host, port = parse(options["listen"], "--listen")
+    _set_log()
+    from kbroker.console.console import Settings
+    from kbroker.console.server import ConsoleServer
+
+    settings = Settings(
+        read_only=options["read_only"],
+        public=options["console_public"],
+        names=frozenset(name.lower() for name in options["names"]),
+        users=users,
+        cli=_cli(connection),
+    )
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    made = listening(host, port, "--listen", allowed=allowed)
+    try:
+        server = ConsoleServer(connection, made, settings, schemas=options["schemas"], tls=tls)
+    except OSError as error:  # of ssl as well
+        made.close()
+        raise AdminError(f"--tls-cert: {error.strerror or error}") from None
+    except BaseException:
+        made.close()
+        raise
+    with server:
+        click.echo(f"the console of {connection.bootstrap} is at {server.url} (Ctrl-C stops it)")
+        sys.stdout.flush()
+        if options["ready_file"]:
+            Path(options["ready_file"]).write_text(f"{server.url}\n")
+        over.wait()
+
+
+def users_of(user: str | None, password_file: Path | None, users: Path | None) -> dict[str, str] | None:
+    """Return who may log in, None for everybody without; raises AdminError."""
+    from kbroker.console.passwords import hashed, read_users
+
+    found = {} if users is None else read_users(users)
+    if user is None:
+        if password_file is not None:
+            raise click.UsageError("--password-file is the password of --user")
+        return found or None
+    if password_file is not None:
+        password = password_file.read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
+    else:
+        password = os.environ.get(PASSWORD) or _asked()
+    if not password:
+        raise AdminError(f"the password of {user} is empty")
+    return {**found, user: hashed(password)}
+
+
+def _asked() -> str:
+    if not sys.stdin.isatty():
+        raise AdminError(f"--user needs a password: --password-file, {PASSWORD}, or a terminal to ask for it")
+    return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+
+
+def _print_hash(user: str | None) -> None:
+    from kbroker.console.passwords import hashed
+
+    password = _asked() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise AdminError("a password is not empty")
+    click.echo(f"{user or 'NAME'}:{hashed(password)}")
+
+
+def _tls(cert: Path | None, key: Path | None) -> tuple[str, str] | None:
+    if (cert is None) != (key is None):
+        raise click.UsageError("--tls-cert and --tls-key go together")
+    return None if cert is None or key is None else (str(cert), str(key))
+
+
+def _set_log() -> None:
+    """Have changes and warnings told on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s (%(name)s)"))
+    log = logging.getLogger("kbroker.console")
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    log.propagate = False
+
+
+def _cli(connection: Connection) -> tuple[str, ...]:
+    """Return the options by which a line to copy reaches the same cluster; never a setting, which may be secret."""
+    context = click.get_current_context()
+    params = context.params
+    found: list[str] = []
+    profile, file = params.get("profile"), params.get("file")
+    if profile:
+        found += ["--profile", str(profile)]
+    if file:
+        found += ["--command-config", str(file)]
+    if not profile or context.get_parameter_source("bootstrap") is ParameterSource.COMMANDLINE:
+        found += ["--bootstrap", connection.bootstrap]
+    return tuple(found)

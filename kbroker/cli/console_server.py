@@ -1,0 +1,100 @@
+"""The web console beside a broker that `kbroker start` runs.
+
+Owns the two options, and the socket, which is there before the broker: an address that is taken is told at once. The
+server is loaded where it is asked for, and speaks to the broker as to any other: by its listener without TLS and login.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import click
+
+from kbroker.broker.base_node import Node
+from kbroker.config.model import ConfigError
+from kbroker.console.place_of_server import DEFAULT, listening, parse, require_libraries, url_of
+
+if TYPE_CHECKING:
+    from kbroker.console.server import ConsoleServer
+
+_T = TypeVar("_T")
+_CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.producer")
+"""Those of the client behind the pages: it tells of each connection, in the broker's own log."""
+_HINT: Final = "`kbroker console --command-config FILE` logs in"
+
+
+def console_options(function: Callable[..., _T]) -> Callable[..., _T]:
+    """Add --console and --console-public."""
+    function = click.option(
+        "--console-public",
+        is_flag=True,
+        help="Let --console listen where others reach it: whoever does can do everything.",
+    )(function)
+    return click.option(
+        "--console",
+        metavar="[HOST:PORT]",
+        is_flag=False,
+        flag_value=DEFAULT,
+        help=f"Serve a web console, without HOST:PORT at {DEFAULT}.",
+    )(function)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolePlace:
+    """A socket that listens."""
+
+    socket: socket.socket
+    public: bool
+
+    @property
+    def url(self) -> str:
+        """Where it is, as "http://127.0.0.1:8080"."""
+        return url_of(self.socket, secure=False)
+
+    @contextlib.asynccontextmanager
+    async def served(self, node: Node) -> AsyncIterator[ConsoleServer]:
+        """Serve as long as the broker does. Raises ConfigError where no listener is open to it."""
+        from kbroker.admin.connection import Connection
+        from kbroker.console.console import Settings
+        from kbroker.console.server import ConsoleServer
+
+        for name in _CLIENTS_LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        where = plain_address(node)
+        settings = Settings(public=self.public, cli=("--bootstrap", where))
+        server = ConsoleServer(Connection(where, {}), self.socket, settings).start()
+        try:
+            yield server
+        finally:  # not here, for what it asks may wait for this loop
+            await asyncio.to_thread(server.stop)
+
+
+def plain_address(node: Node) -> str:
+    """Return the address of a listener that takes who does not log in; raises ConfigError."""
+    listeners = node.config.listeners
+    for listener, address in zip(listeners.bind, node.addresses, strict=True):
+        if listeners.protocols[listener.name] == "PLAINTEXT":
+            return str(address).replace("0.0.0.0:", "127.0.0.1:", 1)
+    raise ConfigError(f"--console needs a listener of PLAINTEXT; {_HINT}")
+
+
+@contextlib.contextmanager
+def console_place(at: str | None, *, public: bool) -> Iterator[ConsolePlace | None]:
+    """Have the place ready before the broker starts; None without `at`. Raises AdminError and ConfigError."""
+    if at is None:
+        if public:
+            raise ConfigError("--console-public says nothing without --console")
+        yield None
+        return
+    host, port = parse(at, "--console")
+    require_libraries("--console")
+    import_module("kbroker.console.server")  # already here: it takes longer than a broker's loop may stand still
+    with contextlib.closing(listening(host, port, "--console", allowed="public" if public else None)) as made:
+        yield ConsolePlace(made, public)

@@ -1,0 +1,91 @@
+"""Which clients a subscription to metrics means: selectors with a regex each (KIP-714).
+
+Owns how a `match` is read, and what there is to select by. Never knows a client: whoever has one asks with its texts.
+
+A regex is RE2's and fits the whole text. Java's has more, as what looks around: that is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from kbroker.config.model import InvalidConfig
+
+CLIENT_INSTANCE_ID: Final = "client_instance_id"
+CLIENT_ID: Final = "client_id"
+CLIENT_SOFTWARE_NAME: Final = "client_software_name"
+CLIENT_SOFTWARE_VERSION: Final = "client_software_version"
+CLIENT_SOURCE_ADDRESS: Final = "client_source_address"
+CLIENT_SOURCE_PORT: Final = "client_source_port"
+SELECTORS: Final = frozenset(
+    {
+        CLIENT_INSTANCE_ID,
+        CLIENT_ID,
+        CLIENT_SOFTWARE_NAME,
+        CLIENT_SOFTWARE_VERSION,
+        CLIENT_SOURCE_ADDRESS,
+        CLIENT_SOURCE_PORT,
+    }
+)
+MOST_PATTERNS: Final = 16
+LONGEST_PATTERN: Final = 1_000
+"""Characters."""
+MOST_UNICODE_CLASSES: Final = 16
+"""In all regexes of a match, each of which takes RE2 longer than a whole one without."""
+_MAX_MEMORY_BYTES: Final = 256 * 1024
+"""Of one regex: RE2 refuses what would need more, and takes time linear in the text."""
+_BLANK: Final = "".join(map(chr, range(0x21)))
+Match = Mapping[str, Callable[[str], Any]]
+
+
+def parse_match(patterns: Iterable[str]) -> Match:
+    """Return what tells whether a text fits, by selector; of two with one selector the later. Raises InvalidConfig."""
+    patterns = list(patterns)
+    if len(patterns) > MOST_PATTERNS:
+        raise InvalidConfig(f"More than {MOST_PATTERNS} client matching patterns")
+    if sum(each.count("\\p") + each.count("\\P") for each in patterns) > MOST_UNICODE_CLASSES:
+        raise InvalidConfig(f"More than {MOST_UNICODE_CLASSES} Unicode classes in client matching patterns")
+    found: dict[str, Callable[[str], Any]] = {}
+    for pattern in patterns:
+        if len(pattern) > LONGEST_PATTERN:
+            raise _illegal(f"{pattern[:100]}...")
+        parts = pattern.split("=")
+        while len(parts) > 1 and not parts[-1]:  # as Java's split
+            parts.pop()
+        if len(parts) != 2 or (selector := parts[0].strip(_BLANK)) not in SELECTORS:
+            raise _illegal(pattern)
+        found[selector] = _compiled(pattern, parts[1].strip(_BLANK))
+    return found
+
+
+def _compiled(pattern: str, regex: str) -> Callable[[str], Any]:
+    import re2  # late: 5 ms and 2.5 MB, which few brokers need
+
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = _MAX_MEMORY_BYTES
+    try:
+        fullmatch: Callable[[str], Any] = re2.compile(regex, options).fullmatch
+    except (re2.error, UnicodeEncodeError):
+        raise _illegal(pattern) from None
+    return fullmatch
+
+
+def fits(match: Match, texts: Mapping[str, str | None]) -> bool:
+    """Tell whether a client with these texts is meant; one of which a text is not known is not."""
+    for selector, fullmatch in match.items():
+        text = texts.get(selector)
+        if text is None:
+            return False
+        try:
+            if fullmatch(text) is None:
+                return False
+        except UnicodeEncodeError:  # a client id may hold what is no text
+            return False
+    return True
+
+
+def _illegal(pattern: str) -> InvalidConfig:
+    return InvalidConfig(f"Illegal client matching pattern: {pattern}")

@@ -1,0 +1,280 @@
+"""The console as an ASGI application: pages, actions, logging in, and what becomes of failures.
+
+Owns the order in which a request is judged: the guard, the session, the form's token, then what was typed to confirm;
+and that each change leaves a line in the log. Never knows what a page shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from kbroker.admin.errors import AdminError, Unreachable, WrongInput
+from kbroker.console import login
+from kbroker.console.asking import Busy, Slow
+from kbroker.console.console import Console, audit
+from kbroker.console.guard import Guard
+from kbroker.console.pages import ACTIONS, PAGES, RAW
+from kbroker.console.parts import Action, Done, Page, Raw
+from kbroker.console.render import assets, environment, rendered
+from kbroker.console.values import Values, form_of, queried
+
+_Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+_YEAR: Final = "public, max-age=31536000, immutable"
+_ONE_LINE: Final = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")
+_LONGEST_NOTED: Final = 200
+log = logging.getLogger(__name__)
+
+
+def application(console: Console) -> ASGIApp:
+    """Return the application of a console."""
+    web = Web(console)
+    routes = [
+        Route("/static/{name}", _static, methods=["GET"]),
+        Route("/login", web.login_page, methods=["GET"]),
+        Route("/login", web.log_in, methods=["POST"]),
+        Route("/logout", web.log_out, methods=["POST"]),
+        *(Route(each.path, partial(web.page, each), methods=["GET"]) for each in PAGES),
+        *(Route(each.path, partial(web.raw, each), methods=["GET"]) for each in RAW),
+    ]
+    if console.settings.read_only:
+        routes.append(Route("/do/{action}", web.nothing_changes, methods=["POST"]))
+    else:
+        routes += [Route(each.path, partial(web.act, each), methods=["POST"]) for each in ACTIONS]
+    handlers: dict[Any, Any] = {HTTPException: web.no_page, Exception: web.failed, ClientDisconnect: _gone}
+    settings = console.settings
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    scheme = "https" if settings.secure else "http"
+    return Guard(app, public=settings.public, scheme=scheme, names=settings.names)
+
+
+async def _static(request: Request) -> Response:
+    found = assets().get(request.path_params["name"])
+    if found is None:
+        raise HTTPException(404)
+    return Response(found[0], media_type=found[1], headers={"cache-control": _YEAR})
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)
+
+
+class Web:
+    """Answers requests to one console."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.templates = environment()
+
+    # -- pages
+
+    async def page(self, page: Page, request: Request) -> Response:
+        """Answer with a page, or with what of it is to be put into one that is there."""
+        return await self._in_session(request, partial(self._page, page))
+
+    async def _page(self, page: Page, request: Request, key: str, user: str | None) -> Response:
+        try:
+            facts = await page.find(self.console, queried(request))
+        except (AdminError, Slow, Busy) as error:
+            return self._trouble(request, error, key, user)
+        return self._shown(page.template, facts, request, key, user)
+
+    async def raw(self, raw: Raw, request: Request) -> Response:
+        """Answer with what is no page."""
+        return await self._in_session(request, partial(self._raw, raw))
+
+    async def _raw(self, raw: Raw, request: Request, key: str, user: str | None) -> Response:
+        try:
+            return await raw.answer(self.console, request)
+        except (AdminError, Slow, Busy) as error:
+            return self._trouble(request, error, key, user)
+
+    def _shown(
+        self, name: str, facts: dict[str, Any], request: Request, key: str, user: str | None, status: int = 200
+    ) -> Response:
+        """Render a page; a request of htmx for a part of it gets that block alone."""
+        settings, sessions = self.console.settings, self.console.sessions
+        told = sessions.told(request)
+        common = {
+            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            "path": request.url.path,
+            "token": sessions.token(key) if key else "",
+            "user": user,
+            "asks": sessions.asks,
+            "read_only": settings.read_only,
+            "told": told,
+            "lost": self.console.sampler.samples.failure if self.console.sampler.samples.rounds else None,
+            "view_of": self.console.sampler.samples.view,
+            "bootstrap": self.console.connection.bootstrap,
+            "theme": _theme(request),
+        }
+        assert not common.keys() & facts.keys(), "a page's facts hide what all pages have"
+        template = self.templates.get_template(name)
+        body = rendered(template, request.headers.get("x-part", ""), {**common, **facts})
+        response = HTMLResponse(body, status, headers={"vary": "x-part"})
+        if told is not None:
+            sessions.forget_told(response)
+        return response
+
+    # -- sessions
+
+    async def _in_session(
+        self, request: Request, answer: Callable[[Request, str, str | None], Coroutine[Any, Any, Response]]
+    ) -> Response:
+        sessions = self.console.sessions
+        found = sessions.of(request)
+        if found is None and sessions.asks:
+            return login.to_login(request)
+        if found is not None:
+            return await answer(request, found[0], found[1].user)
+        key = sessions.begin(None)
+        response = await answer(request, key, None)
+        sessions.set_cookie(response, key)
+        return response
+
+    async def login_page(self, request: Request) -> Response:
+        """Ask for name and password."""
+        if not self.console.sessions.asks:
+            return RedirectResponse("/", 303)
+        return self._shown("login.html", login.facts(queried(request).text("next"), None), request, "", None)
+
+    async def log_in(self, request: Request) -> Response:
+        """Begin a session for who knows a password."""
+        values = await self._form(request)
+        failure, key = await login.logged_in(self.console, values, _address(request))
+        if failure is not None:
+            facts = login.facts(values.text("next"), failure[1])
+            return self._shown("login.html", facts, request, "", None, failure[0])
+        response = RedirectResponse(login.own_place(values.text("next")), 303)
+        self.console.sessions.set_cookie(response, key)
+        return response
+
+    async def log_out(self, request: Request) -> Response:
+        """End a session."""
+        found = self.console.sessions.of(request)
+        values = await self._form(request)
+        if found is None or not self.console.sessions.is_token(found[0], values.raw("token")):
+            raise HTTPException(403, "this form is of another session: open the page again")
+        self.console.sessions.end(found[0])
+        response = RedirectResponse("/", 303)
+        self.console.sessions.drop_cookie(response)
+        return response
+
+    # -- actions
+
+    async def act(self, action: Action, request: Request) -> Response:
+        """Do what a form asks for."""
+        sessions = self.console.sessions
+        found = sessions.of(request)
+        if found is None and sessions.asks:
+            return login.to_login(request)
+        values = await self._form(request)
+        if found is None or not sessions.is_token(found[0], values.raw("token")):
+            raise HTTPException(403, "this form is of another session: open the page again")
+        key, user = found[0], found[1].user
+        note = partial(_note, action, values, user, _address(request))
+        try:
+            action.check(values)
+            done = await self.console.cluster.ask(
+                lambda admin: action.run(self.console, admin, values), reads=False, deadline_s=60
+            )
+        except (AdminError, Slow, Busy) as error:
+            note(f"refused: {error}")
+            self.console.changed()  # some of it may be done
+            return self._refused(request, error, key, user)
+        note("done")
+        self.console.changed()
+        return self._done(request, done)
+
+    def _done(self, request: Request, done: Done) -> Response:
+        if request.headers.get("hx-request"):
+            response = Response(status_code=204, headers={"hx-redirect": done.href})
+        else:
+            response = RedirectResponse(done.href, 303)
+        self.console.sessions.tell_next(response, done.text, "good")
+        return response
+
+    def _refused(self, request: Request, error: Exception, key: str, user: str | None) -> Response:
+        if request.headers.get("hx-request"):  # it stands in the form that was sent
+            return self._shown("refused.html", {"text": str(error)}, request, key, user)
+        return self._trouble(request, error, key, user)
+
+    async def nothing_changes(self, request: Request) -> Response:
+        """Refuse every change: the console only shows."""
+        del request
+        raise HTTPException(403, "this console is read-only")
+
+    async def _form(self, request: Request) -> Values:
+        try:
+            return await form_of(request)
+        except WrongInput as error:
+            raise HTTPException(400, str(error)) from None
+
+    # -- failures
+
+    def _trouble(self, request: Request, error: Exception, key: str, user: str | None) -> Response:
+        status, title = _judged(error)
+        facts = {"title": title, "text": str(error), "again": isinstance(error, (Unreachable, Slow, Busy))}
+        return self._shown("trouble.html", facts, request, key, user, status)
+
+    async def no_page(self, request: Request, error: HTTPException) -> Response:
+        """Answer what is no page, or must not be."""
+        title = {404: "There is no such page", 403: "Not allowed"}.get(error.status_code, "This cannot be")
+        found = self.console.sessions.of(request)
+        if found is None and self.console.sessions.asks:
+            return Response(f"{title}\n", error.status_code, media_type="text/plain")
+        key, user = ("", None) if found is None else (found[0], found[1].user)
+        text = "" if error.status_code == 404 else str(error.detail)
+        facts = {"title": title, "text": text, "again": False}
+        return self._shown("trouble.html", facts, request, key, user, error.status_code)
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """Answer after a mistake of ours; Starlette raises it once more, for the log."""
+        del request, error
+        return Response("the console failed at this; its log says why\n", 500, media_type="text/plain")
+
+
+def _judged(error: Exception) -> tuple[int, str]:
+    if isinstance(error, Unreachable):
+        return 503, "The cluster cannot be reached"
+    if isinstance(error, Slow):
+        return 504, "The cluster is slow"
+    if isinstance(error, Busy):
+        return 503, "Too much at once"
+    if isinstance(error, WrongInput):
+        return 400, "This cannot be"
+    return 409, "The cluster says no"
+
+
+def _theme(request: Request) -> str:
+    found = request.cookies.get("kbroker-console-theme", "")
+    return found if found in ("light", "dark") else ""
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else "?"
+
+
+def _note(action: Action, values: Values, user: str | None, address: str, what: str) -> None:
+    """Leave a line in the log: who did what from where, and what became of it."""
+    hidden = {"token", "confirm", *action.secret}
+    told = []
+    for name, text in values.items():
+        if name in action.long:
+            told.append(f"{name}=({len(text)} characters)")
+        elif name not in hidden and text:
+            told.append(f"{name}={text[:_LONGEST_NOTED]}")
+    line = f"{action.name} {' '.join(told)} by {user or 'anybody'} from {address}: {what}"
+    with contextlib.suppress(ValueError):
+        audit.info("%s", _ONE_LINE.sub(" ", line.encode("utf-8", "replace").decode()))

@@ -1,0 +1,139 @@
+"""Asking a cluster from a web server: blocking clients in a few threads, with a deadline for each question.
+
+Owns the threads and the clients that are kept between questions. A client whose connection broke is thrown away, and
+what only reads is asked once more with a new one. Never knows what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from kafka.errors import BrokerResponseError, KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError
+
+from kbroker.admin.connection import Connection, in_words
+from kbroker.admin.errors import AdminError, Unreachable
+
+T = TypeVar("T")
+DEADLINE_S: Final = 12.0
+"""For a page; what takes longer goes on in its thread, and is bounded there by the client's own timeouts."""
+_THREADS: Final = 8
+_MOST_WAITING: Final = 64
+_SETTINGS: Final = {
+    "client_id": "kbroker-console",
+    "request_timeout_ms": 10_000,
+    "bootstrap_timeout_ms": 3_000,
+    "reconnect_backoff_max_ms": 500,
+}
+_BROKEN: Final = (KafkaConnectionError, NodeNotReadyError, KafkaTimeoutError)
+
+
+class Slow(Exception):  # noqa: N818 - what happened
+    """The cluster has not answered in time."""
+
+
+class Busy(Exception):  # noqa: N818 - what happened
+    """More is asked than can be, at the moment."""
+
+
+def patient(connection: Connection) -> Connection:
+    """Return a connection with the console's own timeouts, where none are set."""
+    return replace(connection, settings={**_SETTINGS, **connection.settings})
+
+
+class Cluster:
+    """A cluster, as the pages ask it."""
+
+    def __init__(self, connection: Connection, threads: int = _THREADS) -> None:
+        self.connection = patient(connection)
+        self._threads = ThreadPoolExecutor(threads, "kbroker-console")
+        self._idle: deque[Any] = deque()
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._closed = False
+
+    async def ask(self, question: Callable[[Any], T], *, reads: bool = True, deadline_s: float = DEADLINE_S) -> T:
+        """Return what a question, which is called with an admin client in a thread, comes to.
+
+        Raises Unreachable where there is no cluster, AdminError for its refusals, Slow and Busy.
+        """
+        return await self.work(lambda: self._asked(question, reads), deadline_s=deadline_s)
+
+    async def work(self, call: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
+        """Have a thread do what blocks."""
+        if self._waiting >= _MOST_WAITING:
+            raise Busy("too many questions are being asked already")
+        self._waiting += 1
+        working = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        working.add_done_callback(self._done)
+        try:
+            return await asyncio.wait_for(asyncio.shield(working), deadline_s)
+        except TimeoutError:
+            raise Slow(f"the cluster has not answered within {deadline_s:g} s") from None
+
+    def _done(self, working: asyncio.Future[Any]) -> None:
+        self._waiting -= 1
+        if not working.cancelled():
+            working.exception()  # nobody may be waiting for it any more
+
+    def _asked(self, question: Callable[[Any], T], reads: bool) -> T:
+        client, used = self._take()
+        try:
+            try:
+                return self._with(client, question)
+            except _BROKEN:
+                if not (reads and used):
+                    raise
+            client, _ = self._take(fresh=True)
+            return self._with(client, question)
+        except _BROKEN as error:
+            raise Unreachable(in_words(error, self.connection)) from error
+        except KafkaError as error:
+            raise AdminError(in_words(error, self.connection)) from error
+
+    def _with(self, client: Any, question: Callable[[Any], T]) -> T:
+        """Ask, and keep the client unless its connection is in doubt."""
+        keep = False
+        try:
+            found = question(client)
+            keep = True
+            return found
+        except (AdminError, BrokerResponseError):
+            keep = True
+            raise
+        finally:
+            if not keep or not self._kept(client):
+                with contextlib.suppress(Exception):
+                    client.close()
+
+    def _take(self, *, fresh: bool = False) -> tuple[Any, bool]:
+        with self._lock:
+            if self._idle and not fresh:
+                return self._idle.pop(), True
+        try:
+            return self.connection.open_admin(), False
+        except KafkaError as error:
+            raise Unreachable(in_words(error, self.connection)) from error
+
+    def _kept(self, client: Any) -> bool:
+        with self._lock:
+            if self._closed or len(self._idle) >= _THREADS:
+                return False
+            self._idle.append(client)
+            return True
+
+    def close(self) -> None:
+        """Close the clients; what is being asked still ends by itself."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = list(self._idle), deque()
+        for client in idle:
+            with contextlib.suppress(Exception):
+                client.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,105 @@
+"""Pictures made on the server: SVG of numbers, without a script and without a style of its own.
+
+Owns how numbers become shapes. All text in them is escaped; colours are the style sheet's, by class.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from markupsafe import Markup, escape
+
+from kbroker.console.series import Series
+from kbroker.console.words import number, short_number
+
+_SPARK_W: Final = 120
+_SPARK_H: Final = 28
+_CHART_W: Final = 1000
+_CHART_H: Final = 200
+_LEFT: Final = 56
+_BOTTOM: Final = 28
+_TOP: Final = 16
+
+
+def spark(series: Series, label: str) -> Markup:
+    """Draw a series as a small line, with its newest value as a text for who does not see it."""
+    points = list(series)
+    if len(points) < 2:
+        return Markup('<span class="quiet">–</span>')
+    path, area = _path(points, 0, 2, _SPARK_W, _SPARK_H - 4, series.largest)
+    said = escape(f"{label}: {short_number(series.last or 0)} now, {short_number(series.largest)} at most")
+    return Markup(
+        f'<svg class="spark" viewBox="0 0 {_SPARK_W} {_SPARK_H}" width="{_SPARK_W}" height="{_SPARK_H}" role="img" '
+        f'aria-label="{said}" preserveAspectRatio="none"><path class="area" d="{area}"/><path class="line" d="{path}"/>'
+        "</svg>"
+    )
+
+
+def over_time(series: Series, label: str, unit: str) -> Markup:
+    """Draw a series with axes: values on the left, times below."""
+    points = list(series)
+    if len(points) < 2:
+        return Markup('<p class="empty">The first points come in some seconds.</p>')
+    top = _nice(series.largest)
+    width, height = _CHART_W - _LEFT - 8, _CHART_H - _BOTTOM - _TOP
+    path, area = _path(points, _LEFT, _TOP, width, height, top)
+    lines = []
+    for part in range(5):
+        y = _TOP + height * part / 4
+        value = escape(short_number(top * (4 - part) / 4))
+        lines.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{_LEFT + width}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value}</text>'
+        )
+    first, last = points[0][0], points[-1][0]
+    for part in range(4):
+        at = first + (last - first) * part / 3
+        anchor = ("start", "middle", "middle", "end")[part]
+        told = time.strftime("%H:%M:%S", time.gmtime(at))
+        lines.append(
+            f'<text class="tick" x="{_LEFT + width * part / 3:.1f}" y="{_CHART_H - 6}" text-anchor="{anchor}">{told}'
+            "</text>"
+        )
+    said = escape(f"{label}: {number(points[-1][1])} {unit} now, {number(series.largest)} at most, times in UTC")
+    return Markup(
+        f'<svg class="chart" viewBox="0 0 {_CHART_W} {_CHART_H}" role="img" aria-label="{said}">{"".join(lines)}'
+        f'<path class="area" d="{area}"/><path class="line" d="{path}"/></svg>'
+    )
+
+
+def bar(parts: Sequence[tuple[str, float]], whole: float, label: str, width: int = 160) -> Markup:
+    """Draw parts of a whole beside each other, each in the colour of its class."""
+    x, shapes = 0.0, []
+    for name, value in parts:
+        share = max(value, 0) / whole * width if whole > 0 else 0.0
+        shapes.append(f'<rect class="{escape(name)}" x="{x:.1f}" y="0" width="{share:.1f}" height="10"/>')
+        x += share
+    return Markup(
+        f'<svg class="bar" viewBox="0 0 {width} 10" width="{width}" height="10" role="img" '
+        f'aria-label="{escape(label)}" '
+        f'preserveAspectRatio="none"><rect class="rest" x="0" y="0" width="{width}" height="10"/>'
+        f"{''.join(shapes)}</svg>"
+    )
+
+
+def _path(
+    points: Sequence[tuple[float, float]], x: float, y: float, width: float, height: float, top: float
+) -> tuple[str, str]:
+    """Return the line through points, and the area below it."""
+    first, last = points[0][0], points[-1][0]
+    span = max(last - first, 1e-9)
+    top = top or 1.0
+    places = [(x + (at - first) / span * width, y + height - value / top * height) for at, value in points]
+    line = "M" + " L".join(f"{a:.1f} {b:.1f}" for a, b in places)
+    return line, f"{line} L{x + width:.1f} {y + height:.1f} L{x:.1f} {y + height:.1f} Z"
+
+
+def _nice(largest: float) -> float:
+    """Return a round number that is not smaller."""
+    if largest <= 0:
+        return 4.0
+    size = 10.0 ** math.floor(math.log10(largest))
+    return next(step * size for step in (1, 2, 4, 5, 8, 10) if step * size >= largest)

@@ -1,0 +1,74 @@
+"""How a config stands on a page, whosever it is.
+
+Owns that a sensitive value is never shown, whatever a broker answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.admin.configs import Subject, source_name
+from kbroker.config.model import ConfigType
+from kbroker.config.table import BROKER, GROUP, TOPIC
+from kbroker.protocol.messages.describe_configs import DescribeConfigsResourceResult
+
+_MARKUP: Final = re.compile(r"<[^>]{0,200}>")
+_SOURCES: Final = {
+    "DYNAMIC_TOPIC_CONFIG": "set here",
+    "DYNAMIC_BROKER_CONFIG": "set for this broker",
+    "DYNAMIC_DEFAULT_BROKER_CONFIG": "set for all brokers",
+    "DYNAMIC_BROKER_LOGGER_CONFIG": "logger",
+    "STATIC_BROKER_CONFIG": "file",
+    "DEFAULT_CONFIG": "default",
+    "CLIENT_METRICS_CONFIG": "set here",
+    "GROUP_CONFIG": "set here",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A config."""
+
+    key: str
+    value: str
+    secret: bool
+    source: str
+    own: bool
+    """Whether it was set of this very thing."""
+    read_only: bool
+    kind: str
+    documentation: str
+
+
+def rows_of(subject: Subject, found: Iterable[DescribeConfigsResourceResult]) -> list[Row]:
+    """Return configs in the order of their names, those that were set first."""
+    shown = [_row(subject, each) for each in found]
+    return sorted(shown, key=lambda each: (not each.own, each.key))
+
+
+def _row(subject: Subject, each: DescribeConfigsResourceResult) -> Row:
+    source = source_name(each)
+    own = subject.is_of(each.config_source) and source not in ("DEFAULT_CONFIG", "STATIC_BROKER_CONFIG")
+    kind = ConfigType(each.config_type).name.lower() if each.config_type in list(ConfigType) else ""
+    return Row(
+        each.name,
+        "" if each.is_sensitive else each.value or "",
+        each.is_sensitive,
+        _SOURCES.get(source, source.lower()),
+        own,
+        each.read_only,
+        kind,
+        _documentation(subject, each),
+    )
+
+
+def _documentation(subject: Subject, each: DescribeConfigsResourceResult) -> str:
+    """Return what a broker says of a config, without its markup, else what we know."""
+    if each.documentation:
+        return " ".join(_MARKUP.sub("", each.documentation).split())
+    table = {"topic": TOPIC, "broker": BROKER, "group": GROUP}.get(subject.kind, {})
+    known = table.get(each.name)
+    return "" if known is None else known.doc

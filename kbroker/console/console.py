@@ -1,0 +1,111 @@
+"""The console itself: what all pages share.
+
+Owns the settings, the cluster that is asked, what the sampler sees, and for how long a look at the cluster is good
+enough. Never answers a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from kbroker.admin.cluster_view import ClusterView, cluster_view
+from kbroker.admin.connection import Connection
+from kbroker.admin.errors import WrongInput
+from kbroker.console.asking import Cluster
+from kbroker.console.decoding.schemas import Schemas
+from kbroker.console.sampler import PERIOD_S, Sampler
+from kbroker.console.sessions import Sessions
+
+T = TypeVar("T")
+_FRESH_S: Final = 2.0
+_TIMES_ITS_COST: Final = 10
+"""A look that takes longer is kept longer: of ten thousand topics some seconds."""
+audit = logging.getLogger("kbroker.console.audit")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a console was started."""
+
+    read_only: bool = False
+    public: bool = False
+    """Whether it may be reached by any name."""
+    names: frozenset[str] = frozenset()
+    """Names by which it may be reached, besides addresses and localhost; in lower case."""
+    users: Mapping[str, str] | None = None
+    """Lines of scrypt by name; None where nobody has to log in."""
+    secure: bool = False
+    """Whether it is served by TLS."""
+    port: int = 0
+    cli: tuple[str, ...] = ()
+    """What of the options of a connection stands in lines to copy."""
+    period_s: float = PERIOD_S
+
+
+@dataclass(slots=True)
+class Console:
+    """What pages and actions work with."""
+
+    connection: Connection
+    settings: Settings
+    schemas: Schemas
+    cluster: Cluster = field(init=False)
+    sampler: Sampler = field(init=False)
+    sessions: Sessions = field(init=False)
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server stops: streams end then."""
+    listening: int = 0
+    """How many browsers follow records."""
+    _view: ClusterView | None = None
+    _cost_s: float = 0.0
+    _changed_at: float = 0.0
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.cluster = Cluster(self.connection)
+        self.sampler = Sampler(self.connection, self.settings.period_s)
+        name = f"kbroker-console-{self.settings.port}"
+        self.sessions = Sessions(self.settings.users, name=name, secure=self.settings.secure)
+
+    async def ask(self, question: Callable[[Any], T]) -> T:
+        """Ask what only reads."""
+        return await self.cluster.ask(question)
+
+    async def view(self) -> ClusterView:
+        """Return a look at the whole cluster that is recent, and not older than the last change made here."""
+        found = self._recent()
+        if found is None:
+            async with self._looking:
+                found = self._recent()
+                if found is None:
+                    begun = time.monotonic()
+                    found = self._view = await self.ask(cluster_view)
+                    self._cost_s = time.monotonic() - begun
+        return found
+
+    def _recent(self) -> ClusterView | None:
+        oldest = max(self._changed_at, time.monotonic() - max(_FRESH_S, self._cost_s * _TIMES_ITS_COST))
+        seen = [each for each in (self._view, self.sampler.samples.view) if each is not None and each.taken >= oldest]
+        return max(seen, key=lambda each: each.taken, default=None)
+
+    async def topic(self, name: str) -> Any:
+        """Return one topic as it is now; raises WrongInput where there is none."""
+        found = (await self.ask(lambda admin: cluster_view(admin, [name]))).topics.get(name)
+        if found is None:
+            raise WrongInput(f"there is no topic {name}")
+        return found
+
+    def changed(self) -> None:
+        """Have the next page look anew."""
+        self._changed_at = time.monotonic()
+        self.sampler.look_again()
+
+    def close(self) -> None:
+        """Give back what is held."""
+        self.sampler.stop()
+        self.cluster.close()

@@ -1,0 +1,66 @@
+"""Values by an Avro schema, with fastavro.
+
+Owns which schemas are taken, and that a value is decoded whole or not at all. Never resolves one schema to another.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.admin.errors import WrongInput
+from kbroker.console.decoding.avro_shape import has_free_items, holds_itself
+
+
+def parsed(text: str) -> Any:
+    """Return a schema; raises WrongInput."""
+    if importlib.util.find_spec("fastavro") is None:
+        raise WrongInput("Avro needs fastavro: pip install 'kbroker[schemas]'")
+    from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+
+    try:
+        schema = json.loads(text)
+        # No hints of ours in it: it is looked at, and shown.
+        found = parse_schema(schema, _write_hint=False)
+    except (ValueError, RecursionError):
+        raise WrongInput("an Avro schema is JSON") from None
+    except (SchemaParseException, UnknownType, KeyError, TypeError, AttributeError) as error:
+        raise WrongInput(f"this is no Avro schema: {' '.join(str(error).split())[:200]}") from None
+    if has_free_items(schema):
+        raise WrongInput("this Avro schema has a list of things that take no bytes, which a few bytes make endless")
+    return found
+
+
+def about(schema: Any) -> str:
+    """Return what is told of a schema in a line."""
+    if isinstance(schema, dict) and "fields" in schema:
+        fields = ", ".join(str(each["name"]) for each in schema["fields"])
+        return f"{schema['type']} {schema['name']}: {fields}"[:300]
+    return str(schema)[:300]
+
+
+def decoder(schema: Any) -> Callable[[bytes], Any]:
+    """Return what decodes a value; it raises ValueError where the bytes are not of the schema, or too many."""
+    # fastavro's reader in C has no bound on how deep it goes: a value that is nested deep enough ends the process. The
+    # one in Python raises RecursionError.
+    in_c = not holds_itself(schema)
+
+    def decode(data: bytes) -> Any:
+        if in_c:
+            from fastavro import schemaless_reader
+        else:
+            from fastavro._read_py import schemaless_reader
+
+        stream = io.BytesIO(data)
+        try:
+            value = schemaless_reader(stream, schema, None)
+        except Exception as error:  # noqa: BLE001 - whatever hostile bytes make of it
+            raise ValueError(f"not of this Avro schema: {type(error).__name__}") from None
+        if stream.tell() != len(data):
+            raise ValueError("not of this Avro schema: bytes remain")
+        return value
+
+    return decode

@@ -1,0 +1,103 @@
+"""What of the shape of an Avro schema lets a few bytes do harm.
+
+Owns two questions: whether it has lists of things that take no bytes, of which five bytes can claim a billion; and
+whether a type holds itself, so that a value can be nested as deep as it is long.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_DEEPEST: Final = 100
+
+
+def has_free_items(schema: Any) -> bool:
+    """Tell whether a list of a parsed schema, at any depth, has items of no bytes."""
+    return _Look(_names(schema, {}, 0)).in_(schema, 0, ())
+
+
+def holds_itself(schema: Any) -> bool:
+    """Tell whether a value of a parsed schema may be nested without end."""
+    names = _names(schema, {}, 0)
+    return any(_reaches(each, name, names, set()) for name, each in names.items())
+
+
+def _reaches(schema: Any, wanted: str, names: dict[str, Any], seen: set[str]) -> bool:
+    """Tell whether a type is within a schema, which may be that type's own."""
+    for each in _inner(schema):
+        if isinstance(each, str):
+            if each == wanted:
+                return True
+            if each in names and each not in seen:
+                seen.add(each)
+                if _reaches(names[each], wanted, names, seen):
+                    return True
+        elif (isinstance(each, dict) and each.get("name") == wanted) or _reaches(each, wanted, names, seen):
+            return True
+    return False
+
+
+def _inner(schema: Any) -> list[Any]:
+    """Return the types right within a type."""
+    if isinstance(schema, list):
+        return schema
+    if not isinstance(schema, dict):
+        return []
+    inner = [field["type"] for field in schema.get("fields", ())]
+    inner += [schema[key] for key in ("items", "values") if key in schema]
+    return inner + ([schema["type"]] if isinstance(schema.get("type"), (dict, list)) else [])
+
+
+def _names(schema: Any, found: dict[str, Any], depth: int) -> dict[str, Any]:
+    """Return the types that a schema names."""
+    if depth > _DEEPEST:
+        return found
+    if isinstance(schema, list):
+        for each in schema:
+            _names(each, found, depth + 1)
+    elif isinstance(schema, dict):
+        if "name" in schema and schema.get("type") in ("record", "error", "fixed", "enum"):
+            found[schema["name"]] = schema
+        for each in _inner(schema):
+            _names(each, found, depth + 1)
+    return found
+
+
+class _Look:
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
+
+    def in_(self, schema: Any, depth: int, within: tuple[str, ...]) -> bool:
+        if depth > _DEEPEST:
+            return True  # so deep is nothing that anybody needs
+        if isinstance(schema, list):
+            return any(self.in_(each, depth + 1, within) for each in schema)
+        if isinstance(schema, str):
+            if schema in within or schema not in self._names:
+                return False
+            return self.in_(self._names[schema], depth + 1, (*within, schema))
+        kind = schema["type"]
+        if kind == "array" and self._free(schema["items"], depth + 1, ()):
+            return True
+        name = str(schema.get("name", ""))
+        if name and name in within:
+            return False
+        return any(self.in_(each, depth + 1, (*within, name) if name else within) for each in _inner(schema))
+
+    def _free(self, schema: Any, depth: int, within: tuple[str, ...]) -> bool:
+        """Tell whether a type takes no bytes."""
+        if isinstance(schema, list):
+            return False  # a union has a number in front
+        if isinstance(schema, str):
+            if schema == "null":
+                return True
+            return schema in self._names and schema not in within and self._free(self._names[schema], depth, within)
+        kind = schema["type"]
+        if isinstance(kind, (dict, list)):
+            return self._free(kind, depth, within)
+        if kind in ("record", "error"):
+            name = str(schema.get("name", ""))
+            if name in within or depth > _DEEPEST:
+                return True
+            return all(self._free(each["type"], depth + 1, (*within, name)) for each in schema["fields"])
+        return kind == "null" or (kind == "fixed" and int(schema["size"]) == 0)

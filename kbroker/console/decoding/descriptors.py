@@ -1,0 +1,56 @@
+"""Values by messages of Protobuf, whose descriptors lie in a set as protoc writes it.
+
+Owns which messages there are. Never loads code: descriptors are data, and the classes are made of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any, Final
+
+from kbroker.admin.errors import WrongInput
+
+_MOST_MESSAGES: Final = 100
+
+
+def decoders(data: bytes) -> dict[str, Callable[[bytes], Any]]:
+    """Return what decodes a value, by full names of messages; raises WrongInput."""
+    if importlib.util.find_spec("google.protobuf") is None:
+        raise WrongInput("Protobuf by descriptors needs protobuf: pip install 'kbroker[schemas]'")
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.message import DecodeError
+
+    files = descriptor_pb2.FileDescriptorSet()
+    try:
+        files.ParseFromString(data)
+    except DecodeError:
+        raise WrongInput("this is no descriptor set") from None
+    pool = descriptor_pool.DescriptorPool()
+    found: dict[str, Callable[[bytes], Any]] = {}
+    try:
+        for file in files.file:
+            pool.Add(file)
+        for file in files.file:
+            for descriptor in pool.FindFileByName(file.name).message_types_by_name.values():
+                found[descriptor.full_name] = _decoder(message_factory.GetMessageClass(descriptor))
+    except (TypeError, KeyError) as error:
+        raise WrongInput(f"this descriptor set lacks something (--include_imports): {str(error)[:200]}") from None
+    if len(found) > _MOST_MESSAGES:
+        raise WrongInput(f"a descriptor set has at most {_MOST_MESSAGES} messages")
+    return found
+
+
+def _decoder(kind: Any) -> Callable[[bytes], Any]:
+    def decode(data: bytes) -> Any:
+        from google.protobuf.json_format import MessageToDict
+        from google.protobuf.message import DecodeError
+
+        message = kind()
+        try:
+            message.ParseFromString(data)
+            return MessageToDict(message, preserving_proto_field_name=True)
+        except (DecodeError, ValueError, TypeError, RecursionError):
+            raise ValueError("not of this message of Protobuf") from None
+
+    return decode

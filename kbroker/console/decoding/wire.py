@@ -1,0 +1,91 @@
+"""Protobuf without a schema: fields by number, as the wire format has them.
+
+Owns the guess what bytes of a field are: a message if they can be read as one, else a text, else bytes. Names and exact
+types are not in the bytes: numbers are told as unsigned ones, those of fixed length also as the fractions they may be.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, Final
+
+_DEEPEST: Final = 20
+_MOST_FIELDS: Final = 10_000
+_LONGEST: Final = 10
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """Return the fields by their numbers; raises ValueError where this is no message."""
+    if not data:
+        raise ValueError("an empty value may be any message")
+    return _message(data, 0, [_MOST_FIELDS])
+
+
+def _message(data: bytes, depth: int, left: list[int]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    position = 0
+    while position < len(data):
+        left[0] -= 1
+        if left[0] < 0:
+            raise ValueError("too many fields")
+        tag, position = _varint(data, position)
+        field, kind = tag >> 3, tag & 7
+        if not 1 <= field < 1 << 29:
+            raise ValueError("no field has this number")
+        value, position = _value(data, position, kind, depth, left)
+        name = str(field)
+        if name not in found:
+            found[name] = value
+        elif isinstance(found[name], list):
+            found[name].append(value)
+        else:
+            found[name] = [found[name], value]
+    return found
+
+
+def _value(data: bytes, position: int, kind: int, depth: int, left: list[int]) -> tuple[Any, int]:
+    if kind == 0:
+        return _varint(data, position)
+    if kind == 2:
+        size, position = _varint(data, position)
+        if position + size > len(data):
+            raise ValueError("a field is longer than the message")
+        return _bytes(data[position : position + size], depth, left), position + size
+    if kind not in (1, 5):
+        raise ValueError("groups, and kinds that do not exist, are not read")
+    width, whole, fraction = (8, "<Q", "<d") if kind == 1 else (4, "<I", "<f")
+    if position + width > len(data):
+        raise ValueError("a number is longer than the message")
+    (number,) = struct.unpack_from(whole, data, position)
+    (real,) = struct.unpack_from(fraction, data, position)
+    likely = math.isfinite(real) and (real == 0 or 1e-9 < abs(real) < 1e15)
+    return ({"fixed": number, "or": real} if likely else number), position + width
+
+
+def _bytes(data: bytes, depth: int, left: list[int]) -> Any:
+    try:
+        text = data.decode()
+        readable = all(each.isprintable() or each in "\n\r\t" for each in text)
+    except UnicodeDecodeError:
+        text, readable = "", False
+    if readable and len(data) != 1:
+        return text
+    if data and depth < _DEEPEST:
+        try:
+            return _message(data, depth + 1, left)
+        except ValueError:
+            pass
+    return text if readable else {"bytes": data[:1_000].hex()}
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    result = 0
+    for index in range(_LONGEST):
+        if position + index >= len(data):
+            raise ValueError("the message ends within a number")
+        byte = data[position + index]
+        result |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return result & (1 << 64) - 1, position + index + 1
+    raise ValueError("a number does not end")

@@ -1,0 +1,113 @@
+"""Who is let in by the head of a request, and what every answer says to browsers.
+
+Owns the checks before anything is read: that the name is this console's own (DNS rebinding), that no page of another
+site has the browser ask (Origin, Sec-Fetch-Site), and that a body is small. Never looks at paths, sessions or bodies.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_BODY: Final = 2 * 1024 * 1024
+"""Bytes that a body may have: a record that is written, or a schema."""
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+_ELSEWHERE: Final = ("cross-site", "same-site")
+_READING: Final = ("GET", "HEAD")
+
+
+class Guard:
+    """Answers what is not let in; all else goes on to `app`, whose answers get the headers."""
+
+    def __init__(self, app: ASGIApp, *, public: bool, scheme: str, names: frozenset[str] = frozenset()) -> None:
+        """`names` are this console's, besides addresses and localhost; a `public` one has any."""
+        self._app = app
+        self._public = public
+        self._names = names
+        self._scheme = scheme
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        known = self._public or bool(self._names & _names_of(scope["headers"]))
+        why = refusal(scope["method"], scope["headers"], public=known, scheme=self._scheme)
+        if why is not None:
+            await _refuse(*why, send)
+            return
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, told)
+
+
+def _names_of(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
+    hosts = (value.decode("latin-1").strip().lower() for name, value in headers if name == b"host")
+    return frozenset(host if host.startswith("[") else host.partition(":")[0] for host in hosts)
+
+
+async def _refuse(status: int, text: str, send: Send) -> None:
+    body = f"{text}\n".encode()
+    # The body that may follow is not read: the connection cannot go on.
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
+    headers += [(b"x-content-type-options", b"nosniff"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def refusal(
+    method: str, headers: Iterable[tuple[bytes, bytes]], *, public: bool, scheme: str
+) -> tuple[int, str] | None:
+    """Return the status and the line for a request that is not let in, by its headers (names in lower case)."""
+    found: dict[str, list[str]] = {}
+    for name, value in headers:
+        found.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1").strip())
+    hosts = found.get("host", [])
+    if len(hosts) != 1:
+        return 400, "a request has one Host"
+    if not public and not is_own(hosts[0]):
+        return 421, f"Host is to be an address or localhost, not {hosts[0][:100]!a}"
+    sites = [each.lower() for each in found.get("sec-fetch-site", [])]
+    navigates = method in _READING and found.get("sec-fetch-mode") == ["navigate"]
+    if any(each in _ELSEWHERE for each in sites) and not navigates:  # a link to a page is nothing to fear
+        return 403, "a page of another site may not ask this"
+    for origin in found.get("origin", []):
+        if origin.lower() != f"{scheme}://{hosts[0]}".lower():
+            return 403, f"a page of {origin[:100]!a} may not ask this"
+    lengths = found.get("content-length", [])
+    if any(not each.isdecimal() or int(each[:20]) > MAX_BODY for each in lengths):
+        return 413, f"a body has at most {MAX_BODY} bytes"
+    return None
+
+
+def is_own(host: str) -> bool:
+    """Whether a name cannot be somebody else's: an address, or localhost, which no DNS is asked for."""
+    name = host.removeprefix("[").partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

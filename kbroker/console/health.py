@@ -1,0 +1,125 @@
+"""What is wrong with a cluster, worst first, and on which page it is mended.
+
+Owns what counts as wrong. Judges what the sampler saw; never asks a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.admin.cluster_view import ClusterView
+from kbroker.console.places import place
+from kbroker.console.sampler import Samples
+from kbroker.console.words import number, plural
+
+GROWING_S: Final = 120.0
+"""So long the lag of a group only grows before it is said to fall behind."""
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong: `bad` where records cannot be written or read, else `warn`."""
+
+    level: str
+    title: str
+    detail: str
+    href: str
+    remedy: str
+
+
+def findings(samples: Samples) -> list[Finding]:
+    """Return what is wrong, worst first."""
+    view = samples.view
+    if view is None:
+        return []
+    found = [*_of_partitions(view, samples), *_of_brokers(view, samples), *_of_clients(samples)]
+    return sorted(found, key=lambda each: each.level != "bad")
+
+
+def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
+    offline = [(topic.name, topic.offline) for topic in view.topics.values() if topic.offline]
+    if offline:
+        yield Finding(
+            "bad",
+            plural(sum(count for _, count in offline), "partition nobody leads", "partitions nobody leads"),
+            f"Nothing can be written to or read from them. {_named([name for name, _ in offline])}",
+            place("/topics", health="offline"),
+            "See the topics; a broker that has a replica is to come back, or a leader to be elected",
+        )
+    below = sorted(samples.under_min_isr)
+    if below:
+        yield Finding(
+            "bad",
+            plural(len(below), "partition below min.insync.replicas", "partitions below min.insync.replicas"),
+            f"Producers with acks=all are refused. {_named([name for name, _ in below])}",
+            place("/topics", health="under"),
+            "See the topics",
+        )
+    under = [topic for topic in view.topics.values() if topic.under_replicated]
+    if under:
+        yield Finding(
+            "warn",
+            plural(
+                sum(topic.under_replicated for topic in under),
+                "under-replicated partition",
+                "under-replicated partitions",
+            ),
+            f"Fewer replicas are in sync than there are. {_named([topic.name for topic in under])}",
+            place("/topics", health="under"),
+            "See the topics; a broker is gone, or too slow",
+        )
+
+
+def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
+    if view.controller < 0:
+        yield Finding(
+            "bad", "No controller", "Nobody elects leaders or changes topics.", place("/cluster"), "See the brokers"
+        )
+    for broker, count in view.missing_brokers().items():
+        yield Finding(
+            "warn",
+            f"Broker {broker} is gone",
+            f"It has {plural(count, 'replica')}.",
+            place("/cluster"),
+            "Start it, or move its replicas away",
+        )
+    for each in samples.dirs:
+        if each.error is not None:
+            yield Finding(
+                "bad",
+                f"A log directory of broker {each.broker} is offline",
+                f"{each.path}: {each.error}",
+                place("/cluster"),
+                "See the log directories",
+            )
+
+
+def _of_clients(samples: Samples) -> Iterator[Finding]:
+    for name in sorted(samples.groups):
+        lag = samples.lags.get(name)
+        if lag.grows(GROWING_S):
+            yield Finding(
+                "warn",
+                f"Group {name} falls behind",
+                f"Its lag only grows and is {number(lag.last)} now. State: {samples.groups[name] or 'not known'}.",
+                place("/group", name=name),
+                "See its members",
+            )
+    if samples.hanging:
+        first = samples.hanging[0]
+        yield Finding(
+            "bad",
+            plural(len(samples.hanging), "hanging transaction"),
+            f"Readers of committed records wait at {first.topic}-{first.partition}, "
+            f"offset {first.producer.current_txn_start_offset}.",
+            place("/transactions", look="hanging"),
+            "Abort it",
+        )
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"

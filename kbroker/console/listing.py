@@ -1,0 +1,35 @@
+"""Long lists, of which a page shows a part: how many there are, and the addresses of the others.
+
+Owns the arithmetic. A page that does not exist is the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from kbroker.console.places import place
+
+T = TypeVar("T")
+PER_PAGE: Final = 50
+
+
+class Listing(Generic[T]):
+    """A page of a list."""
+
+    def __init__(
+        self, items: Sequence[T], page: int, path: str, query: dict[str, Any] | None = None, per_page: int = PER_PAGE
+    ) -> None:
+        self.total = len(items)
+        self.pages = max(-(-len(items) // per_page), 1)
+        self.page = min(page, self.pages)
+        start = (self.page - 1) * per_page
+        self.items = items[start : start + per_page]
+        self.first = start + 1 if self.items else 0
+        self.last = start + len(self.items)
+        self._path = path
+        self._query = query or {}
+
+    def href(self, page: int) -> str:
+        """Return the address of another page of it."""
+        return place(self._path, **{**self._query, "page": page if page > 1 else None})

@@ -1,0 +1,51 @@
+"""Logging in: what is asked, where one goes then, and how wrong answers are told.
+
+Owns that wrong names and wrong passwords look the same, and that nobody is sent to another site.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from kbroker.console.console import Console, audit
+from kbroker.console.places import place
+from kbroker.console.values import Values
+
+
+def to_login(request: Request) -> Response:
+    """Send somebody to log in, and have him come back; one who does not read pages is told so."""
+    if request.method != "GET" or "text/html" not in request.headers.get("accept", "text/html"):
+        return Response("log in first\n", 401, media_type="text/plain")
+    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    to = place("/login", next=here if here != "/" else None)
+    if request.headers.get("hx-request"):
+        return Response(status_code=401, headers={"hx-redirect": to})
+    return RedirectResponse(to, 303)
+
+
+def facts(next_place: str, failure: str | None) -> dict[str, Any]:
+    """Return what the page shows."""
+    return {"next": own_place(next_place), "failure": failure}
+
+
+def own_place(path: str) -> str:
+    """Return a place on this console: what was asked for, if it is one."""
+    plain = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
+    return path if plain else "/"
+
+
+async def logged_in(console: Console, values: Values, address: str) -> tuple[tuple[int, str] | None, str]:
+    """Return status and line of a failure, or the key of a new session."""
+    user = values.text("user")
+    if not console.sessions.may_try(address):
+        audit.warning("login from %s: too many tries", address)
+        return (429, "too many tries; wait a minute"), ""
+    right = await console.cluster.work(lambda: console.sessions.knows(user, values.raw("password")))
+    if not right:
+        audit.warning("login by %s from %s: refused", ascii(user[:100]), address)
+        return (401, "name or password is wrong"), ""
+    audit.info("login by %s from %s: done", ascii(user[:100]), address)
+    return None, console.sessions.begin(user)

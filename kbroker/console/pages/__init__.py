@@ -1,0 +1,31 @@
+"""The pages, by subject: what each asks, and which changes it makes.
+
+Owns the list of all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.console.pages import (
+    access,
+    cluster,
+    configs,
+    groups,
+    messages,
+    overview,
+    quotas,
+    reset,
+    schemas,
+    topic,
+    topics,
+    transactions,
+)
+from kbroker.console.parts import Action, Page, Raw
+
+_SUBJECTS: Final = (
+    overview, topics, topic, messages, groups, reset, transactions, cluster, configs, access, quotas, schemas,
+)  # fmt: skip
+PAGES: Final[tuple[Page, ...]] = tuple(page for subject in _SUBJECTS for page in subject.PAGES)
+ACTIONS: Final[tuple[Action, ...]] = tuple(each for subject in _SUBJECTS for each in subject.ACTIONS)
+RAW: Final[tuple[Raw, ...]] = messages.RAW

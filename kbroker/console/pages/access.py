@@ -1,0 +1,208 @@
+"""Who may do what: ACLs, users with SCRAM passwords, delegation tokens.
+
+Owns these pages. A password goes to the cluster salted and is shown nowhere, nor is a token's HMAC.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kbroker.admin.acls import add_acls, described_acls, remove_acls
+from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
+from kbroker.admin.users import TYPES, add_user, described_users, remove_user
+from kbroker.console.console import Console
+from kbroker.console.listing import Listing
+from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.values import Values
+from kbroker.protocol.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from kbroker.security.authorizer.acls import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+RESOURCES: Final = tuple(each.title for each in ResourceType if each > ResourceType.ANY)
+OPERATIONS: Final = tuple(each.title for each in Operation if each > Operation.ANY)
+_PATTERNS: Final = ("Literal", "Prefixed")
+
+
+def acl_row(acl: Acl) -> dict[str, str]:
+    """Return the fields of an ACL, as the form that removes it sends them."""
+    pattern, entry = acl
+    return {
+        "resource": pattern.resource_type.title,
+        "resource_name": pattern.name,
+        "pattern": pattern.pattern_type.title,
+        "principal": entry.principal,
+        "host": entry.host,
+        "permission": entry.permission.title,
+        "operation": entry.operation.title,
+    }
+
+
+async def find_acls(console: Console, values: Values) -> Facts:
+    """Return a page of the ACLs."""
+    failure, found = None, []
+    kind, text = values.text("resource"), values.text("q").lower()
+    try:
+        told = await console.ask(lambda admin: sorted(described_acls(admin, AclFilter())))
+        found = [acl_row(each) for each in told]
+    except AdminError as error:
+        failure = str(error)
+    chosen = [
+        each
+        for each in found
+        if (not kind or each["resource"] == kind)
+        and all(word in f"{each['resource_name']} {each['principal']} {each['host']}".lower() for word in text.split())
+    ]
+    return {
+        "list": Listing(chosen, values.page(), "/acls", {"resource": kind, "q": text}),
+        "resources": RESOURCES,
+        "operations": OPERATIONS,
+        "patterns": _PATTERNS,
+        "resource": kind,
+        "q": text,
+        "failure": failure,
+        "all": len(found),
+        "tab": "acls",
+    }
+
+
+def _acl(values: Values) -> Acl:
+    """Return the ACL that a form names; raises WrongInput."""
+    by_title = {each.title: each for each in ResourceType if each > ResourceType.ANY}
+    kind = by_title[values.one_of("resource", RESOURCES)]
+    name = CLUSTER_NAME if kind is ResourceType.CLUSTER else values.needed("resource_name", "the name of the resource")
+    principal = values.needed("principal", "the principal")
+    if ":" not in principal:
+        raise WrongInput(f"a principal is TYPE:NAME, as User:alice, not {principal[:100]!r}")
+    pattern_type = PatternType[values.one_of("pattern", _PATTERNS).upper()]
+    operation = {each.title: each for each in Operation}[values.one_of("operation", OPERATIONS)]
+    permission = Permission[values.one_of("permission", ("Allow", "Deny")).upper()]
+    entry = Entry(principal, values.text("host") or "*", operation, permission)
+    return Acl(Pattern(kind, name, pattern_type), entry)
+
+
+def acl_add(console: Console, admin: Any, values: Values) -> Done:
+    """Add an ACL."""
+    del console
+    ((acl, failure),) = add_acls(admin, [_acl(values)])
+    if failure is not None:
+        raise AdminError(f"cannot add {acl}: {failure}")
+    return Done(f"Added: {acl}", "/acls")
+
+
+def acl_remove(console: Console, admin: Any, values: Values) -> Done:
+    """Remove an ACL, that one alone."""
+    del console
+    pattern, entry = _acl(values)
+    wanted = AclFilter(
+        pattern.resource_type,
+        pattern.name,
+        pattern.pattern_type,
+        entry.principal,
+        entry.host,
+        entry.operation,
+        entry.permission,
+    )
+    removed, failures = remove_acls(admin, [wanted])
+    if failures:
+        raise Failures(failures)
+    if not removed:
+        raise AdminError("no ACL is like that any more")
+    return Done(f"Removed: {removed[0]}", "/acls")
+
+
+async def find_users(console: Console, values: Values) -> Facts:
+    """Return who has a password."""
+    failure: str | None = None
+    by_name: dict[str, list[Any]] = {}
+    try:
+        credentials, failures = await console.ask(described_users)
+        failure = "; ".join(failures) or None
+        for each in credentials:
+            by_name.setdefault(each.user, []).append(each)
+    except AdminError as error:
+        failure = str(error)
+    return {
+        "list": Listing(sorted(by_name.items()), values.page(), "/users"),
+        "mechanisms": tuple(TYPES),
+        "failure": failure,
+        "tab": "users",
+    }
+
+
+def user_add(console: Console, admin: Any, values: Values) -> Done:
+    """Give a user a password."""
+    del console
+    name = values.needed("name", "the name")
+    password = values.raw("password")
+    if not password:
+        raise WrongInput("a password is not empty")
+    if password != values.raw("again"):
+        raise WrongInput("the passwords differ")
+    mechanism = values.one_of("mechanism", ("all", *TYPES))
+    add_user(admin, name, password, tuple(TYPES) if mechanism == "all" else (mechanism,))
+    return Done(f"{name} has a password.", "/users")
+
+
+def user_remove(console: Console, admin: Any, values: Values) -> Done:
+    """Take a user's passwords."""
+    del console
+    name = values.needed("name", "the name")
+    gone = remove_user(admin, name)
+    return Done(f"{name} has no password any more for {', '.join(gone)}.", "/users")
+
+
+async def find_tokens(console: Console, values: Values) -> Facts:
+    """Return the delegation tokens that we may see; never an HMAC."""
+    failure, found = None, []
+    try:
+        found = list(await console.ask(lambda admin: described_tokens(admin, None)))
+    except AdminError as error:
+        failure = str(error)
+    rows = [
+        {
+            "id": each.token_id,
+            "owner": f"{each.principal_type}:{each.principal_name}",
+            "renewers": [f"{one.principal_type}:{one.principal_name}" for one in each.renewers],
+            "issued": each.issue_timestamp,
+            "expires": each.expiry_timestamp,
+            "until": each.max_timestamp,
+        }
+        for each in sorted(found, key=lambda each: (each.issue_timestamp, each.token_id))
+    ]
+    return {"list": Listing(rows, values.page(), "/tokens"), "failure": failure, "tab": "tokens"}
+
+
+def token_expire(console: Console, admin: Any, values: Values) -> Done:
+    """Let a token end now."""
+    del console
+    token = values.needed("id", "the token's id")
+    request = ExpireDelegationTokenRequest(hmac_of(admin, token), -1)
+    ask_of_tokens(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token}")
+    return Done(f"Token {token} is gone.", "/tokens")
+
+
+PAGES: Final = (
+    Page("/acls", "acls.html", find_acls),
+    Page("/users", "users.html", find_users),
+    Page("/tokens", "tokens.html", find_tokens),
+)
+ACTIONS: Final = (
+    Action("acl-add", acl_add),
+    Action("acl-remove", acl_remove, "principal"),
+    Action("user-add", user_add, secret=frozenset({"password", "again"})),
+    Action("user-remove", user_remove, "name"),
+    Action("token-expire", token_expire, "id"),
+)

@@ -1,0 +1,117 @@
+"""Configs of brokers, of all brokers, of loggers, groups and client metrics; and the levels of features.
+
+Owns whose configs the pages show, and changing them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kbroker.admin.configs import TYPES, Subject, alter_configs, described_configs, listed_subjects
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.features import SAFE_DOWNGRADE, UPGRADE, change_features, described_features
+from kbroker.config.operations import Op
+from kbroker.console.configs_shown import rows_of
+from kbroker.console.console import Console
+from kbroker.console.listing import Listing
+from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.places import place
+from kbroker.console.values import Values
+from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
+
+_KINDS: Final = ("broker", "logger", "client-metrics", "group")
+LEVELS: Final = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE")
+_PER_PAGE: Final = 400
+
+
+async def find(console: Console, values: Values) -> Facts:
+    """Return the configs of what is chosen; without a choice those of the first broker."""
+    view = await console.view()
+    brokers = [each.node_id for each in view.brokers]
+    kind = values.one_of("kind", _KINDS)
+    everyone = values.flag("everyone")
+    name = values.text("name") or ("" if everyone or kind in ("client-metrics", "group") else str(brokers[0]))
+    facts: Facts = {
+        "brokers": brokers,
+        "kind": kind,
+        "name": name,
+        "everyone": everyone,
+        "q": values.text("q").lower(),
+        "own": values.flag("own"),
+        "rows": None,
+        "list": None,
+        "named": [],
+        "failure": None,
+        "levels": LEVELS,
+        "tab": "everyone" if everyone else kind,
+        "subject": None,
+        "left_out": 0,
+    }
+    try:
+        if kind in ("client-metrics", "group"):
+            facts["named"] = [each for _, each in await console.ask(lambda admin: listed_subjects(admin, [kind]))]
+        if name or everyone:
+            facts |= await _described(console, Subject(kind, _checked(kind, name)), facts)
+    except AdminError as error:
+        facts["failure"] = str(error)
+    return facts
+
+
+def _checked(kind: str, name: str) -> str:
+    if kind in ("broker", "logger") and name and not name.isdecimal():
+        raise WrongInput(f"a broker has a number, not {name[:50]!r}")
+    return name
+
+
+async def _described(console: Console, subject: Subject, facts: Facts) -> Facts:
+    found = await console.ask(lambda admin: described_configs(admin, subject, documentation=subject.kind != "logger"))
+    rows = [
+        each for each in rows_of(subject, found) if facts["q"] in each.key.lower() and (each.own or not facts["own"])
+    ]
+    return {"rows": rows[:_PER_PAGE], "subject": subject, "left_out": max(len(rows) - _PER_PAGE, 0)}
+
+
+async def find_features(console: Console, values: Values) -> Facts:
+    """Return the features."""
+    failure, found = None, []
+    try:
+        found = await console.ask(described_features)
+    except AdminError as error:
+        failure = str(error)
+    return {"list": Listing(found, values.page(), "/features", per_page=200), "failure": failure, "tab": "features"}
+
+
+def change(console: Console, admin: Any, values: Values) -> Done:
+    """Set a config, or go back to what is inherited."""
+    del console
+    kind = values.one_of("kind", tuple(TYPES))
+    everyone = values.flag("everyone")
+    name = "" if everyone else _checked(kind, values.needed("name", "the name"))
+    key = values.needed("key", "the config")
+    unset = values.flag("unset")
+    op = AlterableConfig(key, Op.DELETE, None) if unset else AlterableConfig(key, Op.SET, values.text("value"))
+    subject = Subject(kind, name)
+    alter_configs(admin, subject, [op], dry_run=False)
+    said = "is what is inherited again" if unset else "is set"
+    where = place("/configs", kind=kind, name=name, everyone="1" if everyone else None)
+    return Done(f"{key} of {subject} {said}.", where)
+
+
+def feature(console: Console, admin: Any, values: Values) -> Done:
+    """Raise or lower a feature."""
+    del console
+    name = values.needed("feature", "the feature")
+    level = values.number("level", "the level")
+    if level is None:
+        raise WrongInput("the level is missing")
+    known = {each["feature"]: each["level"] for each in described_features(admin)}
+    kind = UPGRADE if level >= known.get(name, 0) else SAFE_DOWNGRADE
+    change_features(admin, {name: level}, kind, dry_run=False)
+    return Done(f"{name} has level {level}.", "/features")
+
+
+PAGES: Final = (Page("/configs", "configs.html", find), Page("/features", "features.html", find_features))
+ACTIONS: Final = (
+    Action("config", change, long=frozenset({"value"})),
+    Action("feature", feature, "feature"),
+)

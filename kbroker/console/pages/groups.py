@@ -1,0 +1,120 @@
+"""Groups: which there are, who is in one, what each member reads, and how far it is.
+
+Owns these questions, and deleting a group or what it has committed of a topic. Where it is moved to is a page of its
+own (reset.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.group_offsets import WITHOUT_MEMBERS, delete_offsets, named_partitions
+from kbroker.admin.groups import delete_groups, described_group, listed_groups, member_counts
+from kbroker.console.console import Console
+from kbroker.console.listing import Listing
+from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.places import place
+from kbroker.console.values import Values
+
+_MOST_DRAWN: Final = 80
+"""Partitions of a topic, and members, that are drawn."""
+_MOST_ROWS: Final = 100
+
+
+async def find(console: Console, values: Values) -> Facts:
+    """Return a page of the list."""
+    samples = console.sampler.samples
+    text, state = values.text("q").lower(), values.text("state")
+    order = values.one_of("sort", ("name", "lag"))
+    groups = list((await console.ask(listed_groups)).values())
+    states = sorted({str(each["state"]) for each in groups if each["state"]})
+    found = [
+        each
+        for each in groups
+        if all(word in each["group"].lower() for word in text.split()) and state in ("", each["state"])
+    ]
+    if order == "lag":
+        found.sort(key=lambda each: -(samples.lags.get(each["group"]).last or 0))
+    page = Listing(found, values.page(), "/groups", {"q": text, "state": state, "sort": order})
+    kinds = {each["group"]: each["type"] for each in page.items}
+    return {
+        "list": page,
+        "members": await console.ask(lambda admin: member_counts(admin, kinds)),
+        "lags": samples.lags,
+        "states": states,
+        "q": text,
+        "state": state,
+        "order": order,
+        "all": len(groups),
+    }
+
+
+async def find_one(console: Console, values: Values) -> Facts:
+    """Return a group."""
+    name = values.needed("name", "the group")
+    group = await console.ask(lambda admin: described_group(admin, name))
+    if group is None:
+        raise WrongInput(f"there is no group {name}")
+    lags = [row["lag"] for row in group["partitions"] if row["lag"] is not None]
+    topics = sorted({row["topic"] for row in group["partitions"]})
+    return {
+        "group": group,
+        "name": name,
+        "lag": sum(lags),
+        "series": console.sampler.samples.lags.get(name),
+        "topics": topics,
+        "drawn": drawn(group),
+        "list": Listing(group["partitions"], values.page(), "/group", {"name": name}, _MOST_ROWS),
+        "empty": group["state"] in WITHOUT_MEMBERS,
+        "clients": {each["member_id"]: each["client_id"] for each in group["members"] or ()},
+    }
+
+
+def drawn(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return, for each topic, which member has which partition: a grid."""
+    members = sorted(group["members"] or (), key=lambda each: (str(each["client_id"]), str(each["member_id"])))
+    has = {(each["topic"], each["partition"]): m["member_id"] for m in members for each in m["partitions"]}
+    late = {(row["topic"], row["partition"]): row["lag"] or 0 for row in group["partitions"]}
+    found = []
+    for topic in sorted({key[0] for key in has}):
+        indexes = sorted({key[1] for key in has if key[0] == topic} | {key[1] for key in late if key[0] == topic})
+        found.append(
+            {
+                "topic": topic,
+                "indexes": indexes[:_MOST_DRAWN],
+                "left_out": max(len(indexes) - _MOST_DRAWN, 0),
+                "rows": [
+                    {
+                        "name": each["client_id"],
+                        "id": each["member_id"],
+                        "cells": [has.get((topic, index)) == each["member_id"] for index in indexes[:_MOST_DRAWN]],
+                    }
+                    for each in members[:_MOST_DRAWN]
+                ],
+                "lags": [late.get((topic, index), 0) for index in indexes[:_MOST_DRAWN]],
+            }
+        )
+    return found
+
+
+def delete(console: Console, admin: Any, values: Values) -> Done:
+    """Delete a group that has no members."""
+    del console
+    name = values.needed("name", "the group")
+    failure = delete_groups(admin, [name])[name]
+    if failure is not None:
+        raise AdminError(failure)
+    return Done(f"Group {name} is deleted.", "/groups")
+
+
+def forget(console: Console, admin: Any, values: Values) -> Done:
+    """Delete what a group has committed of a topic."""
+    del console
+    name, topic = values.needed("name", "the group"), values.needed("topic", "the topic")
+    delete_offsets(admin, name, named_partitions(admin, [topic]))
+    return Done(f"{name} has no offsets of {topic} any more.", place("/group", name=name))
+
+
+PAGES: Final = (Page("/groups", "groups.html", find), Page("/group", "group.html", find_one))
+ACTIONS: Final = (Action("group-delete", delete, "name"), Action("group-forget", forget, "name"))

@@ -1,0 +1,260 @@
+"""The records of a topic: browsed, searched, looked at one by one, followed as they come, and written.
+
+Owns what the fields of the page mean, and the line by which `kbroker consume` prints the same record.
+"""
+
+from __future__ import annotations
+
+import shlex
+from functools import partial
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kbroker.admin.cluster_view import TopicView, cluster_view
+from kbroker.admin.errors import WrongInput
+from kbroker.admin.fetching import Found, fetch
+from kbroker.admin.producing import write_record
+from kbroker.console.console import Console
+from kbroker.console.decoding.shown import shown, ways
+from kbroker.console.parts import Action, Done, Facts, Page, Raw
+from kbroker.console.places import place
+from kbroker.console.records import filters
+from kbroker.console.records.search import MOST_RECORDS, MOST_SHOWN, Cursor, Search, parse_cursor
+from kbroker.console.records.tail import Tail
+from kbroker.console.values import Values, queried
+
+_FROM: Final = ("newest", "oldest", "offset", "time")
+_LIMITS: Final = ("50", "20", "100", "200")
+_FIELDS: Final = ("from", "partition", "offset", "since", "until", "limit", "key", "value", "header", "where", "regex",
+                  "kform", "vform", "committed")  # fmt: skip
+_ADVANCED: Final = ("header", "where", "since", "until", "regex", "committed", "kform")
+"""Those that are out of sight unless one is set."""
+
+
+class Look:
+    """What the page's fields ask for."""
+
+    def __init__(self, values: Values, topic: TopicView, console: Console) -> None:
+        self.values = values
+        self.topic = topic
+        self.schemas = console.schemas
+        self.start = values.one_of("from", _FROM)
+        self.limit = int(values.one_of("limit", _LIMITS))
+        self.kform = values.text("kform") or "auto"
+        self.vform = values.text("vform") or "auto"
+        for way in (self.kform, self.vform):
+            if way not in ways(self.schemas):
+                raise WrongInput(f"{way[:50]!r} is no way to show a value")
+        self.partition = values.number("partition", "the partition")
+        known = [each.partition_index for each in topic.partitions]
+        if self.partition is not None and self.partition not in known:
+            raise WrongInput(f"topic {topic.name} has no partition {self.partition}")
+        self.partitions = known if self.partition is None else [self.partition]
+        self.wanted = filters.parsed(values, self.vform, self.schemas)
+        offset = values.number("offset", "the offset")
+        if self.start == "offset" and offset is None:
+            raise WrongInput("the offset is missing")
+        since = values.time("since")
+        if self.start == "time" and since is None:
+            raise WrongInput("the time is missing")
+        self.search = Search(
+            topic,
+            self.partitions,
+            self.wanted,
+            forward=self.start != "newest",
+            since_ms=since,
+            until_ms=values.time("until"),
+            from_offset=offset if self.start == "offset" else None,
+            committed=values.flag("committed"),
+            limit=self.limit,
+        )
+
+    def query(self) -> dict[str, str]:
+        """Return the fields that are set."""
+        return {name: self.values.raw(name) for name in _FIELDS if self.values.raw(name)}
+
+    def row(self, record: Found) -> dict[str, Any]:
+        """Return what the list shows of a record."""
+        value = shown(record.value, self.vform, self.schemas)
+        return {
+            "record": record,
+            "key": shown(record.key, self.kform, self.schemas),
+            "value": value,
+            "href": place(
+                "/topics",
+                self.topic.name,
+                "records",
+                record.partition,
+                record.offset,
+                kform=self.values.text("kform"),
+                vform=self.values.text("vform"),
+            ),
+        }
+
+
+async def find(console: Console, values: Values) -> Facts:
+    """Return records of a topic, and the place where to go on."""
+    topic = await console.topic(values.needed("topic", "the topic"))
+    failure, facts = None, {}
+    try:
+        look = Look(values, topic, console)
+        facts = await _found(console, look, values)
+    except WrongInput as error:
+        failure = str(error)
+    return {
+        "topic": topic,
+        "values": values,
+        "failure": failure,
+        "ways": ways(console.schemas),
+        "limits": _LIMITS,
+        "tab": "messages",
+        "rows": [],
+        "step": None,
+        "more": None,
+        "goes_on": False,
+        "base": place("/topics", topic.name, "messages"),
+        "tail": None,
+        "advanced": any(
+            values.raw(name) for name in ("header", "where", "since", "until", "regex", "committed", "kform")
+        ),
+        **facts,
+    }
+
+
+async def _found(console: Console, look: Look, values: Values) -> Facts:
+    """Do one step of the search."""
+    cursor = None
+    if values.text("at"):
+        read = values.number("read", "the number of records") or 0
+        found = values.number("found", "the number of records") or 0
+        cursor = Cursor(look.search.forward, parse_cursor(values.text("at")), read, found)
+    step = await console.ask(lambda admin: look.search.step(admin, cursor))
+    path = place("/topics", look.topic.name, "messages")
+    now = step.cursor
+    more = None if step.over else place(path, **{**look.query(), "at": now, "read": now.read, "found": now.found})
+    # It goes on by itself until a page is full, or so much was read that somebody should say whether to.
+    goes_on = bool(look.wanted) and more is not None and now.found < look.limit
+    bound = now.read - (values.number("asked", "the number of records") or 0) >= MOST_RECORDS
+    rows = await console.cluster.work(lambda: [look.row(each) for each in step.records[:MOST_SHOWN]])
+    return {
+        "rows": rows,
+        "step": step,
+        "more": more,
+        "goes_on": goes_on and not bound,
+        "filtered": bool(look.wanted),
+        "continued": bool(values.text("at")),
+        "tail": place("/topics", look.topic.name, "tail", **look.query()),
+    }
+
+
+# -- one record
+
+
+async def find_one(console: Console, values: Values) -> Facts:
+    """Return a record with all that is known of it."""
+    record = await _record(console, values)
+    kform, vform = values.text("kform") or "auto", values.text("vform") or "auto"
+    schemas = console.schemas
+    path = place("/topics", record.topic, "records", record.partition, record.offset)
+    topic = await console.topic(record.topic)
+    key, value = await console.cluster.work(
+        lambda: (shown(record.key, kform, schemas), shown(record.value, vform, schemas))
+    )
+    return {
+        "record": record,
+        "key": key,
+        "value": value,
+        "headers": [(name, shown(data, "auto", schemas)) for name, data in record.headers],
+        "command": command(console, record),
+        "ways": ways(schemas),
+        "kform": kform,
+        "vform": vform,
+        "base": path,
+        "topic": topic,
+        "tab": "messages",
+    }
+
+
+async def _record(console: Console, values: Values) -> Found:
+    name = values.needed("topic", "the topic")
+    partition = values.number("partition", "the partition") or 0
+    offset = values.number("offset", "the offset") or 0
+    return await console.ask(partial(_fetched, name, partition, offset))
+
+
+def _fetched(name: str, partition: int, offset: int, admin: Any) -> Found:
+    view = cluster_view(admin, [name])
+    key = (name, partition)
+    led = view.leaders()
+    if key not in led:
+        raise WrongInput(f"there is no {name}-{partition}, or nobody leads it")
+    piece = fetch(admin, led, {key: offset}, {name: view.topics[name].topic_id})[key]
+    for each in piece.records:
+        if each.offset == offset:
+            return each
+    raise WrongInput(
+        f"{name}-{partition} has no record at offset {offset}; it has offsets {piece.begin} to {piece.end}"
+    )
+
+
+def command(console: Console, record: Found) -> str:
+    """Return the line that prints a record's value on a command line."""
+    words = ["kbroker", "consume", record.topic, "--partition", str(record.partition)]
+    words += ["--offset", str(record.offset), "--count", "1", *console.settings.cli]
+    return shlex.join(words)
+
+
+async def download(console: Console, request: Request) -> Response:
+    """Answer with a key or a value as it is; a browser is to store it, and never to show it."""
+    values = queried(request)
+    what = values.one_of("part", ("value", "key"))
+    record = await _record(console, values)
+    data = record.value if what == "value" else record.key
+    if data is None:
+        raise WrongInput(f"the {what} is null")
+    name = f"{record.topic}-{record.partition}-{record.offset}.{what}"
+    headers = {"content-disposition": f'attachment; filename="{name}"', "x-content-type-options": "nosniff"}
+    return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+# -- following, and writing
+
+
+async def tail(console: Console, request: Request) -> Response:
+    """Answer with records as they come, until somebody stops listening."""
+    values = queried(request)
+    topic = await console.topic(values.needed("topic", "the topic"))
+    look = Look(values, topic, console)
+    at = parse_cursor(request.headers.get("last-event-id") or values.text("at"))
+    return Tail(console, look.search, look.row, at)
+
+
+def produce(console: Console, admin: Any, values: Values) -> Done:
+    """Write a record."""
+    del admin
+    topic = values.needed("topic", "the topic")
+    key = None if values.flag("no_key") else values.raw("key").encode("utf-8", "surrogateescape")
+    value = None if values.flag("tombstone") else values.raw("value").encode("utf-8", "surrogateescape")
+    headers = []
+    for line in values.raw("headers").splitlines():
+        if line.strip():
+            name, equals, text = line.partition("=")
+            if not equals or not name.strip():
+                raise WrongInput(f"a header is NAME=TEXT, not {line.strip()[:80]!r}")
+            headers.append((name.strip(), text.encode("utf-8", "surrogateescape")))
+    where = values.number("partition", "the partition")
+    partition, offset = write_record(console.cluster.connection, topic, key, value, headers, where)
+    return Done(f"The record is at offset {offset} of partition {partition}.", place("/topics", topic, "messages"))
+
+
+PAGES: Final = (
+    Page("/topics/{topic}/messages", "messages.html", find),
+    Page("/topics/{topic}/records/{partition:int}/{offset:int}", "record.html", find_one),
+)
+RAW: Final = (
+    Raw("/topics/{topic}/records/{partition:int}/{offset:int}/download", download),
+    Raw("/topics/{topic}/tail", tail),
+)
+ACTIONS: Final = (Action("produce", produce, long=frozenset({"key", "value", "headers"})),)

@@ -1,0 +1,76 @@
+"""Limits of users, client ids and addresses. Owns the page and its two changes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.quotas import LIMITS, TYPES, Entity, alter_quotas, described_quotas, entity_text, number_text
+from kbroker.console.console import Console
+from kbroker.console.listing import Listing
+from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.values import Values
+
+_KINDS: Final = tuple(TYPES)
+
+
+async def find(console: Console, values: Values) -> Facts:
+    """Return a page of the limits."""
+    failure, rows = None, []
+    try:
+        for entity, limits in await console.ask(lambda admin: described_quotas(admin, {}, strict=False)):
+            rows += [
+                {"entity": entity, "text": entity_text(entity), "key": key, "value": number_text(limits[key])}
+                for key in sorted(limits)
+            ]
+    except AdminError as error:
+        failure = str(error)
+    return {
+        "list": Listing(rows, values.page(), "/quotas"),
+        "limits": LIMITS,
+        "kinds": _KINDS,
+        "failure": failure,
+        "tab": "quotas",
+    }
+
+
+def _entity(values: Values) -> Entity:
+    """Return whom a form names: each kind by name, or by a box as the default; raises WrongInput."""
+    found: Entity = {}
+    for kind in _KINDS:
+        if values.flag(f"default-{kind}"):
+            found[kind] = None
+        elif values.text(kind):
+            found[kind] = values.text(kind)
+    if not found:
+        raise WrongInput("say whose limit it is: a user, a client id, an address, or a default")
+    return found
+
+
+def change(console: Console, admin: Any, values: Values) -> Done:
+    """Set a limit."""
+    del console
+    entity = _entity(values)
+    key = values.one_of("key", tuple(LIMITS))
+    try:
+        value = float(values.needed("value", "the limit"))
+    except ValueError:
+        raise WrongInput("a limit is a number") from None
+    if not math.isfinite(value) or value < 0:
+        raise WrongInput("a limit is a number, and not negative")
+    alter_quotas(admin, entity, {key: value})
+    return Done(f"{entity_text(entity)}: {key} is {number_text(value)}.", "/quotas")
+
+
+def remove(console: Console, admin: Any, values: Values) -> Done:
+    """Remove a limit."""
+    del console
+    entity = _entity(values)
+    key = values.one_of("key", tuple(LIMITS))
+    alter_quotas(admin, entity, {key: None})
+    return Done(f"{entity_text(entity)} has no {key} any more.", "/quotas")
+
+
+PAGES: Final = (Page("/quotas", "quotas.html", find),)
+ACTIONS: Final = (Action("quota-set", change), Action("quota-remove", remove))

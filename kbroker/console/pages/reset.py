@@ -1,0 +1,118 @@
+"""Moving the committed offsets of a group: what would change is shown first, and exactly that is done.
+
+Owns the preview and its form, which carries the offsets that were shown: what is written meanwhile changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from kafka.structs import TopicPartition
+
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.group_offsets import (
+    WITHOUT_MEMBERS,
+    Target,
+    committed_offsets,
+    named_partitions,
+    new_offsets,
+    set_offsets,
+)
+from kbroker.admin.groups import group_of
+from kbroker.console.console import Console
+from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.places import place
+from kbroker.console.values import Values
+
+WAYS: Final = ("earliest", "latest", "time", "shift", "offset", "current")
+_MOST: Final = 5_000
+_ENTRY: Final = re.compile(r"([A-Za-z0-9._-]{1,249}):(\d{1,9}):(\d{1,19})")
+
+
+async def find(console: Console, values: Values) -> Facts:
+    """Return what a reset would change, once enough was said."""
+    name = values.needed("name", "the group")
+    asked = values.text("to")
+    facts: Facts = {"name": name, "values": values, "rows": None, "failure": None}
+    state, topics = await console.ask(lambda admin: _state(admin, name))
+    facts |= {"topics": topics, "state": state, "empty": state in WITHOUT_MEMBERS}
+    if asked:
+        try:
+            chosen = _target(values)
+            facts["rows"] = await console.ask(lambda admin: _preview(admin, name, values, chosen))
+        except AdminError as error:
+            facts["failure"] = str(error)
+    return facts
+
+
+def _state(admin: Any, name: str) -> tuple[str | None, list[str]]:
+    group = group_of(admin, name)
+    topics = sorted({each.topic for each in committed_offsets(admin, name)})
+    return (None if group is None else group["state"]), topics
+
+
+def _target(values: Values) -> Target:
+    way = values.one_of("to", WAYS)
+    if way == "time":
+        time_ms = values.time("time")
+        if time_ms is None:
+            raise WrongInput("the time is missing")
+        return Target(time_ms=time_ms)
+    if way == "shift":
+        text = values.needed("shift", "the number of records")
+        if not re.fullmatch(r"[+-]?\d{1,18}", text):
+            raise WrongInput(f"a shift is a number of records, back if negative, not {text[:50]!r}")
+        return Target(shift=int(text))
+    if way == "offset":
+        offset = values.number("offset", "the offset")
+        if offset is None:
+            raise WrongInput("the offset is missing")
+        return Target(offset=offset)
+    return Target(earliest=way == "earliest", latest=way == "latest", current=way == "current")
+
+
+def _preview(admin: Any, name: str, values: Values, target: Target) -> list[dict[str, Any]]:
+    committed = committed_offsets(admin, name)
+    topics = values.all("topic")
+    partitions = named_partitions(admin, topics) if topics else sorted(committed)
+    wanted = values.text("partitions")
+    if wanted:
+        if not re.fullmatch(r"\d+(,\s*\d+)*", wanted):
+            raise WrongInput(f"partitions are numbers like 0,2, not {wanted[:50]!r}")
+        numbers = {int(each) for each in wanted.split(",")}
+        partitions = [each for each in partitions if each.partition in numbers]
+    if not partitions:
+        raise WrongInput("there is nothing to move: choose a topic")
+    if len(partitions) > _MOST:
+        raise WrongInput(f"at most {_MOST:,} partitions are moved at once; choose some topics")
+    new = new_offsets(admin, partitions, committed, target)
+    return [
+        {"topic": each.topic, "partition": each.partition, "old": committed.get(each), "new": new[each]}
+        for each in partitions
+    ]
+
+
+def reset(console: Console, admin: Any, values: Values) -> Done:
+    """Commit the offsets that were shown."""
+    del console
+    name = values.needed("name", "the group")
+    new: dict[TopicPartition, int] = {}
+    for text in values.all("set"):
+        match = _ENTRY.fullmatch(text)
+        if match is None:
+            raise WrongInput("the offsets of the form cannot be read")
+        new[TopicPartition(match[1], int(match[2]))] = int(match[3])
+    if not new:
+        raise WrongInput("there is nothing to move")
+    group = group_of(admin, name)
+    state = None if group is None else group["state"]
+    if state not in WITHOUT_MEMBERS:
+        raise AdminError(f"group {name} has members (its state is {state}); stop them first")
+    set_offsets(admin, name, new)
+    count = len(new)
+    return Done(f"{count} offset{'s' if count != 1 else ''} of {name} moved.", place("/group", name=name))
+
+
+PAGES: Final = (Page("/group/reset", "reset.html", find),)
+ACTIONS: Final = (Action("group-reset", reset, "name", long=frozenset()),)

@@ -1,0 +1,194 @@
+"""A topic: its partitions with their places, sizes and offsets, its configs, and what can be done with it.
+
+Owns these questions and changes, and that a change of its configs waits until brokers tell of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kbroker.admin.cluster_view import TopicView, cluster_view
+from kbroker.admin.configs import Subject, alter_configs, described_configs
+from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.log_dirs import log_dirs
+from kbroker.admin.partition_offsets import known_offsets_at
+from kbroker.admin.placement import leaders
+from kbroker.admin.records import TO_THE_END, delete_records
+from kbroker.admin.told_everywhere import wait_for_deletion
+from kbroker.admin.topics import add_partitions, delete_topics, elect_leaders
+from kbroker.config.operations import Op
+from kbroker.console.configs_shown import Row, rows_of
+from kbroker.console.console import Console
+from kbroker.console.listing import Listing
+from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.places import place
+from kbroker.console.values import Values
+from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
+from kbroker.protocol.wire import uuid_text
+
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+_PER_PAGE: Final = 100
+
+
+def _looked(admin: Any, name: str) -> Facts:
+    view = cluster_view(admin, [name])
+    topic = view.topics.get(name)
+    if topic is None:
+        raise WrongInput(f"there is no topic {name}")
+    led = view.leaders()
+    begins, ends = known_offsets_at(admin, led, _EARLIEST), known_offsets_at(admin, led, _LATEST)
+    sizes: dict[tuple[int, int], int] = {}
+    for each in log_dirs(admin, [broker.node_id for broker in view.brokers], [name]):
+        sizes.update({(key[1], each.broker): size for key, size in each.replicas.items()})
+    parts = [
+        {
+            "index": p.partition_index,
+            "leader": p.leader_id,
+            "replicas": p.replica_nodes,
+            "isr": set(p.isr_nodes),
+            "preferred": not p.replica_nodes or p.replica_nodes[0] == p.leader_id,
+            "begin": begins.get((name, p.partition_index)),
+            "end": ends.get((name, p.partition_index)),
+            "size": sizes.get((p.partition_index, p.leader_id)),
+            "epoch": p.leader_epoch,
+        }
+        for p in topic.partitions
+    ]
+    return {
+        "topic": topic,
+        "id": _id(topic),
+        "parts": parts,
+        "records": sum(ends[key] - begins[key] for key in ends if key in begins),
+        "size": sum(size for (index, broker), size in sizes.items() if led.get((name, index)) == broker),
+        "misled": sum(not each["preferred"] for each in parts),
+    }
+
+
+def _id(topic: TopicView) -> str | None:
+    return uuid_text(topic.topic_id) if topic.topic_id and any(topic.topic_id) else None
+
+
+async def find(console: Console, values: Values) -> Facts:
+    """Return a topic with its partitions."""
+    name = values.text("topic")
+    facts = await console.ask(lambda admin: _looked(admin, name))
+    path = place("/topics", name)
+    readers = [group for group, keys in list(console.sampler.samples.readers.items()) if name in keys]
+    return {
+        **facts,
+        "list": Listing(facts["parts"], values.page(), path, per_page=_PER_PAGE),
+        "rate": console.sampler.samples.topics.get(name),
+        "readers": sorted(readers),
+        "lags": console.sampler.samples.lags,
+        "tab": "partitions",
+    }
+
+
+async def find_configs(console: Console, values: Values) -> Facts:
+    """Return a topic with its configs."""
+    name = values.text("topic")
+    topic = await console.topic(name)
+    subject = Subject("topic", name)
+    found = await console.ask(lambda admin: described_configs(admin, subject, documentation=True))
+    shown: list[Row] = rows_of(subject, found)
+    text = values.text("q").lower()
+    own = values.flag("own")
+    return {
+        "topic": topic,
+        "rows": [each for each in shown if text in each.key and (each.own or not own)],
+        "subject": subject,
+        "q": text,
+        "own": own,
+        "tab": "configs",
+    }
+
+
+def set_config(console: Console, admin: Any, values: Values) -> Done:
+    """Set a config, or go back to what is inherited."""
+    del console
+    name, key = values.needed("topic", "the topic"), values.needed("key", "the config")
+    op = (
+        AlterableConfig(key, Op.DELETE, None)
+        if values.flag("unset")
+        else AlterableConfig(key, Op.SET, values.text("value"))
+    )
+    alter_configs(admin, Subject("topic", name), [op], dry_run=False)
+    said = "has what is inherited again" if values.flag("unset") else f"is {op.value}"
+    return Done(f"{key} of {name} {said}.", place("/topics", name, "configs"))
+
+
+def add(console: Console, admin: Any, values: Values) -> Done:
+    """Let a topic have more partitions."""
+    del console
+    name = values.needed("topic", "the topic")
+    count = values.number("count", "the number of partitions", least=1)
+    if count is None:
+        raise WrongInput("the number of partitions is missing")
+    add_partitions(admin, name, count)
+    return Done(f"{name} has {count} partitions.", place("/topics", name))
+
+
+def delete(console: Console, admin: Any, values: Values) -> Done:
+    """Delete a topic."""
+    del console
+    name = values.needed("topic", "the topic")
+    refusal = delete_topics(admin, [name])[name]
+    if refusal is not None:
+        raise AdminError(f"cannot delete {name}: {refusal[1]}")
+    wait_for_deletion(admin, [name])
+    return Done(f"Topic {name} is deleted.", "/topics")
+
+
+def truncate(console: Console, admin: Any, values: Values) -> Done:
+    """Delete the records of a partition, or of all, before an offset."""
+    del console
+    name = values.needed("topic", "the topic")
+    partition = values.number("partition", "the partition")
+    before = values.number("offset", "the offset")
+    led = leaders(admin, name, partition)
+    without = sorted(key[1] for key, leader in led.items() if leader < 0)
+    if without:
+        raise AdminError(f"partition {without[0]} has no leader")
+    rows, failures = delete_records(admin, dict.fromkeys(led, TO_THE_END if before is None else before), led)
+    if failures:
+        raise Failures(failures)
+    where = ", ".join(f"{index} at {at}" for _, index, at in sorted(rows)[:5])
+    return Done(f"Records of {name} are deleted: partition {where}.", place("/topics", name))
+
+
+def elect(console: Console, admin: Any, values: Values) -> Done:
+    """Let first replicas lead."""
+    del console
+    name = values.needed("topic", "the topic")
+    return _elected(name, elect_leaders(admin, [name], unclean=False))
+
+
+def elect_unclean(console: Console, admin: Any, values: Values) -> Done:
+    """Let any replica lead where none in sync lives; records may be lost."""
+    del console
+    name = values.needed("topic", "the topic")
+    return _elected(name, elect_leaders(admin, [name], unclean=True))
+
+
+def _elected(name: str, found: tuple[list[tuple[str, int]], list[str]]) -> Done:
+    changed, failures = found
+    if failures:
+        raise Failures(failures)
+    count = len(changed)
+    said = "1 partition has" if count == 1 else f"{count} partitions have"
+    return Done(f"{said} another leader.", place("/topics", name))
+
+
+PAGES: Final = (
+    Page("/topics/{topic}", "topic.html", find),
+    Page("/topics/{topic}/configs", "topic_configs.html", find_configs),
+)
+ACTIONS: Final = (
+    Action("topic-config", set_config),
+    Action("topic-partitions", add),
+    Action("topic-delete", delete, "topic"),
+    Action("topic-truncate", truncate, "topic"),
+    Action("topic-elect", elect),
+    Action("topic-elect-unclean", elect_unclean, "topic"),
+)

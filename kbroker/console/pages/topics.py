@@ -1,0 +1,109 @@
+"""The list of topics, which may be long, and making one.
+
+Owns search, order and pages of the list: they are the server's, so that ten thousand topics are as quick as ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from kbroker.admin.cluster_view import TopicView
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.told_everywhere import wait_for_topics
+from kbroker.admin.topics import create_topics
+from kbroker.console.console import Console
+from kbroker.console.listing import Listing
+from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.places import place
+from kbroker.console.sampler import Samples
+from kbroker.console.values import Values
+
+_HEALTH: Final = ("", "under", "offline")
+_ORDERS: Final[dict[str, Callable[[TopicView, Samples], Any]]] = {
+    "name": lambda topic, _: topic.name,
+    "partitions": lambda topic, _: len(topic.partitions),
+    "replicas": lambda topic, _: topic.replicas,
+    "size": lambda topic, samples: samples.sizes.get(topic.name, -1),
+    "rate": lambda topic, samples: samples.topics.get(topic.name).last or 0.0,
+    "health": lambda topic, _: (-topic.offline, -topic.under_replicated),
+}
+_BIG_FIRST: Final = ("partitions", "replicas", "size", "rate")
+
+
+async def find(console: Console, values: Values) -> Facts:
+    """Return a page of the list."""
+    samples, view = console.sampler.samples, await console.view()
+    text, internal = values.text("q"), values.flag("internal")
+    health = values.one_of("health", _HEALTH)
+    order = values.one_of("sort", list(_ORDERS))
+    big_first = order in _BIG_FIRST
+    downwards = values.one_of("dir", ("desc", "asc") if big_first else ("asc", "desc")) == "desc"
+    found = [
+        topic
+        for topic in view.topics.values()
+        if (internal or not topic.internal)
+        and _matches(text, topic.name)
+        and (not health or (topic.offline if health == "offline" else topic.under_replicated))
+    ]
+    found.sort(key=lambda topic: topic.name)
+    found.sort(key=lambda topic: _ORDERS[order](topic, samples), reverse=downwards)
+    query = {
+        "q": text,
+        "health": health,
+        "internal": "1" if internal else None,
+        "sort": order if order != "name" else None,
+        "dir": ("desc" if downwards else "asc") if downwards != big_first else None,
+    }
+
+    def sorted_by(other: str) -> str:
+        usual = other in _BIG_FIRST
+        down = (not downwards) if other == order else usual
+        turned = None if down == usual else "desc" if down else "asc"
+        return place("/topics", **{**query, "sort": other if other != "name" else None, "dir": turned})
+
+    return {
+        "list": Listing(found, values.page(), "/topics", query),
+        "samples": samples,
+        "all": len(view.topics),
+        "hidden": sum(topic.internal for topic in view.topics.values()) if not internal else 0,
+        "q": text,
+        "internal": internal,
+        "health": health,
+        "order": order,
+        "downwards": downwards,
+        "sorted_by": sorted_by,
+        "brokers": len(view.brokers),
+    }
+
+
+def _matches(text: str, name: str) -> bool:
+    """Whether a name has all the words in it, in any order."""
+    lower = name.lower()
+    return all(word in lower for word in text.lower().split())
+
+
+def create(console: Console, admin: Any, values: Values) -> Done:
+    """Make a topic."""
+    del console
+    name = values.needed("name", "the topic's name")
+    partitions = values.number("partitions", "the number of partitions", -1, least=1)
+    replicas = values.number("replicas", "the number of replicas", -1, least=1)
+    configs: dict[str, str] = {}
+    for line in values.raw("configs").splitlines():
+        if line.strip():
+            key, equals, value = line.partition("=")
+            if not equals or not key.strip():
+                raise WrongInput(f"a config is KEY=VALUE, not {line.strip()[:80]!r}")
+            configs[key.strip()] = value.strip()
+    assert partitions is not None
+    assert replicas is not None
+    refusal = create_topics(admin, [name], partitions, replicas, configs)[name]
+    if refusal is not None:
+        raise AdminError(f"cannot create {name}: {refusal[1]}")
+    wait_for_topics(admin, [name])
+    return Done(f"Topic {name} is created.", place("/topics", name))
+
+
+PAGES: Final = (Page("/topics", "topics.html", find),)
+ACTIONS: Final = (Action("topic-create", create),)

@@ -1,0 +1,107 @@
+"""Transactions and producers: which there are, what is open where, what hangs, and ending it.
+
+Owns these questions. Looking for what hangs asks every leader, and is done when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.placement import leaders
+from kbroker.admin.transactions import Listed, abort_at, described, hanging, listed, producers, terminated
+from kbroker.console.console import Console
+from kbroker.console.listing import Listing
+from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.places import place
+from kbroker.console.values import Values
+
+_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Empty")
+_MINUTE_MS: Final = 60_000
+_MOST_PARTITIONS: Final = 20_000
+
+
+async def find(console: Console, values: Values) -> Facts:
+    """Return the transactional ids, and what hangs, if that was asked for."""
+    state, text = values.text("state"), values.text("q").lower()
+    if state and state not in _STATES:
+        raise WrongInput(f"there is no state {state[:50]!r}")
+    failure = None
+    try:
+        found: list[Listed] = await console.ask(lambda admin: listed(admin, [state] if state else ()))
+    except AdminError as error:
+        found, failure = [], str(error)
+    chosen = [each for each in found if text in each.transactional_id.lower()]
+    hung = None
+    minutes = values.number("minutes", "the minutes", 15) or 0
+    if values.text("look") == "hanging":
+        view = await console.view()
+        led = view.leaders()
+        if len(led) > _MOST_PARTITIONS:
+            raise WrongInput(f"with more than {_MOST_PARTITIONS:,} partitions `kbroker transaction hanging` looks")
+        hung = await console.ask(lambda admin: hanging(admin, led, minutes * _MINUTE_MS))
+    query = {"state": state, "q": text}
+    return {
+        "list": Listing(chosen, values.page(), "/transactions", query),
+        "states": _STATES,
+        "state": state,
+        "q": text,
+        "hung": hung,
+        "minutes": minutes,
+        "failure": failure,
+    }
+
+
+async def find_one(console: Console, values: Values) -> Facts:
+    """Return a transactional id."""
+    name = values.needed("id", "the transactional id")
+    found = await console.ask(lambda admin: described(admin, name))
+    if found is None:
+        raise WrongInput(f"no coordinator knows a transactional id {name}")
+    return {"id": name, "coordinator": found[0], "txn": found[1]}
+
+
+async def find_producers(console: Console, values: Values) -> Facts:
+    """Return the producers that a partition knows."""
+    topic = values.needed("topic", "the topic")
+    partition = values.number("partition", "the partition", 0) or 0
+
+    def ask(admin: Any) -> list[Any]:
+        where = leaders(admin, topic, partition)
+        ((_, found),) = producers(admin, where[topic, partition], where)
+        return found
+
+    found = await console.ask(ask)
+    return {"topic": topic, "partition": partition, "producers": found[:1000]}
+
+
+def terminate(console: Console, admin: Any, values: Values) -> Done:
+    """Abort what a transactional id has open, and fence its producer."""
+    del console
+    name = values.needed("id", "the transactional id")
+    found = described(admin, name)
+    if found is None:
+        raise WrongInput(f"no coordinator knows a transactional id {name}")
+    terminated(admin, found[1])
+    return Done(f"What {name} had open is aborted, and its producer is fenced.", place("/transaction", id=name))
+
+
+def abort(console: Console, admin: Any, values: Values) -> Done:
+    """Write the marker that ends a hanging transaction in a partition."""
+    del console
+    topic = values.needed("topic", "the topic")
+    partition = values.number("partition", "the partition")
+    start = values.number("start", "the offset at which it begins")
+    if partition is None or start is None:
+        raise WrongInput("partition and offset are needed")
+    producer = abort_at(admin, (topic, partition), start, force=values.flag("force"))
+    said = f"What producer {producer.producer_id} began at offset {start} of {topic}-{partition} is aborted."
+    return Done(said, place("/transactions/producers", topic=topic, partition=partition))
+
+
+PAGES: Final = (
+    Page("/transactions", "transactions.html", find),
+    Page("/transaction", "transaction.html", find_one),
+    Page("/transactions/producers", "producers.html", find_producers),
+)
+ACTIONS: Final = (Action("transaction-terminate", terminate, "id"), Action("transaction-abort", abort, "topic"))

@@ -1,0 +1,1 @@
+"""Records on the pages: which ones are looked for, how far a look goes, and what is written."""

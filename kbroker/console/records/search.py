@@ -1,0 +1,272 @@
+"""Looking through partitions, step by step, in both directions.
+
+Owns how far one step goes (a second and some thousand records), and the cursor with which the next one goes on: where
+each partition is, and what was read and found. Nothing is kept between steps but in the cursor, which is the browser's:
+whoever stops asking has cancelled.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kbroker.admin.cluster_view import TopicView
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.fetching import Found, fetch
+from kbroker.admin.partition_offsets import known_offsets_at
+from kbroker.console.records.filters import Filter
+
+STEP_S: Final = 1.2
+STEP_RECORDS: Final = 20_000
+STEP_BYTES: Final = 32 * 1024 * 1024
+MOST_RECORDS: Final = 1_000_000
+"""Of one search; then somebody has to ask for more."""
+MOST_SHOWN: Final = 200
+_WINDOW: Final = 2_000
+"""Offsets of a partition that are looked through at once, backwards."""
+_WINDOW_BYTES: Final = 8 * 1024 * 1024
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+_CURSOR: Final = re.compile(r"(\d{1,9}):(\d{1,19})")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Between which offsets a partition is looked through; the end is not in it."""
+
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where a search is: forwards the next offset of each partition, backwards the one before which to go on."""
+
+    forward: bool
+    at: dict[int, int]
+    read: int = 0
+    found: int = 0
+
+    def __str__(self) -> str:
+        return ",".join(f"{partition}:{offset}" for partition, offset in sorted(self.at.items()))
+
+
+@dataclass(slots=True)
+class Step:
+    """What a step found, in the order of the search, and whether there is more."""
+
+    records: list[Found]
+    cursor: Cursor
+    bounds: Mapping[int, Bounds]
+    over: bool
+    reached_ms: int = -1
+    """The time of the last record that was read."""
+    done: float = 0.0
+    """The share of all offsets that was looked through."""
+
+
+def parse_cursor(text: str) -> dict[int, int]:
+    """Read a cursor; raises WrongInput."""
+    found = {}
+    for each in text.split(",") if text else ():
+        match = _CURSOR.fullmatch(each)
+        if match is None:
+            raise WrongInput("the place where the search was cannot be read")
+        found[int(match[1])] = int(match[2])
+    return found
+
+
+@dataclass(slots=True)
+class Search:
+    """A search in one topic: which partitions, between which times, what for."""
+
+    topic: TopicView
+    partitions: list[int]
+    wanted: Filter
+    forward: bool = False
+    since_ms: int | None = None
+    until_ms: int | None = None
+    from_offset: int | None = None
+    committed: bool = False
+    limit: int = 50
+    _led: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def bounds(self, admin: Any) -> dict[int, Bounds]:
+        """Ask where the partitions begin and end, within the times; raises AdminError for one without a leader."""
+        leaders = {each.partition_index: each.leader_id for each in self.topic.partitions}
+        name = self.topic.name
+        for partition in self.partitions:
+            if leaders.get(partition, -1) < 0:
+                raise AdminError(f"{name}-{partition} has no leader")
+        led = {(name, partition): leaders[partition] for partition in self.partitions}
+        begin, end = known_offsets_at(admin, led, _EARLIEST), known_offsets_at(admin, led, _LATEST)
+        first = {} if self.since_ms is None else known_offsets_at(admin, led, max(self.since_ms, 0))
+        last = {} if self.until_ms is None else known_offsets_at(admin, led, max(self.until_ms, 0))
+        self._led = {key: leader for key, leader in led.items() if key in begin and key in end}
+        found = {}
+        for key in self._led:
+            # No record at or behind a time, and the broker tells no offset: since then nothing, until then everything.
+            low = begin[key] if self.since_ms is None else first.get(key, end[key])
+            high = end[key] if self.until_ms is None else last.get(key, end[key])
+            if self.from_offset is not None and self.forward:
+                low = max(low, self.from_offset)
+            elif self.from_offset is not None:
+                high = min(high, self.from_offset + 1)
+            low = min(max(low, begin[key]), end[key])
+            found[key[1]] = Bounds(low, max(low, high))
+        return found
+
+    def step(self, admin: Any, cursor: Cursor | None) -> Step:
+        """Go on from a cursor, from the beginning without one."""
+        bounds = self.bounds(admin)
+        now = Cursor(self.forward, {}) if cursor is None else cursor
+        for partition, each in bounds.items():
+            start = each.begin if self.forward else each.end
+            now.at[partition] = min(max(now.at.get(partition, start), each.begin), each.end)
+        work = _Work(self, admin, bounds, now, self._led)
+        records = work.matching() if self.wanted else work.newest_or_oldest()
+        now.found += len(records)
+        return Step(records, now, bounds, not work.left(), work.reached_ms, _share(bounds, now))
+
+
+class _Work:
+    """One step of a search."""
+
+    def __init__(
+        self,
+        search: Search,
+        admin: Any,
+        bounds: Mapping[int, Bounds],
+        cursor: Cursor,
+        led: Mapping[tuple[str, int], int],
+    ) -> None:
+        self._search = search
+        self._admin = admin
+        self._bounds = bounds
+        self._cursor = cursor
+        self._led = led
+        self._deadline = time.monotonic() + STEP_S
+        self._records = 0
+        self._bytes = 0
+        self._low = 0
+        self.reached_ms = -1
+
+    def newest_or_oldest(self) -> list[Found]:
+        """Return the next records of all partitions together, in the order of their times.
+
+        Where that is too much for a step, some partitions are not looked at yet: the next step goes on with them.
+        """
+        limit, forward, at = self._search.limit, self._search.forward, self._cursor.at
+        found: list[Found] = []
+        cut: set[int] = set()
+        reached: dict[int, int] = {}
+        for partition in self.left():
+            if reached and self._spent():
+                break
+            each = self._bounds[partition]
+            low, high = self._window(partition, limit)
+            read, end = self._read(partition, low, high, limit if forward else None)
+            # Where compaction left gaps a window may be empty: then it is moved until something is in it.
+            while not forward and not read and self._low > each.begin and not self._spent():
+                high, low = self._low, max(each.begin, self._low - _WINDOW)
+                read, end = self._read(partition, low, high, None)
+            reached[partition] = end
+            found = self._best(found + read, limit, cut)
+        for partition, place in reached.items():
+            mine = [each.offset for each in found if each.partition == partition]
+            if partition not in cut:
+                at[partition] = place
+            elif mine:
+                at[partition] = max(mine) + 1 if forward else min(mine)
+        return found
+
+    def _best(self, found: list[Found], limit: int, cut: set[int]) -> list[Found]:
+        """Keep the first of those found, and note of which partitions others were left for later."""
+        found.sort(key=_order, reverse=not self._search.forward)
+        cut.update(each.partition for each in found[limit:])
+        return found[:limit]
+
+    def matching(self) -> list[Found]:
+        """Look through partitions in turns until enough is found, or the step is spent."""
+        found: list[Found] = []
+        wanted, forward, at = self._search.wanted, self._search.forward, self._cursor.at
+        size = self._search.limit  # little at first, so that what is frequent is there at once
+        while len(found) < self._search.limit and (left := self.left()):
+            for partition in left:
+                low, high = self._window(partition, size)
+                read, at[partition] = self._read(partition, low, high, size if forward else None)
+                found += [each for each in read if wanted(each)]
+                if len(found) >= MOST_SHOWN or self._spent():
+                    break
+            if self._spent():
+                break
+            size = min(size * 2, _WINDOW)
+        return sorted(found, key=_order, reverse=not forward)
+
+    def left(self) -> list[int]:
+        """Return the partitions of which something is left."""
+        at, forward = self._cursor.at, self._search.forward
+        return [p for p, each in self._bounds.items() if (at[p] < each.end if forward else at[p] > each.begin)]
+
+    def _window(self, partition: int, size: int) -> tuple[int, int]:
+        at, bounds = self._cursor.at[partition], self._bounds[partition]
+        return (at, bounds.end) if self._search.forward else (max(bounds.begin, at - size), at)
+
+    def _read(self, partition: int, low: int, high: int, most: int | None) -> tuple[list[Found], int]:
+        """Return records of a range in the order of their offsets, and where the next reading begins, or ends.
+
+        Forwards they are at most so many. Backwards the range is read to its end, so a range that is too large is
+        narrowed at its beginning.
+        """
+        while True:
+            self._low = low
+            found: list[Found] = []
+            at, size = low, 0
+            while at < high and (most is None or len(found) < most):
+                piece, at = self._fetched(partition, at, high)
+                found += piece
+                size += sum(each.size for each in piece)
+                if size > _WINDOW_BYTES and at < high:
+                    break
+            if most is None and at < high and high - low > 1:
+                low = high - max((high - low) // 8, 1)
+                continue
+            if most is not None and len(found) > most:
+                found, at = found[:most], found[most - 1].offset + 1
+            self._count(found)
+            return found, at if self._search.forward else low
+
+    def _fetched(self, partition: int, at: int, high: int) -> tuple[list[Found], int]:
+        """Fetch once; return records below `high`, and the offset to go on with."""
+        topic = self._search.topic
+        key = (topic.name, partition)
+        ids = {topic.name: topic.topic_id}
+        piece = fetch(self._admin, self._led, {key: at}, ids, committed=self._search.committed)[key]
+        # Where nothing comes, the rest is behind an open transaction: there is no more for this reader.
+        following = piece.next_offset if piece.next_offset > at else high
+        return [each for each in piece.records if each.offset < high], following
+
+    def _count(self, records: Iterable[Found]) -> None:
+        for each in records:
+            self._records += 1
+            self._bytes += each.size
+            self._cursor.read += 1
+            self.reached_ms = each.timestamp
+
+    def _spent(self) -> bool:
+        return time.monotonic() > self._deadline or self._records >= STEP_RECORDS or self._bytes >= STEP_BYTES
+
+
+def _order(record: Found) -> tuple[int, int, int]:
+    return record.timestamp, record.partition, record.offset
+
+
+def _share(bounds: Mapping[int, Bounds], cursor: Cursor) -> float:
+    whole = sum(each.end - each.begin for each in bounds.values())
+    if not whole:
+        return 1.0
+    done = sum(cursor.at[p] - each.begin if cursor.forward else each.end - cursor.at[p] for p, each in bounds.items())
+    return min(done / whole, 1.0)

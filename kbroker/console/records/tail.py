@@ -1,0 +1,143 @@
+"""Records as they come, to a browser that listens: server-sent events.
+
+Owns the pace. A look takes no thread while nothing comes; who does not take what was sent holds up nobody, and is let
+go after half a minute; what comes faster than can be read is skipped, and said so. At most so many listen at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from kbroker.admin.errors import AdminError, Unreachable
+from kbroker.admin.fetching import Found, fetch
+from kbroker.admin.partition_offsets import known_offsets_at
+from kbroker.console.asking import Busy, Slow
+from kbroker.console.console import Console
+from kbroker.console.records.search import Search
+from kbroker.console.render import environment
+
+LISTENERS: Final = 20
+_LOOK_S: Final = 0.4
+_LOOK_AGAIN_S: Final = 2.0
+_QUIET_S: Final = 15.0
+_READER_S: Final = 30.0
+_MOST_AT_ONCE: Final = 50
+_BYTES_AT_ONCE: Final = 1024 * 1024
+_LATEST: Final = -1
+log = logging.getLogger(__name__)
+_template = environment().get_template("record_rows.html")
+
+
+class Tail(Response):
+    """An answer that goes on as long as somebody reads it."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, console: Console, search: Search, row: Callable[[Found], dict[str, Any]], at: dict[int, int]
+    ) -> None:
+        if console.listening >= LISTENERS:
+            raise Busy(f"{LISTENERS} pages follow records already; close one")
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._console = console
+        self._search = search
+        self._row = row
+        self._at = {partition: offset for partition, offset in at.items() if partition in search.partitions}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Write until the reader goes, or the console ends."""
+        del scope
+        self._console.listening += 1
+        writing = asyncio.ensure_future(self._write(send))
+        ends = [writing, asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._console.ending.wait())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._console.listening -= 1
+            for each in ends:
+                each.cancel()
+            for outcome in await asyncio.gather(*ends, return_exceptions=True):
+                if isinstance(outcome, Exception) and not isinstance(outcome, (TimeoutError, OSError)):
+                    log.error("following records ended", exc_info=outcome)
+        with contextlib.suppress(Exception):  # the answer has begun: it can but end
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await _say(send, b"retry: 2000\n\n")
+        quiet = 0.0
+        while True:
+            pause = _LOOK_S
+            try:
+                events = await self._console.ask(self._look)
+            except (Unreachable, Slow, Busy):
+                events, pause = [], _LOOK_AGAIN_S
+            except AdminError as error:
+                await _say(send, _event("trouble", str(error)))
+                return
+            for each in events:
+                await _say(send, each)
+            quiet = 0.0 if events else quiet + pause
+            if quiet >= _QUIET_S:
+                quiet = 0.0
+                await _say(send, b": here\n\n")
+            await asyncio.sleep(pause)
+
+    def _look(self, admin: Any) -> list[bytes]:
+        return list(self._events(admin))
+
+    def _events(self, admin: Any) -> Iterator[bytes]:
+        """Return what has come since the last look."""
+        topic = self._search.topic
+        led = {(topic.name, each.partition_index): each.leader_id for each in topic.partitions if each.leader_id >= 0}
+        led = {key: leader for key, leader in led.items() if key[1] in self._search.partitions}
+        ends = known_offsets_at(admin, led, _LATEST)
+        wanted = {}
+        skipped = 0
+        for key, end in ends.items():
+            at = self._at.setdefault(key[1], end)
+            if end - at > _MOST_AT_ONCE:
+                skipped += end - at - _MOST_AT_ONCE
+                at = self._at[key[1]] = end - _MOST_AT_ONCE
+            if at < end:
+                wanted[key] = at
+        if not wanted:
+            return
+        found: list[Found] = []
+        ids = {topic.name: topic.topic_id}
+        pieces = fetch(admin, led, wanted, ids, committed=self._search.committed, most_bytes=_BYTES_AT_ONCE)
+        for key, piece in pieces.items():
+            self._at[key[1]] = max(piece.next_offset, self._at[key[1]])
+            found += [each for each in piece.records if self._search.wanted(each)]
+        if skipped and not self._search.wanted:
+            yield _event("skipped", f"{skipped:,}")
+        if found:
+            found.sort(key=lambda each: (each.timestamp, each.partition, each.offset), reverse=True)
+            rows = [self._row(each) for each in found[:_MOST_AT_ONCE]]
+            place = ",".join(f"{partition}:{offset}" for partition, offset in sorted(self._at.items()))
+            yield _event("records", _template.render(rows=rows, fresh=True), place)
+
+
+async def _say(send: Send, data: bytes) -> None:
+    async with asyncio.timeout(_READER_S):
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _event(name: str, data: str, number: str | None = None) -> bytes:
+    lines = [f"event: {name}", *(f"data: {line}" for line in data.splitlines() or [""])]
+    if number is not None:
+        lines.append(f"id: {number}")
+    return ("\n".join(lines) + "\n\n").encode("utf-8", "replace")

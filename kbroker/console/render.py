@@ -1,0 +1,75 @@
+"""Pages of facts: templates, and what they may use.
+
+Owns the look's raw material: the environment of Jinja2, in which everything is escaped and nothing that is missing
+passes silently, and the files that are sent as they are, with addresses that change when they do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from kbroker.admin.errors import AdminError
+from kbroker.console import charts, words
+from kbroker.console.places import place
+
+_HERE: Final = Path(__file__).parent
+_OWN: Final = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_HTMX: Final = "htmx.min.js"
+
+
+def environment() -> Environment:
+    """Return the templates."""
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        number=words.number,
+        short=words.short_number,
+        size=words.size,
+        moment=words.moment,
+        ago=words.ago,
+        duration=words.duration,
+    )
+    made.globals.update(
+        place=place, spark=charts.spark, over_time=charts.over_time, bar=charts.bar, plural=words.plural, asset=asset
+    )
+    # A page "/topics" is open on "/topics/orders" as well.
+    made.tests["in_front_of"] = lambda prefix, path: path == prefix or path.startswith((f"{prefix}/", f"{prefix}s"))
+    return made
+
+
+def rendered(template: Template, part: str, facts: dict[str, Any]) -> str:
+    """Return a page; of one that has a block of the name `part`, that block alone."""
+    alone = part in template.blocks
+    return template.render({**facts, "part": part if alone else "", "layout": "part.html" if alone else "base.html"})
+
+
+@lru_cache(maxsize=1)
+def assets() -> dict[str, tuple[bytes, str]]:
+    """Return the files that are sent as they are, with their types."""
+    found = {name: ((_HERE / "static" / name).read_bytes(), kind) for name, kind in _OWN.items()}
+    found[_HTMX] = (_htmx().read_bytes(), "text/javascript")
+    return found
+
+
+def asset(name: str) -> str:
+    """Return the address of such a file, which changes with what is in it."""
+    return place("/static", name, v=hashlib.sha256(assets()[name][0]).hexdigest()[:12])
+
+
+def _htmx() -> Path:
+    """Return htmx's file, out of a package that is made for Django and whose code is not needed."""
+    spec = importlib.util.find_spec("js_lib_htmx")
+    if spec is None or spec.origin is None:
+        raise AdminError("htmx is not installed: pip install 'kbroker[console]'")
+    return Path(spec.origin).parent / "static" / "htmx" / _HTMX

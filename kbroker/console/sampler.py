@@ -1,0 +1,231 @@
+"""What is looked at every few seconds, whoever looks at the pages: throughput, lag, sizes, health.
+
+Owns a thread with a client of its own, and how much of the time it works at most: a twentieth, so that a large cluster
+is asked less often. Keeps the latest in memory and nothing else. Never fails: what went wrong is told on the pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from kafka.errors import KafkaError
+
+from kbroker.admin.cluster_view import ClusterView, cluster_view
+from kbroker.admin.configs import topic_config
+from kbroker.admin.connection import Connection, in_words
+from kbroker.admin.errors import AdminError
+from kbroker.admin.log_dirs import LogDir, log_dirs, sizes_of_leaders
+from kbroker.admin.partition_offsets import known_offsets_at
+from kbroker.admin.placement import Key
+from kbroker.admin.transactions import Open, hanging
+from kbroker.console.asking import patient
+from kbroker.console.series import Family, Series
+
+PERIOD_S: Final = 5.0
+_SHARE: Final = 0.05
+"""The most of the time that a round may take."""
+_MOST_PARTITIONS: Final = 20_000
+_MOST_TOPICS: Final = 2_000
+_MOST_GROUPS: Final = 500
+_MOST_JUDGED: Final = 200
+_GROUPS_AT_ONCE: Final = 100
+_DIRS_EVERY_S: Final = 30.0
+_HANGING_EVERY_S: Final = 60.0
+_HANGING_PARTITIONS: Final = 2_000
+HANGING_MS: Final = 15 * 60_000
+"""So long nothing was written in a transaction that is said to hang: Kafka's longest timeout."""
+_LATEST: Final = -1
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Samples:
+    """What was seen; replaced field by field, so that a page may read at any time."""
+
+    view: ClusterView | None = None
+    failure: str | None = "the cluster has not been looked at yet"
+    ends: dict[Key, int] = field(default_factory=dict)
+    ends_at: float = 0.0
+    total: Series = field(default_factory=Series)
+    """Records per second of the whole cluster."""
+    topics: Family = field(default_factory=lambda: Family(_MOST_TOPICS))
+    """Records per second by topic."""
+    lags: Family = field(default_factory=lambda: Family(_MOST_GROUPS))
+    """Records that groups have not read yet."""
+    groups: dict[str, str] = field(default_factory=dict)
+    """States of groups by name."""
+    readers: dict[str, set[str]] = field(default_factory=dict)
+    """Topics of which groups have committed offsets."""
+    dirs: list[LogDir] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    hanging: list[Open] = field(default_factory=list)
+    under_min_isr: set[Key] = field(default_factory=set)
+    rounds: int = 0
+    left_out: int = 0
+    """Partitions that are too many to be looked at one by one."""
+
+
+class Sampler:
+    """Looks at a cluster until `stop`, also as a context manager."""
+
+    def __init__(self, connection: Connection, period_s: float = PERIOD_S) -> None:
+        self._connection = patient(connection)
+        self._period_s = period_s
+        self._over = threading.Event()
+        self._wanted = threading.Event()
+        self._looked = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="kbroker-console-sampler", daemon=True)
+        self._client: Any = None
+        self._dirs_at = self._hanging_at = -1e9
+        self._next_group = 0
+        self.samples = Samples()
+
+    def start(self) -> Self:
+        """Begin to look."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End it; waits for what is being asked."""
+        self._over.set()
+        self._wanted.set()
+        if self._thread.is_alive():
+            self._thread.join(20)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def look_again(self) -> None:
+        """Have the next round at once: something was changed."""
+        self._dirs_at = -1e9
+        self._wanted.set()
+
+    def wait_for_rounds(self, count: int, patience_s: float) -> bool:
+        """Wait until so many rounds are done; for tests and for pictures."""
+        with self._looked:
+            return self._looked.wait_for(lambda: self.samples.rounds >= count, patience_s)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            begun = time.monotonic()
+            try:
+                self.round(self._admin())
+                self.samples.failure = None
+            except (AdminError, KafkaError) as error:
+                self._lost(in_words(error, self._connection) if isinstance(error, KafkaError) else str(error))
+            except Exception:
+                log.exception("looking at the cluster failed")
+                self._lost("looking at the cluster failed; the log says why")
+            with self._looked:
+                self.samples.rounds += 1
+                self._looked.notify_all()
+            took = time.monotonic() - begun
+            self._wanted.wait(max(self._period_s - took, took / _SHARE) if self.samples.failure is None else 1.0)
+            self._wanted.clear()
+        self._close()
+
+    def _admin(self) -> Any:
+        if self._client is None:
+            self._client = self._connection.open_admin()
+        return self._client
+
+    def _lost(self, why: str) -> None:
+        self.samples.failure = why
+        self._close()
+
+    def _close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):
+                client.close()
+
+    def round(self, admin: Any) -> None:
+        """Look once. Raises AdminError and KafkaError."""
+        samples, now = self.samples, time.monotonic()
+        view = cluster_view(admin)
+        samples.view = view
+        leaders = view.leaders()
+        led = dict(list(leaders.items())[:_MOST_PARTITIONS])
+        samples.left_out = len(leaders) - len(led)
+        ends, at = known_offsets_at(admin, led, _LATEST), time.time()
+        self._count(samples, ends, at)
+        samples.topics.keep(view.topics)
+        samples.under_min_isr = _under_min_isr(admin, view)
+        self._lag(admin, samples, at)
+        if now - self._dirs_at > _DIRS_EVERY_S:
+            self._dirs_at = now
+            samples.dirs = log_dirs(admin, [each.node_id for each in view.brokers])
+            samples.sizes = sizes_of_leaders(samples.dirs, leaders)
+        if now - self._hanging_at > _HANGING_EVERY_S and len(leaders) <= _HANGING_PARTITIONS:
+            self._hanging_at = now
+            with contextlib.suppress(AdminError, KafkaError):  # Apache Kafka tells since 3.0
+                samples.hanging = hanging(admin, leaders, HANGING_MS)
+
+    @staticmethod
+    def _count(samples: Samples, ends: dict[Key, int], at: float) -> None:
+        """Turn offsets into records per second since the last look."""
+        before, passed = samples.ends, at - samples.ends_at
+        samples.ends, samples.ends_at = ends, at
+        if not before or passed <= 0:
+            return
+        rates: dict[str, float] = {}
+        for key, end in ends.items():
+            grown = max(end - before.get(key, end), 0)
+            rates[key[0]] = rates.get(key[0], 0.0) + grown / passed
+        samples.total.add(at, sum(rates.values()))
+        busy_first = sorted(rates.items(), key=lambda each: each[1])[-_MOST_TOPICS:]
+        for name, rate in busy_first:
+            samples.topics.add(name, at, rate)
+
+    def _lag(self, admin: Any, samples: Samples, at: float) -> None:
+        """See how far groups are behind, some groups in each round."""
+        found = admin.list_groups()
+        samples.groups = {str(each["group_id"]): str(each.get("group_state") or "") for each in found}
+        samples.lags.keep(samples.groups)
+        names = sorted(samples.groups)
+        if not names:
+            return
+        first = self._next_group % len(names)
+        chosen = (names[first:] + names[:first])[:_GROUPS_AT_ONCE]
+        self._next_group = first + len(chosen)
+        for name, committed in _committed(admin, chosen).items():
+            samples.lags.add(name, at, lag_of(committed, samples.ends))
+            samples.readers[name] = {topic for topic, _ in committed}
+        for name in samples.readers.keys() - samples.groups.keys():
+            del samples.readers[name]
+
+
+def _committed(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
+    """Return what groups have committed; one that does not tell is left out."""
+    found: dict[str, dict[Key, int]] = {}
+    for name in names:
+        with contextlib.suppress(KafkaError, AdminError):
+            told = admin.list_group_offsets({name: None})[name]
+            found[name] = {(p.topic, p.partition): at.offset for p, at in told.items() if at.offset >= 0}
+    return found
+
+
+def lag_of(committed: Mapping[Key, int], ends: Mapping[Key, int]) -> int:
+    """Return how many records lie between what is committed and the ends that are known."""
+    return sum(max(ends[key] - offset, 0) for key, offset in committed.items() if key in ends)
+
+
+def _under_min_isr(admin: Any, view: ClusterView) -> set[Key]:
+    """Return partitions with too few in sync for acks=all, of topics where not all replicas are."""
+    names = [topic.name for topic in view.topics.values() if topic.under_replicated][:_MOST_JUDGED]
+    needed = topic_config(admin, names, "min.insync.replicas") if names else {}
+    return {
+        (name, each.partition_index)
+        for name, text in needed.items()
+        for each in view.topics[name].partitions
+        if text.isdecimal() and len(each.isr_nodes) < int(text)
+    }

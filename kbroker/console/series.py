@@ -1,0 +1,83 @@
+"""Numbers over time, of which only the latest are kept.
+
+Owns how many points a series has, and how many series there are. Never takes a sample.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final
+
+POINTS: Final = 180
+"""Of a series: a quarter of an hour, at one each five seconds."""
+
+
+class Series:
+    """Values with their times, in seconds; the oldest go."""
+
+    __slots__ = ("_points",)
+
+    def __init__(self, points: Iterable[tuple[float, float]] = (), most: int = POINTS) -> None:
+        self._points: deque[tuple[float, float]] = deque(points, most)
+
+    def add(self, at: float, value: float) -> None:
+        """Add the newest value."""
+        self._points.append((at, value))
+
+    def __iter__(self) -> Iterator[tuple[float, float]]:
+        return iter(tuple(self._points))
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @property
+    def last(self) -> float | None:
+        """The newest value, None where there is none."""
+        return self._points[-1][1] if self._points else None
+
+    @property
+    def largest(self) -> float:
+        """The largest value, 0 where there is none."""
+        return max((value for _, value in self._points), default=0.0)
+
+    def grows(self, span_s: float) -> bool:
+        """Whether for so many seconds the value never fell, and is larger now than it was then."""
+        points = list(self)
+        if not points or points[-1][0] - points[0][0] < span_s:
+            return False
+        values = [value for at, value in points if at >= points[-1][0] - span_s]
+        return len(values) > 2 and values[-1] > values[0] and all(b >= a for a, b in pairwise(values))
+
+
+class Family:
+    """Series by name, at most so many: those that were added to longest ago go first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._series: OrderedDict[str, Series] = OrderedDict()
+
+    def add(self, name: str, at: float, value: float) -> None:
+        """Add the newest value of a series."""
+        series = self._series.get(name)
+        if series is None:
+            if len(self._series) >= self._most:
+                self._series.popitem(last=False)
+            series = self._series[name] = Series()
+        else:
+            self._series.move_to_end(name)
+        series.add(at, value)
+
+    def get(self, name: str) -> Series:
+        """Return a series, an empty one where there is none."""
+        return self._series.get(name) or Series()
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Forget all but these."""
+        wanted = set(names)
+        for name in [each for each in self._series if each not in wanted]:
+            del self._series[name]
+
+    def __len__(self) -> int:
+        return len(self._series)

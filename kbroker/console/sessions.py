@@ -1,0 +1,150 @@
+"""Who is logged in, and that a form is the console's own.
+
+Owns the cookie, how long it holds, how often one may try to log in, and the tokens in forms. Sessions are in memory:
+a restart ends them. Where nobody has to log in everybody has a session all the same, for the tokens.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kbroker.console.passwords import is_users
+
+LIFE_S: Final = 12 * 3600.0
+_IDLE_S: Final = 2 * 3600.0
+_MOST: Final = 1_000
+_TRIES: Final = 5
+_TRIES_OF_ALL: Final = 30
+_WINDOW_S: Final = 60.0
+_LONGEST_FLASH: Final = 1_500
+
+
+@dataclass(slots=True)
+class Session:
+    """Somebody's stay; `user` is None where nobody has to log in."""
+
+    user: str | None
+    begun: float
+    seen: float
+
+
+class Sessions:
+    """The sessions of one console."""
+
+    def __init__(
+        self,
+        users: Mapping[str, str] | None,
+        *,
+        name: str,
+        secure: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._users = users
+        self._secure = secure
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._tries: OrderedDict[str, list[float]] = OrderedDict()
+        self.cookie = f"__Host-{name}" if secure else name
+        self._flash = f"{self.cookie}-told"
+
+    @property
+    def asks(self) -> bool:
+        """Whether one has to log in."""
+        return self._users is not None
+
+    def of(self, request: Request) -> tuple[str, Session] | None:
+        """Return the session that a request belongs to, if it holds."""
+        key = request.cookies.get(self.cookie, "")
+        session = self._sessions.get(key)
+        if session is None:
+            return None
+        now = self._clock()
+        if now - session.begun > LIFE_S or now - session.seen > _IDLE_S:
+            del self._sessions[key]
+            return None
+        session.seen = now
+        self._sessions.move_to_end(key)
+        return key, session
+
+    def begin(self, user: str | None) -> str:
+        """Return the key of a new session; the one that was not used for longest goes where there are too many."""
+        while len(self._sessions) >= _MOST:
+            self._sessions.popitem(last=False)
+        key, now = secrets.token_urlsafe(32), self._clock()
+        self._sessions[key] = Session(user, now, now)
+        return key
+
+    def end(self, key: str) -> None:
+        """Forget a session."""
+        self._sessions.pop(key, None)
+
+    def may_try(self, address: str) -> bool:
+        """Count a try to log in; False where an address, or all together, have tried too often."""
+        now = self._clock()
+        for name, most in ((address, _TRIES), ("", _TRIES_OF_ALL)):
+            tries = [each for each in self._tries.get(name, ()) if now - each < _WINDOW_S]
+            if len(tries) >= most:
+                return False
+            self._tries[name] = [*tries, now]
+            self._tries.move_to_end(name)
+        while len(self._tries) > _MOST:
+            self._tries.popitem(last=False)
+        return True
+
+    def knows(self, user: str, password: str) -> bool:
+        """Tell whether a password is right; takes some 50 ms, whoever is named."""
+        return self._users is not None and is_users(self._users, user, password)
+
+    def set_cookie(self, response: Response, key: str) -> None:
+        """Have a browser keep a session."""
+        response.set_cookie(
+            self.cookie, key, max_age=int(LIFE_S), path="/", secure=self._secure, httponly=True, samesite="strict"
+        )
+
+    def drop_cookie(self, response: Response) -> None:
+        """Have a browser forget it."""
+        response.delete_cookie(self.cookie, path="/", secure=self._secure, httponly=True, samesite="strict")
+
+    def token(self, key: str) -> str:
+        """Return what forms of a session carry."""
+        return hmac.new(self._key, b"form:" + key.encode(), hashlib.sha256).hexdigest()
+
+    def is_token(self, key: str, token: str) -> bool:
+        """Tell whether a form is one of a session's."""
+        return hmac.compare_digest(self.token(key).encode(), token.encode("utf-8", "replace"))
+
+    def tell_next(self, response: Response, text: str, level: str) -> None:
+        """Have the next page tell something, once."""
+        body = base64.urlsafe_b64encode(json.dumps([level, text[:_LONGEST_FLASH]]).encode()).decode()
+        value = f"{body}.{self._signed(body)}"
+        response.set_cookie(
+            self._flash, value, max_age=60, path="/", secure=self._secure, httponly=True, samesite="strict"
+        )
+
+    def told(self, request: Request) -> tuple[str, str] | None:
+        """Return level and text of what a page is to tell."""
+        body, _, signature = request.cookies.get(self._flash, "").partition(".")
+        if not body or not hmac.compare_digest(self._signed(body).encode(), signature.encode("utf-8", "replace")):
+            return None
+        level, text = json.loads(base64.urlsafe_b64decode(body))
+        return str(level), str(text)
+
+    def forget_told(self, response: Response) -> None:
+        """Have it told once only."""
+        response.delete_cookie(self._flash, path="/", secure=self._secure, httponly=True, samesite="strict")
+
+    def _signed(self, body: str) -> str:
+        return hmac.new(self._key, b"told:" + body.encode(), hashlib.sha256).hexdigest()

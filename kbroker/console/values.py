@@ -1,0 +1,110 @@
+"""What a browser sends, in queries and forms: read, bounded and checked.
+
+Owns which forms are readable. What has no meaning is WrongInput, in a line for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from kbroker.admin.errors import WrongInput
+from kbroker.admin.reading import parse_time
+from kbroker.console.guard import MAX_BODY
+
+_MOST_FIELDS: Final = 10_000
+_LARGEST: Final = 2**63 - 1
+
+
+class Values:
+    """Fields by name; one may come more than once."""
+
+    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
+        self._fields: dict[str, list[str]] = {}
+        for name, value in pairs:
+            self._fields.setdefault(name, []).append(value)
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a field without blanks around it."""
+        return self.raw(name, default).strip()
+
+    def raw(self, name: str, default: str = "") -> str:
+        """Return a field as it was typed, with the line ends of Unix."""
+        return self._fields.get(name, [default])[-1].replace("\r\n", "\n")
+
+    def needed(self, name: str, what: str) -> str:
+        """Return a field that may not be empty; `what` it is stands in the error."""
+        found = self.text(name)
+        if not found:
+            raise WrongInput(f"{what} is missing")
+        return found
+
+    def all(self, name: str) -> list[str]:
+        """Return all values of a field, without empty ones."""
+        return [each for each in (value.strip() for value in self._fields.get(name, ())) if each]
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """Yield names and values, in the order of their first coming."""
+        for name, values in self._fields.items():
+            for value in values:
+                yield name, value
+
+    def flag(self, name: str) -> bool:
+        """Tell whether a box is ticked."""
+        return self.text(name) in ("1", "on", "true", "yes")
+
+    def number(self, name: str, what: str, default: int | None = None, *, least: int = 0) -> int | None:
+        """Return a whole number, `default` where the field is empty."""
+        found = self.text(name)
+        if not found:
+            return default
+        try:
+            value = int(found)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= _LARGEST:
+            raise WrongInput(f"{what} is a whole number from {least} on, not {found[:50]!r}")
+        return value
+
+    def time(self, name: str) -> int | None:
+        """Return a time in ms since 1970; None where the field is empty."""
+        found = self.text(name)
+        return parse_time(found) if found else None
+
+    def one_of(self, name: str, known: Sequence[str]) -> str:
+        """Return one of those that there are, the first where the field is empty."""
+        found = self.text(name) or known[0]
+        if found not in known:
+            raise WrongInput(f"{name} is one of {', '.join(known)}, not {found[:50]!r}")
+        return found
+
+    def page(self) -> int:
+        """Return which page of a list is meant, from 1 on."""
+        return max(self.number("page", "the page", 1) or 1, 1)
+
+
+def queried(request: Request) -> Values:
+    """Return what stands in an address."""
+    return Values([*request.query_params.multi_items(), *((k, str(v)) for k, v in request.path_params.items())])
+
+
+async def form_of(request: Request) -> Values:
+    """Return what stands in a form that was sent; raises WrongInput."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise WrongInput("a form is sent as application/x-www-form-urlencoded")
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY:
+            raise WrongInput(f"a form has at most {MAX_BODY:,} bytes")
+    try:
+        pairs = parse_qsl(
+            body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="surrogateescape"
+        )
+    except ValueError:
+        raise WrongInput("the form cannot be read") from None
+    return Values(pairs)

@@ -1,0 +1,73 @@
+"""How numbers, sizes and times read on the pages.
+
+Owns their form. Times are UTC, as Kafka's tools have them; a script may show them otherwise.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from typing import Final
+
+NOTHING: Final = "–"
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_STEP: Final = 1000
+
+
+def number(value: float | None) -> str:
+    """Return a number with thin groups of thousands; a fraction only where it is small."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, float) and not value.is_integer() and abs(value) < 100:
+        return f"{value:.1f}"
+    return f"{round(value):,}"
+
+
+def short_number(value: float | None) -> str:
+    """Return a number in few letters: 1.2k, 3.4M."""
+    if value is None:
+        return NOTHING
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.1f}".removesuffix(".0") + unit
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def size(count: int | None) -> str:
+    """Return bytes in the unit that suits; nothing where it is not known."""
+    if count is None or count < 0:
+        return NOTHING
+    value, unit = float(count), 0
+    while value >= _STEP and unit < len(_UNITS) - 1:
+        value, unit = value / _STEP, unit + 1
+    return f"{count} B" if not unit else f"{value:.1f} {_UNITS[unit]}"
+
+
+def moment(ms: int | None) -> str:
+    """Return a time in ms since 1970 as people write it, in UTC."""
+    if ms is None or ms < 0:
+        return NOTHING
+    try:
+        when = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=ms)
+    except OverflowError:
+        return f"{ms} ms"
+    return f"{when:%Y-%m-%d %H:%M:%S}.{when.microsecond // 1000:03d}"
+
+
+def ago(ms: int | None) -> str:
+    """Return how long ago a time in ms since 1970 is."""
+    return NOTHING if ms is None or ms < 0 else f"{duration(time.time() - ms / 1000)} ago"
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time in its largest unit."""
+    seconds = max(seconds, 0)
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """Return a count with its noun."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -1,0 +1,259 @@
+"""OpenTelemetry's MetricsData, as clients push it, read into points that a page can show (KIP-714).
+
+Owns how a name and its attributes stand on the page, what of the format is taken, and how much of one push. Runs on a
+thread and knows no broker. What is no MetricsData raises Malformed; what is one and cannot be shown is counted.
+
+The outer messages are walked here, so that each metric is parsed by itself, and the library holds the interpreter for
+no longer than one takes:
+
+    MetricsData     1: ResourceMetrics, repeated
+    ResourceMetrics 1: Resource (1: attributes)   2: ScopeMetrics, repeated
+    ScopeMetrics    2: Metric, repeated
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AGGREGATION_TEMPORALITY_DELTA,
+    DataPointFlags,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from kbroker.breaks import Breaks
+from kbroker.protocol.errors import Malformed
+
+MOST_POINTS: Final = 1_000
+"""Of one push; what is more is left out."""
+MOST_ATTRIBUTES: Final = 16
+"""Of one point, with those of its resource; a point with more is left out."""
+LONGEST_LABELS: Final = 1_000
+"""Characters of a point's attributes, names and values; a point with more is left out."""
+LONGEST_VALUE: Final = 200
+"""Characters of an attribute's value; the rest is cut off."""
+LONGEST_NAME: Final = 200
+"""Characters of a name; what has a longer one is left out."""
+MOST_BUCKETS: Final = 50
+_MOST_METRIC_BYTES: Final = 256 * 1024
+"""Of one metric, which is parsed at one go."""
+_KAFKAS: Final = "org_apache_kafka_"
+"""With which the names of clients' metrics begin (KIP-714); no metric of a broker does."""
+_OTHERS: Final = "kbroker_client_"
+_NO_VALUE: Final = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A histogram's value: how many were up to each bound, how many above the last, and the sum of all."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value of one series, under the name that it has on the page."""
+
+    name: str
+    kind: str
+    """counter, gauge or histogram."""
+    labels: Labels
+    """In order; without those that say whose it is."""
+    value: float | Buckets
+    is_delta: bool
+    """Whether it adds to what came before."""
+
+
+@dataclass(slots=True)
+class Read:
+    """What one push came to."""
+
+    points: list[Point] = field(default_factory=list)
+    left_out: int = 0
+    """Points, or metrics whose points were not looked at."""
+
+
+def read_metrics(data: bytes | bytearray | memoryview) -> Read:
+    """Read MetricsData that is not compressed; raises Malformed."""
+    read, breaks = Read(), Breaks()
+    try:
+        for resource_metrics in _messages(memoryview(data), 1):
+            own: dict[str, str] = {}
+            for resource in _messages(resource_metrics, 1):
+                own = _attributes(Resource.FromString(_bounded(resource)).attributes)
+            for scope_metrics in _messages(resource_metrics, 2):
+                for metric in _messages(scope_metrics, 2):
+                    _take(read, metric, own)
+                    breaks.rest()
+    except DecodeError as error:
+        raise Malformed(f"no MetricsData: {error}") from None
+    return read
+
+
+def _bounded(message: memoryview) -> bytes:
+    if len(message) > _MOST_METRIC_BYTES:
+        raise Malformed(f"a resource of {len(message)} bytes")
+    return bytes(message)
+
+
+def _take(read: Read, raw: memoryview, resource: dict[str, str]) -> None:
+    if len(raw) > _MOST_METRIC_BYTES or len(read.points) >= MOST_POINTS:
+        read.left_out += 1
+        return
+    metric = Metric.FromString(bytes(raw))
+    points = list(_points(metric, resource))
+    room = MOST_POINTS - len(read.points)
+    known = [each for each in points if each is not None]
+    read.points += known[:room]
+    read.left_out += len(points) - len(known[:room])
+
+
+def _points(metric: Metric, resource: dict[str, str]) -> Iterator[Point | None]:
+    """Yield the points of a metric; None for one that cannot be shown."""
+    kind = metric.WhichOneof("data")
+    name = page_name(metric.name)
+    if kind == "gauge":
+        for point in metric.gauge.data_points:
+            yield _point(name, "gauge", point, resource, _number(point), is_delta=False)
+    elif kind == "sum":
+        is_delta = metric.sum.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
+        shown = "counter" if metric.sum.is_monotonic else "gauge"
+        if metric.sum.is_monotonic and not name.endswith("_total"):
+            name += "_total"
+        for point in metric.sum.data_points:
+            yield _point(name, shown, point, resource, _number(point), is_delta=is_delta)
+    elif kind == "histogram":
+        is_delta = metric.histogram.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
+        for each in metric.histogram.data_points:
+            yield _point(name, "histogram", each, resource, _buckets(each), is_delta=is_delta)
+    elif kind is not None:  # summaries and exponential histograms, which no client of Kafka's is known to push
+        yield None
+
+
+def _point(
+    name: str,
+    kind: str,
+    point: NumberDataPoint | HistogramDataPoint,
+    resource: dict[str, str],
+    value: float | Buckets | None,
+    *,
+    is_delta: bool,
+) -> Point | None:
+    if value is None or point.flags & _NO_VALUE or not 0 < len(name) <= LONGEST_NAME:
+        return None
+    if isinstance(value, float) and not _may_be(value, kind, is_delta=is_delta):
+        return None
+    if len(point.attributes) + len(resource) > MOST_ATTRIBUTES:
+        return None
+    labels = {**resource, **_attributes(point.attributes)}
+    if sum(len(key) + len(text) for key, text in labels.items()) > LONGEST_LABELS:
+        return None
+    return Point(name, kind, tuple(sorted(labels.items())), value, is_delta)
+
+
+def _may_be(value: float, kind: str, *, is_delta: bool) -> bool:
+    """Tell whether a number can be what it says: what is added to has to stay a number, and a counter only grows."""
+    return (kind == "gauge" and not is_delta) or (math.isfinite(value) and (kind == "gauge" or value >= 0))
+
+
+def _number(point: NumberDataPoint) -> float | None:
+    kind = point.WhichOneof("value")
+    if kind is None:
+        return None
+    return float(point.as_int) if kind == "as_int" else point.as_double
+
+
+def _buckets(point: HistogramDataPoint) -> Buckets | None:
+    bounds, counts = tuple(point.explicit_bounds), tuple(point.bucket_counts)
+    if not bounds and not counts:
+        counts = (point.count,)
+    rises = all(low < high for low, high in pairwise(bounds))
+    if len(counts) != len(bounds) + 1 or len(bounds) > MOST_BUCKETS or not rises:
+        return None
+    # Not below 0 either, as OpenMetrics has no sum of what may be less than nothing.
+    if not all(0 <= each < math.inf for each in (*bounds, point.sum)):
+        return None
+    return Buckets(bounds, counts, point.sum)
+
+
+def page_name(name: str) -> str:
+    """Return how a metric is called on the page: as Prometheus's own receivers of OTLP do, without a unit."""
+    plain = _NOT_IN_NAMES.sub("_", name[: LONGEST_NAME + 1])
+    return plain if plain.startswith(_KAFKAS) else _OTHERS + plain
+
+
+def _attributes(attributes: Iterable[Any]) -> dict[str, str]:
+    found = {}
+    for each in attributes:
+        name = _NOT_IN_NAMES.sub("_", each.key[: LONGEST_NAME + 1])
+        if not name or name[0].isdigit():
+            name = f"_{name}"
+        if name.startswith("__"):  # which Prometheus keeps for itself
+            name = f"key{name}"
+        found[name] = _text(each.value)
+    return found
+
+
+def _text(value: Any) -> str:
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return ""
+    found = getattr(value, kind)
+    if kind == "bool_value":
+        return "true" if found else "false"
+    if kind == "bytes_value":
+        return bytes(found[:LONGEST_VALUE]).hex()[:LONGEST_VALUE]
+    if kind in ("array_value", "kvlist_value"):
+        return ""
+    return str(found)[:LONGEST_VALUE]
+
+
+def _messages(data: memoryview, wanted: int) -> Iterator[memoryview]:
+    """Yield the messages that a message has in one field; raises Malformed where it is no message."""
+    position = 0
+    while position < len(data):
+        tag, position = _varint(data, position)
+        number, kind = tag >> 3, tag & 7
+        if kind == _VARINT:
+            _, position = _varint(data, position)
+        elif kind == _BYTES:
+            size, position = _varint(data, position)
+            if size > len(data) - position:
+                raise Malformed("a message is cut off")
+            if number == wanted:
+                yield data[position : position + size]
+            position += size
+        elif kind in (_FIXED32, _FIXED64):
+            position += 4 if kind == _FIXED32 else 8
+        else:
+            raise Malformed(f"a field of type {kind}")
+        if not number or position > len(data):
+            raise Malformed("no field")
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < len(data):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 63:
+            break
+    raise Malformed("a number is cut off")

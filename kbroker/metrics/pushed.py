@@ -1,0 +1,220 @@
+"""What clients have pushed of their metrics, kept for the page: the receiver of `kbroker start --metrics` (KIP-714).
+
+Owns whose and which values are kept, for how long, and how many. What was pushed is unpacked and read on a thread; the
+values are changed and shown in the event loop, in pieces. Never asks a client for anything.
+
+Of a client the latest values are kept: deltas are summed up, so that counters on the page only grow. A client goes when
+it says that it ends, and when it was not heard of for three intervals (at least a minute). Where there are too many,
+whoever was not heard of for longest goes, and is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from kbroker.clock import Clock
+from kbroker.divided import Divided, in_slices
+from kbroker.metrics.otlp import Buckets, Labels, Point, Read, read_metrics
+from kbroker.metrics.values import Values, put
+from kbroker.protocol.compression import decompress
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.wire import uuid_text
+from kbroker.telemetry.instances import EXPIRY_MS
+from kbroker.telemetry.receiver import MOST_UNPACKED_BYTES, Client, Push
+
+MOST_CLIENTS: Final = 1_000
+MOST_SERIES: Final = 20_000
+"""Of all clients together."""
+MOST_OF_ONE: Final = 5_000
+"""Series of one client."""
+MOST_WAITING: Final = 64
+"""Pushes that wait for the thread; one more is told to come again with the next interval."""
+_ENDINGS: Final = {
+    "counter": ("", "_total", "_created"),
+    "gauge": ("",),
+    "histogram": ("", "_bucket", "_count", "_sum", "_created"),
+}
+"""What is added to a metric's name, or may be, so that no other may be called so (OpenMetrics)."""
+_OWN: Final = "client_instance_id", "client_id", "client_software_name"
+
+
+@dataclass(slots=True)
+class Family:
+    """One metric of the page: its name, its type, and each sample with what is added to its name."""
+
+    name: str
+    kind: str
+    samples: list[tuple[str, dict[str, str], float]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Kept:
+    client: Client
+    expires_ms: float = 0.0
+    values: dict[tuple[str, Labels], Point] = field(default_factory=dict)
+    left_out: int = 0
+
+
+class PushedMetrics:
+    """A receiver (telemetry/receiver.py) whose values are shown on the page."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # whoever was heard of last is the last
+        self._series = 0
+        self._gone: OrderedDict[bytes, float] = OrderedDict()
+        """Clients that had to make room, until they would have been forgotten."""
+        self._waiting = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kbroker-pushed")
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    # -- what the broker calls, in its loop
+
+    async def export(self, client: Client, push: Push) -> None:
+        """Take a push; raises Malformed, and ApiError where too many wait."""
+        if self._waiting >= MOST_WAITING:
+            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        self._waiting += 1
+        try:
+            read = await asyncio.get_running_loop().run_in_executor(self._thread, _read, push)
+        finally:
+            self._waiting -= 1
+        if push.terminating:
+            self.forget(client.instance_id)
+        else:
+            await in_slices(self._keep(client, push, read))
+
+    def forget(self, instance_id: bytes) -> None:
+        """Show nothing more of a client."""
+        kept = self._kept.pop(instance_id, None)
+        if kept is not None:
+            self._series -= len(kept.values)
+
+    # -- values
+
+    def _keep(self, client: Client, push: Push, read: Read) -> Divided[None]:
+        now_ms = self._clock.monotonic_ms()
+        kept = self._kept.setdefault(client.instance_id, _Kept(client))
+        self._kept.move_to_end(client.instance_id)
+        self._gone.pop(client.instance_id, None)
+        kept.client, kept.left_out = client, read.left_out
+        kept.expires_ms = now_ms + max(EXPIRY_MS, 3 * push.interval_ms)
+        while len(self._kept) > MOST_CLIENTS:
+            self._make_room(now_ms)
+        for point in read.points:
+            key = (point.name, point.labels)
+            before = kept.values.get(key)
+            if before is None and len(kept.values) >= MOST_OF_ONE:
+                kept.left_out += 1
+            else:
+                kept.values[key] = _added(before, point)
+                self._series += before is None
+            yield
+            if self._kept.get(client.instance_id) is not kept:
+                return  # it had to make room, or has ended
+            while self._series > MOST_SERIES:
+                self._make_room(now_ms)
+
+    def _make_room(self, now_ms: float) -> None:
+        instance_id, kept = next(iter(self._kept.items()))
+        self.forget(instance_id)
+        if kept.expires_ms > now_ms:
+            self._gone[instance_id] = kept.expires_ms
+            if len(self._gone) > MOST_CLIENTS:
+                self._gone.popitem(last=False)
+
+    def collect(self, values: Values) -> Divided[list[Family]]:
+        """Return what is to be shown, and put into `values` whose it is and how much is left out."""
+        now_ms = self._clock.monotonic_ms()
+        for instance_id, kept in list(self._kept.items()):
+            if kept.expires_ms <= now_ms:
+                self.forget(instance_id)
+            yield
+        self._gone = OrderedDict((each, until) for each, until in self._gone.items() if until > now_ms)
+        families: dict[str, Family] = {}
+        taken: set[str] = set()
+        left_out = 0
+        for kept in list(self._kept.values()):
+            own = _labels(kept.client)
+            put(values, "kbroker_telemetry_client_info", 1, own | _more(kept.client))
+            left_out += kept.left_out
+            for point in list(kept.values.values()):
+                family = _family(families, taken, point)
+                if family is None:
+                    left_out += 1
+                else:
+                    family.samples += _samples(point, own)
+                yield
+        put(values, "kbroker_left_out", len(self._gone), {"kind": "client instances"})
+        put(values, "kbroker_left_out", left_out, {"kind": "client metrics"})
+        return list(families.values())
+
+
+def _read(push: Push) -> Read:
+    return read_metrics(decompress(push.codec, push.data, MOST_UNPACKED_BYTES))
+
+
+def _added(before: Point | None, point: Point) -> Point:
+    """Return a point with what came before it, where it is a delta."""
+    if before is None or not point.is_delta or before.kind != point.kind:
+        return point
+    old, new = before.value, point.value
+    if isinstance(old, Buckets) and isinstance(new, Buckets):
+        if old.bounds != new.bounds:
+            return point
+        counts = tuple(a + b for a, b in zip(old.counts, new.counts, strict=True))
+        total: float | Buckets = Buckets(new.bounds, counts, old.sum + new.sum)
+    else:
+        assert isinstance(old, float) and isinstance(new, float)  # noqa: PT018 - of one kind
+        total = old + new
+    return Point(point.name, point.kind, point.labels, total, True)
+
+
+def _family(families: dict[str, Family], taken: set[str], point: Point) -> Family | None:
+    """Return where a point belongs; None where another metric has its name: a page may have a name once."""
+    found = families.get(point.name)
+    if found is not None:
+        return found if found.kind == point.kind else None
+    bare = point.name.removesuffix("_total") if point.kind == "counter" else point.name
+    names = [bare + ending for ending in _ENDINGS[point.kind]]
+    if not taken.isdisjoint(names):
+        return None
+    made = families[point.name] = Family(point.name, point.kind)
+    taken.update(names)
+    return made
+
+
+def _samples(point: Point, own: dict[str, str]) -> list[tuple[str, dict[str, str], float]]:
+    # As Prometheus does with a label that it gives itself.
+    labels = {f"exported_{name}" if name in own or name == "le" else name: value for name, value in point.labels} | own
+    if not isinstance(point.value, Buckets):
+        return [("", labels, point.value)]
+    value, seen, samples = point.value, 0, []
+    for bound, count in zip((*value.bounds, float("inf")), value.counts, strict=True):
+        seen += count
+        le = "+Inf" if bound == float("inf") else repr(bound)
+        samples.append(("_bucket", labels | {"le": le}, float(seen)))
+    return [*samples, ("_count", labels, float(seen)), ("_sum", labels, value.sum)]
+
+
+def _labels(client: Client) -> dict[str, str]:
+    texts = uuid_text(client.instance_id), client.client_id, client.software_name
+    return dict(zip(_OWN, texts, strict=True))
+
+
+def _more(client: Client) -> dict[str, str]:
+    return {
+        "client_software_version": client.software_version,
+        "client_source_address": client.address,
+        "principal": client.principal,
+    }

@@ -1,0 +1,47 @@
+"""What clients use of their quotas: for each limit that holds for somebody, how much, and how long he has to pause.
+
+Owns which number is which metric. Never counts anything, and never makes anybody pause.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.broker.base_node import Node
+from kbroker.divided import Divided
+from kbroker.metrics.values import Values, put
+from kbroker.quota.client_quotas import MutationQuota, RateQuota
+
+_NAMES: Final = {
+    "Produce": "byte_rate",
+    "Fetch": "byte_rate",
+    "Request": "request_time",
+    "ControllerMutation": "tokens",
+}
+"""Kafka's names of the four quotas, and of what each counts."""
+
+
+def quotas(node: Node, values: Values, most: int) -> Divided[None]:
+    """Add what was used of each quota, by user and client id as the quota has them, of so many at most."""
+    clients = node.quotas.clients
+    now_ms = clients.now_ms()
+    told = 0
+    by_resource: dict[str, RateQuota | MutationQuota] = {
+        "Produce": clients.produced,
+        "Fetch": clients.fetched,
+        "Request": clients.worked,
+        "ControllerMutation": clients.mutated,
+    }
+    for resource, quota in by_resource.items():
+        for used in quota.used(now_ms, most - told):
+            labels = {"resource": resource}
+            if used.user is not None:
+                labels["user"] = used.user
+            if used.client_id is not None:
+                labels["clientId"] = used.client_id
+            put(values, f"kafka_server_quota_{_NAMES[resource]}", used.amount, labels)
+            put(values, "kafka_server_quota_throttle_time", used.pause_ms, labels)
+            told += 1
+            yield
+    known = len(clients.produced) + len(clients.fetched) + len(clients.worked) + len(clients.mutated)
+    put(values, "kbroker_left_out", max(known - told, 0), {"kind": "quotas"})

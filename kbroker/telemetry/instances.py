@@ -1,0 +1,161 @@
+"""The instances of clients that ask about telemetry or push: what each goes by, and whether it comes too early.
+
+Owns their number, their end, and Kafka's rules of both APIs (ClientMetricsManager, ClientMetricsInstance). Never does
+I/O and never reads the time: whoever asks says when it is, in ms of a clock that does not go back.
+
+    asked          a client may ask once an interval; at once after a push that was refused for its subscription id or
+                   codec, and where subscriptions have changed: then it counts as new
+    pushed         once an interval, and once after each time that it has asked, for clients vary their first interval
+    terminating    the last push may come early; whatever comes after it is refused
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.config.client_match import CLIENT_INSTANCE_ID
+from kbroker.divided import Divided
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest
+from kbroker.protocol.wire import uuid_text
+from kbroker.telemetry.receiver import Receiver
+from kbroker.telemetry.subscriptions import Subscriptions, Texts, Wanted, subscription_id
+
+MOST_INSTANCES: Final = 16_384
+"""As in Kafka. One more takes the place of the one that was not heard of for longest."""
+EXPIRY_MS: Final = 60 * 1000
+"""Time without a request after which an instance is forgotten, at least: three intervals where that is more."""
+ZERO: Final = bytes(16)
+RESERVED: Final = (ZERO, bytes(15) + b"\1")
+"""Ids that Kafka gives to nobody."""
+CODECS: Final = (4, 3, 1, 2)
+"""That are offered: zstd, lz4, gzip, snappy."""
+_MAY_ASK_AGAIN: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+_LAST_CODEC: Final = 4
+
+
+class Instance:
+    """One client's state."""
+
+    __slots__ = (
+        "asked_ms", "expires_ms", "instance_id", "last_error", "pushed_ms", "subscription_id", "terminating", "texts",
+        "wanted",
+    )  # fmt: skip
+
+    def __init__(self, instance_id: bytes, texts: Texts, wanted: Wanted) -> None:
+        self.instance_id = instance_id
+        self.texts = texts
+        self.wanted = wanted
+        self.subscription_id = subscription_id(wanted, instance_id)
+        self.asked_ms = self.pushed_ms = -math.inf
+        self.expires_ms = math.inf
+        self.last_error = ErrorCode.NONE
+        self.terminating = False
+
+    def may_ask(self, now_ms: float) -> bool:
+        """Tell whether the client may ask by now; if so, it has."""
+        if now_ms - max(self.asked_ms, self.pushed_ms) < self.wanted.interval_ms:
+            return False
+        self.asked_ms = now_ms
+        return True
+
+    def may_push(self, now_ms: float) -> bool:
+        """Tell whether the client may push by now; if so, it has."""
+        if self.asked_ms <= self.pushed_ms and now_ms - self.pushed_ms < self.wanted.interval_ms:
+            return False
+        self.pushed_ms = now_ms
+        return True
+
+
+class ClientTelemetry:
+    """All instances of one broker, its subscriptions, and who takes what is pushed."""
+
+    def __init__(self, max_bytes: int, new_id: Callable[[], bytes]) -> None:
+        """`max_bytes` is telemetry.max.bytes; `new_id` makes 16 bytes at random."""
+        self.max_bytes = max_bytes
+        self._new_id = new_id
+        self.subscriptions = Subscriptions()
+        self.receiver: Receiver | None = None
+        """Who takes what is pushed; the APIs are advertised where there is somebody."""
+        self._instances: OrderedDict[bytes, Instance] = OrderedDict()  # whoever was heard of last is the last
+        self.unknown_subscriptions = self.throttled = self.exported = self.failed = 0
+        """Refused pushes, requests that came too early, pushes that a receiver took, and those that it did not."""
+
+    def __len__(self) -> int:
+        return len(self._instances)
+
+    def id_for(self, asked: bytes) -> bytes:
+        """Return the id of a client: its own, or a new one where it has none."""
+        if asked != ZERO:
+            return asked
+        made = self._new_id()
+        while made in self._instances or made in RESERVED or uuid_text(made).startswith("-"):  # as in Kafka
+            made = self._new_id()
+        return made
+
+    def of(self, instance_id: bytes, texts: Texts, now_ms: float) -> Divided[tuple[Instance, bool]]:
+        """Return a client's instance, and whether it was made: it is new, or subscriptions have changed."""
+        found = self._live(instance_id, now_ms)
+        made = found is None or found.wanted.version < self.subscriptions.version
+        if made:
+            known = {**texts, CLIENT_INSTANCE_ID: uuid_text(instance_id)} if found is None else found.texts
+            wanted = yield from self.subscriptions.wanted(known)
+            found = Instance(instance_id, known, wanted)
+            self._instances[instance_id] = found
+            if len(self._instances) > MOST_INSTANCES:
+                self._instances.popitem(last=False)
+        assert found is not None
+        self._instances.move_to_end(instance_id)
+        found.expires_ms = now_ms + max(EXPIRY_MS, 3 * found.wanted.interval_ms)
+        return found, made
+
+    def _live(self, instance_id: bytes, now_ms: float) -> Instance | None:
+        found = self._instances.get(instance_id)
+        if found is None or found.expires_ms > now_ms:
+            return found
+        del self._instances[instance_id]
+        return None
+
+    def sweep(self, now_ms: float) -> Divided[None]:
+        """Forget who was not heard of for too long; until then they are only taken for forgotten."""
+        for each in list(self._instances.values()):
+            if each.expires_ms <= now_ms and self._instances.get(each.instance_id) is each:
+                del self._instances[each.instance_id]
+            yield
+
+    def forget(self, instance_id: bytes) -> None:
+        """Let an instance go whose connection has ended."""
+        self._instances.pop(instance_id, None)
+
+    def asked(self, instance: Instance, now_ms: float) -> ErrorCode:
+        """Return the error of a question for subscriptions."""
+        if not instance.may_ask(now_ms) and instance.last_error not in _MAY_ASK_AGAIN:
+            self.throttled += 1
+            return ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        instance.last_error = ErrorCode.NONE
+        return ErrorCode.NONE
+
+    def pushed(self, instance: Instance, request: PushTelemetryRequest, now_ms: float) -> ErrorCode:
+        """Return the error of a push, before anybody has looked at what is in it."""
+        error = self._error_of(instance, request, now_ms)
+        instance.terminating = request.terminating
+        instance.last_error = error
+        return error
+
+    def _error_of(self, instance: Instance, request: PushTelemetryRequest, now_ms: float) -> ErrorCode:
+        if instance.terminating:
+            return ErrorCode.INVALID_REQUEST
+        if not instance.may_push(now_ms) and not request.terminating:
+            self.throttled += 1
+            return ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        if request.subscription_id != instance.subscription_id:
+            self.unknown_subscriptions += 1
+            return ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+        if not 0 <= request.compression_type <= _LAST_CODEC:
+            return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        if len(request.metrics) > self.max_bytes:
+            return ErrorCode.TELEMETRY_TOO_LARGE
+        return ErrorCode.NONE

@@ -1,0 +1,109 @@
+"""Which metrics which clients are to push: the cluster's client-metrics configs, and what they come to for a client.
+
+Owns the number of a client's set of subscriptions, which is Kafka's to the bit: it goes by the order of Java's tables.
+Never knows who is connected, and does no I/O.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.config.client_match import Match, fits, parse_match
+from kbroker.config.model import InvalidConfig, Value
+from kbroker.config.table import CLIENT_METRICS
+from kbroker.config.values import stored_values
+from kbroker.divided import Divided
+from kbroker.group_coordinator.java_order import in_javas_order
+from kbroker.protocol.checksum import crc32c
+
+ALL: Final = "*"
+"""As the name of a metric: all of them."""
+DEFAULT_INTERVAL_MS: Final = 5 * 60 * 1000
+"""Between two pushes, also of a client that no subscription means."""
+Texts = Mapping[str, str | None]
+"""What is known of a client, by selector."""
+Stored = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One subscription: prefixes of names, the time between two pushes in ms, and who is meant."""
+
+    metrics: tuple[str, ...]
+    interval_ms: int
+    match: Match
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What all subscriptions together want of one client."""
+
+    metrics: tuple[str, ...]
+    interval_ms: int
+    version: int
+    """Of the subscriptions that this comes of."""
+
+
+class Subscriptions:
+    """All subscriptions; `version` grows with every change of them."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._stored: Stored = {}
+        self._known: dict[str, Subscription] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def follow(self, stored: Stored) -> None:
+        """Go by other configs from now on; those of one name that are the same object are not read again."""
+        before, known = self._stored, self._known
+        if stored is before:
+            return
+        self._known = {
+            name: known[name] if before.get(name) is stored[name] and name in known else _read(stored[name])
+            for name in in_javas_order(stored)
+        }
+        self._stored = stored
+        self.version += 1
+
+    def wanted(self, texts: Texts) -> Divided[Wanted]:
+        """Return what is wanted of a client, by the subscriptions as they are at the end."""
+        while True:
+            version, metrics, interval_ms = self.version, dict[str, None](), DEFAULT_INTERVAL_MS
+            for each in list(self._known.values()):
+                if fits(each.match, texts):
+                    metrics.update(dict.fromkeys(in_javas_order(each.metrics)))
+                    interval_ms = min(interval_ms, each.interval_ms)
+                yield
+            if version == self.version:
+                names = (ALL,) if ALL in metrics else tuple(in_javas_order(metrics))
+                return Wanted(names, interval_ms, version)
+
+
+def _read(configs: Mapping[str, str]) -> Subscription:
+    values = stored_values(CLIENT_METRICS, configs, {})
+    metrics, interval, match = values["metrics"], values["interval.ms"], values["match"]
+    assert isinstance(metrics, tuple) and isinstance(interval, int) and isinstance(match, tuple)  # noqa: PT018
+    return Subscription(metrics, interval, _match(match))
+
+
+def _match(patterns: Value) -> Match:
+    assert isinstance(patterns, tuple)
+    try:
+        return parse_match(patterns)
+    except InvalidConfig:  # stored by a later version: better nobody than everybody
+        return {"": lambda _text: None}
+
+
+def subscription_id(wanted: Wanted, instance_id: bytes) -> int:
+    """Return the number by which a client says what it goes by: a CRC-32C of what is wanted, mixed with its id."""
+    text = f"[{', '.join(wanted.metrics)}]{wanted.interval_ms}"
+    high, low = struct.unpack(">QQ", instance_id)
+    both = high ^ low
+    number = crc32c(text.encode("utf-8", "replace")) ^ (both >> 32 ^ both) & 0xFFFFFFFF
+    signed: int = struct.unpack(">i", struct.pack(">I", number))[0]
+    return signed

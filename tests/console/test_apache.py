@@ -1,0 +1,95 @@
+"""The console in front of Apache Kafka: every page, and the main changes, in a browser where there is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.console import world
+from tests.console.browser import browser, missing
+from tests.console.conftest import served
+from tests.console.visitor import Visitor
+from tests.console.walk import WALK
+
+pytestmark = pytest.mark.java
+
+
+@pytest.fixture(scope="module")
+def apache(apache_kafka):
+    """A console of Apache Kafka, with something of everything in it."""
+    bootstrap = apache_kafka.bootstrap
+    world.make(bootstrap, orders=200)
+    world.commit(bootstrap, "billing", "orders")
+    with world.open_transaction(bootstrap, "checkout-1", "payments"), served(bootstrap) as server:
+        yield server
+
+
+@pytest.fixture
+def web(apache):
+    return Visitor(apache.url)
+
+
+@pytest.mark.parametrize("path", WALK)
+def test_every_page_is_there(web, path):
+    assert "<h1>" in web.page(path).text
+
+
+def test_its_pages_say_what_there_is(web):
+    assert "Nothing is wrong" in web.page("/").words
+    assert (
+        "Valid Values" in web.page("/topics/orders/configs").words
+        or "compact" in web.page("/topics/orders/configs").words
+    )
+    assert "metadata.version" in web.page("/features").words
+    assert "Ongoing" in web.page("/transaction?id=checkout-1").words
+    assert (
+        "begins at"
+        in web.page("/transactions/producers?topic=payments&partition=0").words
+        + web.page("/transactions/producers?topic=payments&partition=1").words
+        + web.page("/transactions/producers?topic=payments&partition=2").words
+    )
+    assert "open" in web.page("/topics/payments/messages").words
+    assert "open open" not in web.page("/topics/payments/messages?committed=1").words
+
+
+def test_the_main_changes(web, apache):
+    assert "Topic life is created." in web.do("topic-create", name="life", partitions="2").words
+    web.do("topic-config", topic="life", key="retention.ms", value="2000")
+    assert "2000" in web.page("/topics/life/configs?own=1").words
+    web.do("topic-partitions", topic="life", count="3")
+    assert "is at offset 0 of partition 1" in web.do("produce", topic="life", key="k", value="v", partition="1").words
+    web.do("topic-truncate", topic="life", partition="1", offset="1", confirm="life")
+    assert "has no record at offset 0" in web.get("/topics/life/records/1/0").words
+    web.do("topic-elect", topic="life")
+    world.commit(apache.console.connection.bootstrap, "moved", "payments", 1.0)
+    web.do("group-reset", name="moved", set="payments:1:0", confirm="moved")
+    web.do("group-forget", name="moved", topic="payments", confirm="moved")
+    web.do("group-delete", name="moved", confirm="moved")
+    web.do("config", kind="broker", everyone="1", key="message.max.bytes", value="2000000")
+    assert "2000000" in web.page("/configs?everyone=1&own=1").words
+    web.do("config", kind="broker", everyone="1", key="message.max.bytes", unset="1")
+    web.do("config", kind="client-metrics", name="sub", key="interval.ms", value="60000")
+    assert "60000" in web.page("/configs?kind=client-metrics&name=sub").words
+    web.do("user-add", name="carol", password="s3cret", again="s3cret", mechanism="SCRAM-SHA-256")
+    web.do("user-remove", name="carol", confirm="carol")
+    web.do("quota-set", user="dave", key="producer_byte_rate", value="1000")
+    web.do("quota-remove", user="dave", key="producer_byte_rate")
+    web.do("transaction-terminate", id="checkout-1", confirm="checkout-1")
+    assert "Topic life is deleted." in web.do("topic-delete", topic="life", confirm="life").words
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_groups_are_drawn(web, apache, protocol):
+    with world.members(apache.console.connection.bootstrap, f"drawn-{protocol}", "orders", 2, protocol):
+        assert web.page(f"/group?name=drawn-{protocol}").text.count('<td class="has">') == 6
+
+
+@pytest.mark.browser
+def test_every_page_in_a_browser(apache, tmp_path):
+    lacking = missing()
+    if lacking is not None:
+        pytest.fail(f"needs {lacking}")
+    with browser(apache.url, str(tmp_path)) as page:
+        for path in WALK:
+            page.go(path)
+            assert page.find("h1")
+        assert page.complaints() == []

@@ -1,0 +1,267 @@
+"""The console in a browser: every page in both lights and on a phone, and what is done with it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from confluent_kafka import Producer
+from selenium.webdriver.common.keys import Keys
+
+from kbroker.console.records import search as searching
+from tests.console import world
+from tests.console.walk import WALK
+
+pytestmark = pytest.mark.browser
+AXE = """
+const done = arguments[arguments.length - 1];
+const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"];
+const told = (each) => each.nodes.map(node => node.html.slice(0, 160) + " | " + node.failureSummary).join("; ");
+const grave = (each) => ["serious", "critical"].includes(each.impact);
+axe.run(document, {runOnly: tags, resultTypes: ["violations"]}).then(found => done(
+  found.violations.filter(grave).map(each => each.id + ": " + told(each))
+));
+"""
+
+
+def judged(page, axe):
+    """Have axe look at a page; by the driver, whom the page's policy does not bind."""
+    page.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": axe})
+    return page.driver.execute_async_script(AXE)
+
+
+@pytest.mark.parametrize("path", WALK)
+def test_every_page_is_for_everybody(page, axe, path):
+    for dark, width in ((False, 1280), (True, 360)):
+        page.size(width)
+        page.dark(dark)
+        page.go(path)
+        assert judged(page, axe) == [], (path, dark, width)
+        wide = page.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{path} is {wide} pixels too wide at {width}"
+
+
+def test_dialogs_are_for_everybody(page, axe):
+    for path in ("/topics", "/topics/orders", "/topics/orders/messages", "/acls", "/users", "/quotas", "/schemas"):
+        page.go(path)
+        for opener in page.run("return [...document.querySelectorAll('[data-dialog]')].map(e => e.dataset.dialog)"):
+            page.run("document.getElementById(arguments[0]).showModal()", opener)
+            assert judged(page, axe) == [], (path, opener)
+            page.run("document.getElementById(arguments[0]).close()", opener)
+
+
+def test_a_topics_life(page):
+    page.go("/topics")
+    page.click("[data-dialog=create]")
+    page.fill("#create [name=name]", "made-in-a-browser")
+    page.fill("#create [name=partitions]", "2")
+    page.click("#create [type=submit]")
+    page.says("Topic made-in-a-browser is created.")
+    assert page.driver.current_url.endswith("/topics/made-in-a-browser")
+    page.click("[data-dialog=grow]")
+    page.fill("#grow [name=count]", "1")
+    page.click("#grow [type=submit]")
+    page.says("cannot alter made-in-a-browser", "#grow .refused")
+    page.fill("#grow [name=count]", "4")
+    page.click("#grow [type=submit]")
+    page.says("made-in-a-browser has 4 partitions.")
+    page.go("/topics/made-in-a-browser/configs")
+    page.fill("#q", "retention.ms")
+    page.until(lambda: len(page.all("#list tbody tr")) < 6)
+    page.click("[data-set-key='retention.ms']")
+    page.fill("#set [name=value]", "77777")
+    page.click("#set [type=submit]")
+    page.says("retention.ms of made-in-a-browser is 77777.")
+    page.go("/topics/made-in-a-browser")
+    page.click("[data-dialog=delete]")
+    submit = page.find("#delete [type=submit]")
+    assert not submit.is_enabled(), "before the name is typed"
+    page.fill("#delete [name=confirm]", "made-in-a-browser")
+    page.click("#delete [type=submit]")
+    page.says("Topic made-in-a-browser is deleted.")
+
+
+def test_records_are_searched_and_looked_at(page):
+    page.go("/topics/orders/messages")
+    page.fill("[name=value]", "nowhere-to-be-found")
+    page.click("form[role=search] [type=submit]")
+    page.says("There is no such record.")
+    page.go("/topics/orders/messages?value=Vienna")
+    page.click("#rows tr a")
+    page.says("On the command line", "#drawer")
+    page.says('"city": "Vienna"', "#drawer")
+    page.run("document.querySelector('#drawer select[name=vform]').value = 'hex'")
+    page.run("document.querySelector('#drawer select[name=vform]').dispatchEvent(new Event('change', {bubbles: true}))")
+    page.says("00000000", "#drawer")
+    page.keys(Keys.ESCAPE)
+    page.until(lambda: not page.find("#drawer").is_displayed())
+    page.go("/topics/orders/messages?limit=20")
+    page.click("#more a")
+    page.until(lambda: len(page.all("#rows tr")) == 40, "no more records come")
+
+
+def test_a_search_goes_on_by_itself_and_is_cancelled(page, monkeypatch):
+    fetch, slowly = searching.fetch, threading.Event()
+
+    def slow(*arguments, **options):
+        slowly.wait(0.3)  # as a cluster that is far away
+        return fetch(*arguments, **options)
+
+    monkeypatch.setattr(searching, "STEP_S", 0.1)
+    monkeypatch.setattr(searching, "fetch", slow)
+    page.go("/topics/orders/messages?value=zebra")
+    page.until(lambda: " 0 read" not in page.text("#more") and "found in" in page.text("#more"))
+    page.run("document.querySelector('[data-cancel]').click()")
+    page.says("Search on", "#more")
+    assert "There is no such record" not in page.text("#more")
+    slowly.set()
+    page.go("/topics/orders/messages?value=zebra")
+    page.says("There is no such record.")
+
+
+def test_records_are_followed_and_written(page, cluster):
+    page.go("/topics/empty/messages")
+    page.click("[data-follow]")
+    page.says("Waiting for records")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+
+    def arrives():
+        # Followed is what comes from the first look on, so it is written until it is seen.
+        producer.produce("empty", world.HOSTILE.encode())
+        producer.flush(10)
+        return page.all("#rows tr.fresh")
+
+    page.until(arrives, "nothing comes")
+    assert world.HOSTILE[:20] in page.text("#rows")
+    assert not page.driver.title.startswith("broken")
+    page.click("[data-pause]")
+    page.says("Paused")
+    producer.close()
+    page.click("[data-dialog=produce]")
+    page.fill("#produce [name=key]", "k")
+    page.fill("#produce [name=value]", "written in a browser")
+    page.click("#produce [type=submit]")
+    page.says("The record is at offset")
+    page.says("written in a browser")
+
+
+def test_what_is_in_records_does_not_run(page):
+    page.go("/topics/hostile/messages")
+    page.says("<script>")
+    page.click("#rows tr:last-child a")
+    page.says("On the command line", "#drawer")
+    assert page.driver.title.startswith("Messages of hostile")
+
+
+def test_offsets_are_reset_as_shown(page, cluster):
+    world.commit(cluster.bootstrap_servers, "reset-here", "customers", 1.0)
+    page.go("/group?name=reset-here")
+    page.click("a[href*='/group/reset']")
+    page.click("form [type=submit].primary")
+    page.says("What would change")
+    page.fill("[name=confirm]", "reset-here")
+    page.click("[type=submit].destroy")
+    page.says("offsets of reset-here moved.")
+    page.click("[data-dialog=delete]")
+    page.fill("#delete [name=confirm]", "reset-here")
+    page.click("#delete [type=submit]")
+    page.says("Group reset-here is deleted.")
+
+
+def test_access_is_given_and_taken(page):
+    page.go("/acls")
+    page.click("[data-dialog=add]")
+    page.fill("#add [name=principal]", "User:erin")
+    page.fill("#add [name=resource_name]", "orders")
+    page.click("#add [type=submit]")
+    page.says("User:erin")
+    page.click("[data-dialog=remove][data-set-principal='User:erin']")
+    page.fill("#remove [name=confirm]", "User:erin")
+    page.click("#remove [type=submit]")
+    page.says("Removed")
+    page.go("/users")
+    page.click("[data-dialog=add]")
+    for name, text in (("name", "erin"), ("password", "one two"), ("again", "one two")):
+        page.fill(f"#add [name={name}]", text)
+    page.click("#add [type=submit]")
+    page.says("erin has a password.")
+    page.click("[data-dialog=remove][data-set-name=erin]")
+    page.fill("#remove [name=confirm]", "erin")
+    page.click("#remove [type=submit]")
+    page.says("erin has no password any more")
+    page.go("/quotas")
+    page.click("[data-dialog=set]")
+    page.fill("#set [name=user]", "erin")
+    page.fill("#set [name=value]", "1000")
+    page.click("#set [type=submit]")
+    page.says("user erin: producer_byte_rate is 1000.")
+    page.click("table [type=submit]")
+    page.says("user erin has no producer_byte_rate any more.")
+
+
+def test_configs_and_schemas_are_changed(page):
+    page.go("/configs?kind=logger")
+    page.click("[data-dialog=set]")
+    page.run("document.querySelector('#set select').value = 'DEBUG'")
+    page.click("#set [type=submit]")
+    page.says("is set.")
+    page.go("/schemas")
+    page.click("[data-dialog=add]")
+    page.fill("#add [name=name]", "simple")
+    page.fill("#add [name=text]", '{"type": "string"}')
+    page.click("#add [type=submit]")
+    page.says("Schema simple is added")
+    page.click("table [type=submit]")
+    page.says("Schema simple is forgotten.")
+
+
+def test_a_transaction_is_terminated(page, cluster):
+    with world.open_transaction(cluster.bootstrap_servers, "ended-in-a-browser", "audit-log"):
+        page.go("/transaction?id=ended-in-a-browser")
+        page.says("Ongoing")
+        page.click("[data-dialog=terminate]")
+        page.fill("#terminate [name=confirm]", "ended-in-a-browser")
+        page.click("#terminate [type=submit]")
+        page.says("its producer is fenced")
+
+
+def test_keys(page):
+    page.go("/")
+    page.keys("g", "t")
+    page.until(lambda: page.driver.current_url.endswith("/topics"))
+    page.find("[data-search]")
+    page.until(lambda: page.run("return document.readyState") == "complete")
+    page.keys("/")
+    assert page.run("return document.activeElement.id") == "q"
+    page.keys("pay")
+    page.until(lambda: len(page.all("#list tbody tr")) == 1, "the search does not narrow the list")
+    page.keys(Keys.ESCAPE)
+    page.keys("j")
+    assert page.all("tbody tr.on")
+    page.keys(Keys.ENTER)
+    page.until(lambda: page.driver.current_url.endswith("/topics/payments"))
+    page.until(lambda: page.run("return document.readyState") == "complete")
+    page.keys("?")
+    assert page.find("#keys").is_displayed()
+    page.keys(Keys.ESCAPE)
+    assert not page.find("#keys").is_displayed()
+
+
+def test_light_and_dark_are_chosen_and_kept(page):
+    page.go("/")
+    page.click("[data-theme-toggle]")
+    assert page.run("return document.documentElement.dataset.theme") == "dark"
+    page.go("/topics")
+    assert page.run("return document.documentElement.dataset.theme") == "dark"
+
+
+def test_the_overview_keeps_itself_up_to_date(page, cluster):
+    page.go("/")
+    page.run("window.here = true")
+    before = page.find("#live").get_attribute("innerHTML")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce("clicks", b"x")
+    producer.flush(10)
+    producer.close()
+    page.until(lambda: page.find("#live").get_attribute("innerHTML") != before, "it stays as it was")
+    assert page.run("return window.here") is True, "the page was not loaded anew"

@@ -1,0 +1,207 @@
+"""What is looked at by itself, what is said to be wrong, and a cluster that is not there for a while."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from kafka.errors import KafkaConnectionError
+
+from kbroker import Broker
+from kbroker.admin.cluster_view import ClusterView, TopicView
+from kbroker.admin.connection import Connection
+from kbroker.admin.errors import AdminError, Unreachable
+from kbroker.admin.log_dirs import LogDir
+from kbroker.admin.transactions import Open
+from kbroker.console import asking
+from kbroker.console.asking import Busy, Cluster, Slow
+from kbroker.console.charts import over_time, spark
+from kbroker.console.health import GROWING_S, findings
+from kbroker.console.listing import Listing
+from kbroker.console.sampler import Sampler, Samples
+from kbroker.console.series import POINTS, Family, Series
+from kbroker.console.words import duration, number, short_number, size
+from kbroker.protocol.messages.describe_producers import ProducerState
+from kbroker.protocol.messages.metadata import MetadataResponseBroker, MetadataResponsePartition
+from tests.console.conftest import served
+from tests.console.visitor import Visitor
+
+
+def part(index, leader, replicas, isr):
+    return MetadataResponsePartition(0, index, leader, 0, replicas, isr, [])
+
+
+def view(*topics, brokers=(1, 2), controller=1):
+    found = {}
+    for name, parts in topics:
+        offline = sum(each.leader_id < 0 for each in parts)
+        under = sum(len(each.isr_nodes) < len(each.replica_nodes) for each in parts)
+        found[name] = TopicView(name, None, False, parts, 2, offline, under)
+    alive = [MetadataResponseBroker(each, "h", 1, None) for each in brokers]
+    return ClusterView("id", controller, alive, found)
+
+
+def titles(samples):
+    return [(each.level, each.title) for each in findings(samples)]
+
+
+def test_nothing_is_wrong_with_what_is_well():
+    assert titles(Samples(view=view(("t", [part(0, 1, [1, 2], [1, 2])])))) == []
+
+
+def test_the_worst_comes_first():
+    samples = Samples(view=view(("t", [part(0, -1, [1, 3], [3]), part(1, 1, [1, 2], [1])]), controller=-1))
+    samples.under_min_isr = {("t", 1)}
+    samples.dirs = [LogDir(1, "/d", "KAFKA_STORAGE_ERROR", -1, -1, {}, 0)]
+    samples.hanging = [Open("t", 1, ProducerState(5, 0, 0, 0, 0, 77))]
+    samples.groups = {"g": "Empty", "still": "Stable"}
+    for at in range(0, int(GROWING_S) + 10, 5):
+        samples.lags.add("g", at, at)
+        samples.lags.add("still", at, 5)
+    told = titles(samples)
+    assert [level for level, _ in told] == ["bad"] * 5 + ["warn"] * 3
+    assert {title for _, title in told} == {
+        "1 partition nobody leads",
+        "1 partition below min.insync.replicas",
+        "No controller",
+        "A log directory of broker 1 is offline",
+        "1 hanging transaction",
+        "2 under-replicated partitions",
+        "Broker 3 is gone",
+        "Group g falls behind",
+    }
+    assert all(each.href.startswith("/") for each in findings(samples))
+
+
+def test_series_are_bounded():
+    series = Series()
+    for at in range(POINTS * 2):
+        series.add(at, at)
+    assert len(series) == POINTS
+    assert (series.last, series.largest) == (POINTS * 2 - 1, POINTS * 2 - 1)
+    assert series.grows(10)
+    series.add(POINTS * 2, 0)
+    assert not series.grows(10)
+    family = Family(2)
+    for name in ("a", "b", "a", "c"):
+        family.add(name, 1, 1)
+    assert [name for name in "abc" if len(family.get(name))] == ["a", "c"]
+    family.keep(["c"])
+    assert len(family) == 1
+
+
+def test_pictures_are_numbers_and_escaped_words():
+    series = Series([(0, 0), (5, 10), (10, 5)])
+    for drawn in (spark(series, '"><script>'), over_time(series, '"><script>', "x")):
+        assert "<script" not in drawn
+        assert "nan" not in drawn
+        assert "<svg" in drawn
+    assert "–" in spark(Series(), "none")
+
+
+def test_numbers_read_well():
+    assert [number(each) for each in (None, 0, 1234567, 0.25)] == ["–", "0", "1,234,567", "0.2"]
+    assert [short_number(each) for each in (999, 1500, 2_000_000)] == ["999", "1.5k", "2M"]
+    assert [size(each) for each in (-1, 12, 1500, 2_500_000_000)] == ["–", "12 B", "1.5 kB", "2.5 GB"]
+    assert [duration(each) for each in (5, 90, 7200, 200_000)] == ["5 s", "2 min", "2 h", "2 d"]
+
+
+def test_pages_of_lists():
+    pages = Listing(list(range(120)), 9, "/x", {"q": "a b"})
+    assert (pages.page, pages.pages, pages.first, pages.last) == (3, 3, 101, 120)
+    assert pages.href(2) == "/x?q=a+b&page=2"
+    assert Listing([], 1, "/x").items == []
+
+
+def test_a_cluster_that_is_not_there_is_told_and_comes_back():
+    with Broker() as broker:
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+        with served(broker.bootstrap_servers) as server:
+            web = Visitor(server.url)
+            assert web.get("/topics").status == 200
+            broker.stop()
+            rounds = server.console.sampler.samples.rounds
+            while server.console.sampler.samples.failure is None:
+                rounds += 1
+                server.console.sampler.wait_for_rounds(rounds, 20)
+            server.console.changed()
+            lost = web.get("/topics")
+            assert (lost.status, "The cluster cannot be reached" in lost.words) == (503, True)
+            assert 'http-equiv="refresh"' in lost.text
+            assert web.get("/schemas").status == 200, "what needs no cluster is there"
+            assert "What is shown may be old" in web.page("/schemas").words
+            with Broker(port=port):
+                deadline = time.monotonic() + 30
+                while web.get("/topics").status != 200:
+                    assert time.monotonic() < deadline
+                rounds = server.console.sampler.samples.rounds
+                while server.console.sampler.samples.failure is not None:
+                    rounds += 1
+                    server.console.sampler.wait_for_rounds(rounds, 20)
+
+
+@pytest.fixture
+def asked(cluster):
+    made = Cluster(Connection(cluster.bootstrap_servers, {}), threads=2)
+    yield made
+    made.close()
+
+
+@pytest.mark.asyncio
+async def test_what_is_slow_holds_up_nothing_else(asked):
+    over = threading.Event()
+    try:
+        with pytest.raises(Slow):
+            await asked.ask(lambda _admin: over.wait(20), deadline_s=0.05)
+        assert await asked.ask(lambda _admin: 7) == 7
+    finally:
+        over.set()
+
+
+@pytest.mark.asyncio
+async def test_there_is_an_end_to_what_waits(asked, monkeypatch):
+    monkeypatch.setattr(asking, "_MOST_WAITING", 0)
+    with pytest.raises(Busy):
+        await asked.ask(lambda _admin: 7)
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_broke_is_not_used_again(asked):
+    seen = []
+    await asked.ask(seen.append)
+
+    def question(admin):
+        if admin is seen[0]:
+            raise KafkaConnectionError("it broke")
+        return admin.describe_cluster()["cluster_id"]
+
+    assert await asked.ask(question), "what only reads is asked once more, with another client"
+    assert await asked.ask(question)
+    seen[0] = await asked.ask(lambda admin: admin)
+    with pytest.raises(Unreachable):
+        await asked.ask(question, reads=False)
+
+
+@pytest.mark.asyncio
+async def test_a_refusal_keeps_the_client(asked):
+    seen = []
+
+    def refuse(admin):
+        seen.append(admin)
+        raise AdminError("no")
+
+    for _ in range(2):
+        with pytest.raises(AdminError, match="no"):
+            await asked.ask(refuse)
+    assert seen[0] is seen[1]
+
+
+def test_what_goes_wrong_in_a_round_is_told(monkeypatch):
+    sampler = Sampler(Connection("127.0.0.1:1", {}), 0.05)
+    monkeypatch.setattr(sampler, "_admin", lambda: SimpleNamespace(close=lambda: None))
+    with sampler:
+        assert sampler.wait_for_rounds(1, 20)
+    assert re.search("the log says why", sampler.samples.failure)
