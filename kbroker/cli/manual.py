@@ -123,11 +123,12 @@ def _usage(command: click.Command, context: click.Context) -> str:
 
 def _records(command: click.Command, context: click.Context) -> Records:
     found = {}
-    for parameter in command.get_params(context):
+    for parameter in command.params:
         record = parameter.get_help_record(context)
         if record is not None:
             found[record[0]] = record[1]
-    return found
+    # Not click's own: a command keeps the one of its first context, which may have been without its parents.
+    return found | {"-h, --help": "Show this message and exit."}
 
 
 def _shared(of_all: Sequence[Records]) -> Records:
