@@ -255,6 +255,17 @@ def test_light_and_dark_are_chosen_and_kept(page):
     assert page.run("return document.documentElement.dataset.theme") == "dark"
 
 
+def test_a_list_that_keeps_itself_up_to_date_keeps_its_search(page):
+    page.go("/groups")
+    page.fill("#q", "nothing-like-it")
+    page.says("No group is like that.")
+    assert "q=nothing-like-it" in page.driver.current_url
+    page.run("document.activeElement.blur(); window.asked = 0")
+    page.run("document.addEventListener('htmx:afterSwap', () => { window.asked += 1; })")
+    page.until(lambda: page.run("return window.asked") > 0)
+    assert "No group is like that." in page.text()
+
+
 def test_the_overview_keeps_itself_up_to_date(page, cluster):
     page.go("/")
     page.run("window.here = true")

@@ -176,6 +176,11 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   if (busy) event.preventDefault();
 });
 
+// They ask for what the address says now: a search, or another page of a list, may have changed it.
+document.addEventListener("htmx:configRequest", (event) => {
+  if (event.detail.elt.matches("[data-live]")) event.detail.path = location.pathname + location.search;
+});
+
 // What was asked before somebody cancelled is not put in: "Search on" asks for it again.
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (event.detail.requestConfig.elt.dataset.cancelled) event.detail.shouldSwap = false;
