@@ -53,6 +53,7 @@ def test_dialogs_are_for_everybody(page, axe):
 def test_a_topics_life(page):
     page.go("/topics")
     page.click("[data-dialog=create]")
+    assert page.run("return document.activeElement.name") == "name", "one can type at once"
     page.fill("#create [name=name]", "made-in-a-browser")
     page.fill("#create [name=partitions]", "2")
     page.click("#create [type=submit]")

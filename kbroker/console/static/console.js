@@ -19,7 +19,8 @@ function openDialog(dialog, from) {
   for (const each of all(".refused", dialog)) each.textContent = "";
   for (const each of all("[data-confirm]", dialog)) checkConfirm(each);
   dialog.showModal();
-  dialog.querySelector("[autofocus], input:not([type=hidden]), select, textarea, button")?.focus();
+  const first = ["[autofocus]", "form input:not([type=hidden]), form textarea", "button"];
+  first.map((each) => dialog.querySelector(each)).find(Boolean)?.focus();
 }
 
 function checkConfirm(input) {
