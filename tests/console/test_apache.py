@@ -79,7 +79,7 @@ def test_the_main_changes(web, apache):
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_groups_are_drawn(web, apache, protocol):
-    with world.members(apache.console.connection.bootstrap, f"drawn-{protocol}", "orders", 2, protocol):
+    with world.members(apache.console.connection.bootstrap, f"drawn-{protocol}", "orders", 1, protocol):
         assert web.page(f"/group?name=drawn-{protocol}").text.count('<td class="has">') == 6
 
 

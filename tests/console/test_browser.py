@@ -53,6 +53,7 @@ def test_dialogs_are_for_everybody(page, axe):
 def test_a_topics_life(page):
     page.go("/topics")
     page.click("[data-dialog=create]")
+    assert page.run("return document.activeElement.name") == "name", "one can type at once"
     page.fill("#create [name=name]", "made-in-a-browser")
     page.fill("#create [name=partitions]", "2")
     page.click("#create [type=submit]")
@@ -253,6 +254,17 @@ def test_light_and_dark_are_chosen_and_kept(page):
     assert page.run("return document.documentElement.dataset.theme") == "dark"
     page.go("/topics")
     assert page.run("return document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_list_that_keeps_itself_up_to_date_keeps_its_search(page):
+    page.go("/groups")
+    page.fill("#q", "nothing-like-it")
+    page.says("No group is like that.")
+    assert "q=nothing-like-it" in page.driver.current_url
+    page.run("document.activeElement.blur(); window.asked = 0")
+    page.run("document.addEventListener('htmx:afterSwap', () => { window.asked += 1; })")
+    page.until(lambda: page.run("return window.asked") > 0)
+    assert "No group is like that." in page.text()
 
 
 def test_the_overview_keeps_itself_up_to_date(page, cluster):

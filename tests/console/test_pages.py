@@ -7,6 +7,8 @@ import re
 import pytest
 
 from kbroker.console.pages import PAGES
+from kbroker.console.places import place
+from tests.console import world
 from tests.console.walk import WALK
 from tests.console.world import HOSTILE
 
@@ -82,3 +84,26 @@ def test_a_large_value_is_cut_and_downloaded_whole(web):
     assert got.body == b"x" * 200_000
     assert got.headers["content-type"] == "application/octet-stream"
     assert got.headers["content-disposition"].startswith("attachment")
+
+
+def test_names_are_never_markup(web, cluster):
+    world.commit(cluster.bootstrap_servers, HOSTILE, "customers")
+    web.do("schema-add", name=HOSTILE[:60], kind="avro", text='"string"')
+    web.do("quota-set", user=HOSTILE, key="producer_byte_rate", value="1")
+    rule = {"principal": f"User:{HOSTILE}", "operation": "Read", "resource": "Topic", "resource_name": HOSTILE}
+    web.do("acl-add", **rule)
+    try:
+        for path in (
+            "/groups", "/", place("/group", name=HOSTILE), place("/group/reset", name=HOSTILE, to="earliest"),
+            "/schemas", "/quotas", "/acls", place("/topics", q=HOSTILE), place("/group", name=f"{HOSTILE}no"),
+            "/topics/customers",
+            place("/topics/orders/messages", value=HOSTILE, where=HOSTILE), place("/transaction", id=HOSTILE),
+        ):  # fmt: skip
+            found = web.get(path).text
+            assert HOSTILE[:30] not in found, path
+            assert "&lt;script&gt;" in found or path == "/", path
+    finally:
+        web.do("schema-remove", name=HOSTILE[:60])
+        web.do("quota-remove", user=HOSTILE, key="producer_byte_rate")
+        web.do("acl-remove", **rule, confirm=rule["principal"])
+        web.do("group-delete", name=HOSTILE, confirm=HOSTILE)

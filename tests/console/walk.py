@@ -25,7 +25,7 @@ WALK = (
     "/broker?id=1",
     "/cluster/move?topic=orders&partition=0&to=1",
     "/cluster/drain?broker=1",
-    "/configs",
+    "/configs?q=retention",
     "/configs?everyone=1",
     "/configs?kind=logger",
     "/configs?kind=group",

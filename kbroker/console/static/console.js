@@ -19,7 +19,8 @@ function openDialog(dialog, from) {
   for (const each of all(".refused", dialog)) each.textContent = "";
   for (const each of all("[data-confirm]", dialog)) checkConfirm(each);
   dialog.showModal();
-  dialog.querySelector("[autofocus], input:not([type=hidden]), select, textarea, button")?.focus();
+  const first = ["[autofocus]", "form input:not([type=hidden]), form textarea", "button"];
+  first.map((each) => dialog.querySelector(each)).find(Boolean)?.focus();
 }
 
 function checkConfirm(input) {
@@ -174,6 +175,11 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   const busy = document.hidden || document.querySelector("dialog[open]") || element.contains(document.activeElement)
     || window.getSelection()?.toString();
   if (busy) event.preventDefault();
+});
+
+// They ask for what the address says now: a search, or another page of a list, may have changed it.
+document.addEventListener("htmx:configRequest", (event) => {
+  if (event.detail.elt.matches("[data-live]")) event.detail.path = location.pathname + location.search;
 });
 
 // What was asked before somebody cancelled is not put in: "Search on" asks for it again.
