@@ -76,6 +76,7 @@ def reassign(
 ) -> None:
     """Move partitions to other replicas; without --to, --json-file and --cancel, list what is being moved."""
     _check(name, to, json_file, cancel, verify, generate)
+    wanted = [] if to is None else parse_replicas(to)
     with connection.admin() as admin:
         moves = Moves() if json_file is None else parse_moves(json_file.read())
         if generate is not None:
@@ -87,7 +88,7 @@ def reassign(
         else:
             if not moves.replicas:
                 keys = _keys(admin, str(name), partition)
-                moves = Moves(dict.fromkeys(keys, [] if to is None else parse_replicas(to)))
+                moves = Moves(dict.fromkeys(keys, wanted))
             now = {key: list(map(int, each["replica_nodes"])) for key, each in _known(admin, moves.replicas).items()}
             if disallow_replication_factor_change and not cancel:
                 _refuse_other_factor(now, moves.replicas)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import CommandLine
 
-
-@pytest.mark.java
-def test_a_subscriptions_life(apache_kafka, name):
-    anywhere = CommandLine(apache_kafka.bootstrap)
+def test_a_subscriptions_life(anywhere, name):
     verb = ["client-metrics"]
     wanted = ["--interval", "30000", "--metrics", "org.apache.kafka.producer.", "--match", "client_id=app-.*"]
     assert anywhere.ok(*verb, "create", name, *wanted).text == f"created {name}\n"
@@ -34,9 +30,7 @@ def test_a_subscriptions_life(apache_kafka, name):
     assert anywhere.fails(*verb, "describe", name).startswith(f"no subscription {name}; there ")
 
 
-@pytest.mark.java
-def test_a_name_is_made(apache_kafka):
-    cli = CommandLine(apache_kafka.bootstrap)
+def test_a_name_is_made(cli):
     made = cli.ok("client-metrics", "create", "--generate-name", "--metrics", "*").text
     assert made.startswith("created ")
     name = made.split()[1]
