@@ -1,7 +1,8 @@
 """`python -m benchmarks.pairs --beside DIR`: two checkouts of kbroker, both up, take turns at slices of work.
 
 `--acls N` takes this checkout twice instead, once with an authorizer and so many ACLs: what rights cost a client of
-PLAINTEXT that has the few it needs.
+PLAINTEXT that has the few it needs. `--watched` takes it twice, too, once with its metrics scraped every five seconds
+and a console open on it: what it costs to be looked at.
 
 One round of `python -m benchmarks` and the next differ by 10 % and more, since each begins with fresh processes and the
 machine's own pace drifts: a difference of 3 % cannot be seen like that. Here both brokers run all the time, the one
@@ -34,6 +35,7 @@ from pathlib import Path
 from benchmarks import work
 from benchmarks.secured import add_acls, others
 from benchmarks.subjects import running
+from benchmarks.watchers import Seen, watched
 from compat_tests.harness.brokers import BrokerProcess
 from kbroker.protocol.messages.create_acls import AclCreation
 from kbroker.security.authorizer.acls import Operation, PatternType, Permission, ResourceType
@@ -104,18 +106,23 @@ def spread(starts: Sequence[Sequence[float]], seed: int = 1) -> tuple[float, flo
 
 
 @contextmanager
-def both(beside: Path | None, acls: int, swapped: bool) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
+def both(
+    beside: Path | None, acls: int, swapped: bool, looked_at: bool
+) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
     """Yield what is measured, and what it is compared with; `swapped` tells that the latter is started first."""
+    name = "seen" if looked_at else "kbroker"
     settings = AUTHORIZER if acls else None
     with ExitStack() as up:
         if swapped:
             theirs = up.enter_context(running("kbroker", beside))[0]
-            ours = up.enter_context(running("kbroker", settings=settings))[0]
+            ours = up.enter_context(running(name, settings=settings))[0]
         else:
-            ours = up.enter_context(running("kbroker", settings=settings))[0]
+            ours = up.enter_context(running(name, settings=settings))[0]
             theirs = up.enter_context(running("kbroker", beside))[0]
         if acls:
             add_acls(ours.bootstrap, rights(acls))
+        if isinstance(ours, Seen):
+            up.enter_context(watched(ours))
         yield ours, theirs
 
 
@@ -144,12 +151,12 @@ def rights(count: int) -> list[AclCreation]:
 Pairs = list[tuple[work.Figures, work.Figures]]
 
 
-def measure(beside: Path | None, acls: int, starts: int, slices: int, only: str) -> list[list[str]]:
+def measure(beside: Path | None, acls: int, starts: int, slices: int, only: str, looked_at: bool) -> list[list[str]]:
     """Run every piece in slices on both, in each start of the two; return the table's lines."""
     pieces = [piece for piece in PIECES if any(word in piece.name for word in only.split(","))]
     found: dict[str, list[Pairs]] = {piece.name: [] for piece in pieces}
     for start in range(starts):
-        with both(beside, acls, swapped=start % 2 == 1) as sides:
+        with both(beside, acls, swapped=start % 2 == 1, looked_at=looked_at) as sides:
             for side in sides:
                 work.create(side.bootstrap, *TOPICS)
                 work.raw(side, "produce", "e", records=100, size=1000, requests=1000)
@@ -215,14 +222,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--beside", type=Path, metavar="DIR", help="another checkout")
+    which.add_argument("--watched", action="store_true", help="without metrics and a console")
     which.add_argument("--acls", type=int, default=0, metavar="N", help="without an authorizer and N ACLs")
     parser.add_argument("--starts", type=int, default=4, help="how often the two are started")
     parser.add_argument("--slices", type=int, default=5, help="of each piece of work, in each start")
     parser.add_argument("--only", default="", help="pieces whose names contain one of these, divided by commas")
     args = parser.parse_args()
-    lines = measure(args.beside, args.acls, args.starts, args.slices, args.only)
+    lines = measure(args.beside, args.acls, args.starts, args.slices, args.only, args.watched)
     # Not where the other checkout lies on this machine.
-    which_told = f"--acls {args.acls}" if args.acls else "--beside CHECKOUT"
+    which_told = f"--acls {args.acls}" if args.acls else "--watched" if args.watched else "--beside CHECKOUT"
     print("all starts:")
     for line in lines:
         print("  ".join(line))

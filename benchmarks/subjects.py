@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.watchers import Seen
 from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker, free_port
 from compat_tests.harness.parts import fetch
 
@@ -45,7 +46,11 @@ class OtherKBroker(KBroker):
         return [str(self._python), *super()._command()[1:]]
 
 
-SUBJECTS: dict[str, Callable[[Path, Mapping[str, str]], BrokerProcess]] = {"kbroker": KBroker, "kafka": kafka}
+SUBJECTS: dict[str, Callable[[Path, Mapping[str, str]], BrokerProcess]] = {
+    "kbroker": KBroker,
+    "seen": Seen,
+    "kafka": kafka,
+}
 
 
 @contextmanager
