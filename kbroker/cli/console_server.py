@@ -30,20 +30,28 @@ _CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.p
 _HINT: Final = "`kbroker console --command-config FILE` logs in"
 
 
-def console_options(function: Callable[..., _T]) -> Callable[..., _T]:
-    """Add --console and --console-public."""
-    function = click.option(
-        "--console-public",
-        is_flag=True,
-        help="Let --console listen where others reach it: whoever does can do everything.",
-    )(function)
-    return click.option(
-        "--console",
-        metavar="[HOST:PORT]",
-        is_flag=False,
-        flag_value=DEFAULT,
-        help=f"Serve a web console, without HOST:PORT at {DEFAULT}.",
-    )(function)
+def console_options(
+    at: str | None = None, public: str | None = None
+) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
+    """Add --console and --console-public, with environment variables that stand for them, if any."""
+
+    def add(function: Callable[..., _T]) -> Callable[..., _T]:
+        function = click.option(
+            "--console-public",
+            is_flag=True,
+            envvar=public,
+            help="Let --console listen where others reach it: whoever does can do everything.",
+        )(function)
+        return click.option(
+            "--console",
+            metavar="[HOST:PORT]",
+            is_flag=False,
+            flag_value=DEFAULT,
+            envvar=at,
+            help=f"Serve a web console, without HOST:PORT at {DEFAULT}.",
+        )(function)
+
+    return add
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import Final
 import click
 
 from kbroker.broker.base_node import Node
+from kbroker.cli.console_server import console_options, console_place
 from kbroker.cli.control_server import control_options, control_place
 from kbroker.cli.log_output import log_options, set_up_log
 from kbroker.cli.metrics_server import metrics_option, metrics_place
@@ -54,6 +55,7 @@ log = logging.getLogger("kbroker")
 @metrics_option("KBROKER_METRICS_LISTEN")
 @log_options("KBROKER_LOG_FORMAT", "KBROKER_LOG_LEVEL")
 @control_options("KBROKER_CONTROL_LISTEN", "KBROKER_CONTROL_PUBLIC")
+@console_options("KBROKER_CONSOLE_LISTEN", "KBROKER_CONSOLE_PUBLIC")
 def command(
     mounted: str,
     data_dir: str,
@@ -63,6 +65,8 @@ def command(
     log_levels: tuple[str, ...],
     control: str | None,
     control_public: bool,
+    console: str | None,
+    console_public: bool,
 ) -> None:
     """Run a broker by the rules of the apache/kafka image."""
     levels, unknown = image_levels(os.environ)
@@ -77,10 +81,13 @@ def command(
     with (
         metrics_place(metrics or None, config) as seen,
         control_place(control or None, config, public=control_public) as place,
+        console_place(console or None, public=console_public) as pages,
     ):
         if place is not None:
             log.info("the control API will be at %s", place.url)
-        run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), Beside(place, seen))
+        if pages is not None:
+            log.info("the console will be at %s", pages.url)
+        run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), Beside(place, seen, console=pages))
 
 
 def image_levels(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:

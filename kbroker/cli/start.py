@@ -93,7 +93,7 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @metrics_option()
 @traces_options()
 @control_options()
-@console_options
+@console_options()
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @log_options()
 def command(

@@ -56,7 +56,8 @@ def listening(host: str, port: int, option: str, *, allowed: str | None) -> sock
     if allowed is None and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
         raise AdminError(
             f"{option} {where}: others than this machine could reach it, and nobody would have to log in; "
-            "--user or --users asks for a password, --console-public allows it without"
+            "--user or --users of `kbroker console` asks for a password, "
+            "--console-public (KBROKER_CONSOLE_PUBLIC=true in a container) allows it without"
         )
     made = socket.socket(family, kind)
     try:

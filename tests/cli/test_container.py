@@ -343,6 +343,8 @@ def test_the_start_scripts_of_testcontainers_for_other_languages(image, tmp_path
         "KAFKA_LOG_FLUSH_INTERVAL_MESSAGES": str(2**63 - 1),
         "KBROKER_CONTROL_LISTEN": "127.0.0.1:0",
         "KBROKER_CONTROL_PUBLIC": "true",
+        "KBROKER_CONSOLE_LISTEN": "127.0.0.1:0",
+        "KBROKER_CONSOLE_PUBLIC": "true",
     }
     with running(["bash", str(script)], ready, **variables):
         told = json.loads(ready.read_text())
@@ -351,6 +353,9 @@ def test_the_start_scripts_of_testcontainers_for_other_languages(image, tmp_path
         request = urllib.request.Request(f"{told['control']}/topics/t/records", headers={"Host": "kbroker:9690"})
         with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
             assert json.loads(answer.read())["records"][0]["value"] == {"text": "x"}
+        request = urllib.request.Request(f"{told['console']}/topics", headers={"Host": "kbroker:8080"})
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            assert "<h1>Topics</h1>" in answer.read().decode()
 
 
 def test_variables_make_the_log(tmp_path):
@@ -372,9 +377,11 @@ def test_variables_make_the_log(tmp_path):
     assert not any(each["logger"].startswith("kbroker.controller") and each["level"] == "INFO" for each in records)
 
 
-def test_the_control_api_of_a_container_is_public_by_a_variable_alone(refused, tmp_path):
-    said = refused("container", "--config", str(tmp_path / "server.properties"), KBROKER_CONTROL_LISTEN="0.0.0.0:0")
-    assert "KBROKER_CONTROL_PUBLIC" in said
+@pytest.mark.parametrize("what", ["CONTROL", "CONSOLE"])
+def test_what_can_do_everything_is_public_by_a_variable_alone(refused, tmp_path, what):
+    listen = {f"KBROKER_{what}_LISTEN": "0.0.0.0:0"}
+    said = refused("container", "--config", str(tmp_path / "server.properties"), **listen)
+    assert f"KBROKER_{what}_PUBLIC" in said
 
 
 def test_the_images_command(image):
@@ -450,7 +457,8 @@ def test_the_health_check_asks_the_broker(embedded):
 def test_the_image_locks_every_dependency():
     locked = dict(re.findall(r"^([\w.-]+)==(\S+)", (DOCKER / "requirements.txt").read_text(), re.M))
     project = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text())["project"]
-    for each in map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["control"]]):
+    extras = [each for name in ("control", "console", "telemetry") for each in project["optional-dependencies"][name]]
+    for each in map(Requirement, [*project["dependencies"], *extras]):
         assert each.specifier.contains(locked[each.name]), each
 
 
