@@ -160,4 +160,5 @@ def refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """A name for a topic or a group that no other test has."""
-    return "".join(c if c.isalnum() else "-" for c in request.node.name)
+    file = request.node.path.stem.removeprefix("test_")
+    return "".join(c if c.isalnum() else "-" for c in f"{file}-{request.node.name}")
