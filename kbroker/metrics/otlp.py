@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -35,6 +35,10 @@ from kbroker.protocol.errors import Malformed
 
 MOST_POINTS: Final = 1_000
 """Of one push; what is more is left out."""
+MOST_FIELDS: Final = 100_000
+"""That are walked in the outer messages of one push: it may be of millions that say nothing. More is no MetricsData."""
+MOST_LOOKED_AT: Final = 5_000
+"""Metrics and points that are looked at in one push, whatever comes of it; what is more is left out."""
 MOST_ATTRIBUTES: Final = 16
 """Of one point, with those of its resource; a point with more is left out."""
 LONGEST_LABELS: Final = 1_000
@@ -87,44 +91,76 @@ class Read:
     """Points, or metrics whose points were not looked at."""
 
 
+class _Walk:
+    """How much of a push was looked at, and the rests in between."""
+
+    def __init__(self) -> None:
+        self._breaks = Breaks()
+        self._fields = 0
+        self.left = MOST_LOOKED_AT
+        """Metrics and points that may still be looked at."""
+
+    def field(self) -> None:
+        """Come to one more field; raises Malformed where there are too many."""
+        self._fields += 1
+        if self._fields > MOST_FIELDS:
+            raise Malformed(f"more than {MOST_FIELDS} fields")
+        self._breaks.rest()
+
+    def look(self) -> None:
+        """Look at one more metric or point."""
+        self.left -= 1
+        self._breaks.rest()
+
+
 def read_metrics(data: bytes | bytearray | memoryview) -> Read:
     """Read MetricsData that is not compressed; raises Malformed."""
-    read, breaks = Read(), Breaks()
+    read, walk = Read(), _Walk()
     try:
-        for resource_metrics in _messages(memoryview(data), 1):
-            own: dict[str, str] = {}
-            for resource in _messages(resource_metrics, 1):
-                own = _attributes(Resource.FromString(_bounded(resource)).attributes)
-            for scope_metrics in _messages(resource_metrics, 2):
-                for metric in _messages(scope_metrics, 2):
-                    _take(read, metric, own)
-                    breaks.rest()
+        for resource_metrics in _messages(memoryview(data), 1, walk):
+            own: dict[str, str] | None = {}
+            for resource in _messages(resource_metrics, 1, walk):
+                own = _resource(resource)
+            for scope_metrics in _messages(resource_metrics, 2, walk):
+                for metric in _messages(scope_metrics, 2, walk):
+                    _take(read, metric, own, walk)
     except DecodeError as error:
         raise Malformed(f"no MetricsData: {error}") from None
     return read
 
 
-def _bounded(message: memoryview) -> bytes:
+def _resource(message: memoryview) -> dict[str, str] | None:
+    """Return the attributes of a resource; None where no point may have so many."""
     if len(message) > _MOST_METRIC_BYTES:
         raise Malformed(f"a resource of {len(message)} bytes")
-    return bytes(message)
+    attributes = Resource.FromString(bytes(message)).attributes
+    return None if len(attributes) > MOST_ATTRIBUTES else _attributes(attributes)
 
 
-def _take(read: Read, raw: memoryview, resource: dict[str, str]) -> None:
-    if len(raw) > _MOST_METRIC_BYTES or len(read.points) >= MOST_POINTS:
+def _take(read: Read, raw: memoryview, resource: dict[str, str] | None, walk: _Walk) -> None:
+    room = MOST_POINTS - len(read.points)
+    if resource is None or len(raw) > _MOST_METRIC_BYTES or room <= 0 or walk.left <= 0:
         read.left_out += 1
         return
+    walk.look()
     metric = Metric.FromString(bytes(raw))
-    points = list(_points(metric, resource))
-    room = MOST_POINTS - len(read.points)
-    known = [each for each in points if each is not None]
-    read.points += known[:room]
-    read.left_out += len(points) - len(known[:room])
-
-
-def _points(metric: Metric, resource: dict[str, str]) -> Iterator[Point | None]:
-    """Yield the points of a metric; None for one that cannot be shown."""
     kind = metric.WhichOneof("data")
+    if kind is None:
+        return
+    count = len(getattr(metric, kind).data_points)
+    known = 0
+    for point in islice(_points(metric, kind, resource), min(count, walk.left)):
+        walk.look()
+        if point is not None:
+            read.points.append(point)
+            known += 1
+            if known == room:
+                break
+    read.left_out += count - known
+
+
+def _points(metric: Metric, kind: str, resource: dict[str, str]) -> Iterator[Point | None]:
+    """Yield the points of a metric; None for one that cannot be shown."""
     name = page_name(metric.name)
     if kind == "gauge":
         for point in metric.gauge.data_points:
@@ -140,8 +176,7 @@ def _points(metric: Metric, resource: dict[str, str]) -> Iterator[Point | None]:
         is_delta = metric.histogram.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
         for each in metric.histogram.data_points:
             yield _point(name, "histogram", each, resource, _buckets(each), is_delta=is_delta)
-    elif kind is not None:  # summaries and exponential histograms, which no client of Kafka's is known to push
-        yield None
+    # Nothing of summaries and exponential histograms, which no client of Kafka's is known to push.
 
 
 def _point(
@@ -222,10 +257,11 @@ def _text(value: Any) -> str:
     return str(found)[:LONGEST_VALUE]
 
 
-def _messages(data: memoryview, wanted: int) -> Iterator[memoryview]:
+def _messages(data: memoryview, wanted: int, walk: _Walk) -> Iterator[memoryview]:
     """Yield the messages that a message has in one field; raises Malformed where it is no message."""
     position = 0
     while position < len(data):
+        walk.field()
         tag, position = _varint(data, position)
         number, kind = tag >> 3, tag & 7
         if kind == _VARINT:

@@ -11,6 +11,7 @@ whoever was not heard of for longest goes, and is counted.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Final
 
 from kbroker.clock import Clock
 from kbroker.divided import Divided, in_slices
-from kbroker.metrics.otlp import Buckets, Labels, Point, Read, read_metrics
+from kbroker.metrics.otlp import LONGEST_VALUE, Buckets, Labels, Point, Read, read_metrics
 from kbroker.metrics.values import Values, put
 from kbroker.protocol.compression import decompress
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -28,11 +29,11 @@ from kbroker.telemetry.receiver import MOST_UNPACKED_BYTES, Client, Push
 
 MOST_CLIENTS: Final = 1_000
 MOST_SERIES: Final = 20_000
-"""Of all clients together."""
+"""Of all clients together; each bucket of a histogram is one, and so are its count and its sum."""
 MOST_OF_ONE: Final = 5_000
 """Series of one client."""
 MOST_WAITING: Final = 64
-"""Pushes that wait for the thread; one more is told to come again with the next interval."""
+"""Pushes that wait for the thread, whoever waits for them; one more is told to come again with the next interval."""
 _ENDINGS: Final = {
     "counter": ("", "_total", "_created"),
     "gauge": ("",),
@@ -40,6 +41,8 @@ _ENDINGS: Final = {
 }
 """What is added to a metric's name, or may be, so that no other may be called so (OpenMetrics)."""
 _OWN: Final = "client_instance_id", "client_id", "client_software_name"
+_NOT_THEIRS: Final = re.compile(rf"(?:exported_)*(?:le|{'|'.join(_OWN)})")
+"""Labels that a client's own attributes may not be called; with those that are what such become."""
 
 
 @dataclass(slots=True)
@@ -56,6 +59,7 @@ class _Kept:
     client: Client
     expires_ms: float = 0.0
     values: dict[tuple[str, Labels], Point] = field(default_factory=dict)
+    series: int = 0
     left_out: int = 0
 
 
@@ -85,20 +89,25 @@ class PushedMetrics:
         if self._waiting >= MOST_WAITING:
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         self._waiting += 1
-        try:
-            read = await asyncio.get_running_loop().run_in_executor(self._thread, _read, push)
-        finally:
-            self._waiting -= 1
+        reading = asyncio.get_running_loop().run_in_executor(self._thread, _read, push)
+        reading.add_done_callback(self._was_read)
+        # The thread keeps what it was given also when nobody waits for it any more, as where a connection has ended.
+        read = await asyncio.shield(reading)
         if push.terminating:
             self.forget(client.instance_id)
         else:
             await in_slices(self._keep(client, push, read))
 
+    def _was_read(self, reading: asyncio.Future[Read]) -> None:
+        self._waiting -= 1
+        if not reading.cancelled():
+            reading.exception()  # nobody may be left to look at it
+
     def forget(self, instance_id: bytes) -> None:
         """Show nothing more of a client."""
         kept = self._kept.pop(instance_id, None)
         if kept is not None:
-            self._series -= len(kept.values)
+            self._series -= kept.series
 
     # -- values
 
@@ -114,11 +123,13 @@ class PushedMetrics:
         for point in read.points:
             key = (point.name, point.labels)
             before = kept.values.get(key)
-            if before is None and len(kept.values) >= MOST_OF_ONE:
+            grown = _series(point) - (0 if before is None else _series(before))
+            if grown > 0 and kept.series + grown > MOST_OF_ONE:
                 kept.left_out += 1
             else:
                 kept.values[key] = _added(before, point)
-                self._series += before is None
+                kept.series += grown
+                self._series += grown
             yield
             if self._kept.get(client.instance_id) is not kept:
                 return  # it had to make room, or has ended
@@ -164,6 +175,11 @@ def _read(push: Push) -> Read:
     return read_metrics(decompress(push.codec, push.data, MOST_UNPACKED_BYTES))
 
 
+def _series(point: Point) -> int:
+    """Return how many lines of the page a point is."""
+    return len(point.value.counts) + 2 if isinstance(point.value, Buckets) else 1
+
+
 def _added(before: Point | None, point: Point) -> Point:
     """Return a point with what came before it, where it is a delta."""
     if before is None or not point.is_delta or before.kind != point.kind:
@@ -196,7 +212,8 @@ def _family(families: dict[str, Family], taken: set[str], point: Point) -> Famil
 
 def _samples(point: Point, own: dict[str, str]) -> list[tuple[str, dict[str, str], float]]:
     # As Prometheus does with a label that it gives itself.
-    labels = {f"exported_{name}" if name in own or name == "le" else name: value for name, value in point.labels} | own
+    theirs = {f"exported_{name}" if _NOT_THEIRS.fullmatch(name) else name: value for name, value in point.labels}
+    labels = theirs | own
     if not isinstance(point.value, Buckets):
         return [("", labels, point.value)]
     value, seen, samples = point.value, 0, []
@@ -209,12 +226,12 @@ def _samples(point: Point, own: dict[str, str]) -> list[tuple[str, dict[str, str
 
 def _labels(client: Client) -> dict[str, str]:
     texts = uuid_text(client.instance_id), client.client_id, client.software_name
-    return dict(zip(_OWN, texts, strict=True))
+    return {name: text[:LONGEST_VALUE] for name, text in zip(_OWN, texts, strict=True)}
 
 
 def _more(client: Client) -> dict[str, str]:
     return {
-        "client_software_version": client.software_version,
+        "client_software_version": client.software_version[:LONGEST_VALUE],
         "client_source_address": client.address,
-        "principal": client.principal,
+        "principal": client.principal[:LONGEST_VALUE],
     }

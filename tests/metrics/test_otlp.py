@@ -131,6 +131,51 @@ def test_one_push_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         read_metrics(data(gauge("g", 1.0), big="x" * 300_000))
 
 
+def test_a_push_that_says_nothing_is_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "MOST_FIELDS", 1_000)
+    nothing = b"\x18\x00" * 1_001
+    for empty in (nothing, wrapped(1, nothing), wrapped(1, wrapped(2, nothing)), wrapped(1, wrapped(2, nothing), 2)):
+        with pytest.raises(Malformed, match="more than 1000 fields"):
+            read_metrics(empty)
+    read_metrics(b"\x18\x00" * 1_000)
+
+
+def wrapped(number: int, body: bytes, times: int = 1) -> bytes:
+    """Return a field that holds a message, so many times."""
+    size = len(body).to_bytes(2, "big")
+    length = bytes([size[1] & 0x7F | 0x80, (int.from_bytes(size, "big") >> 7) & 0x7F])
+    return (bytes([number << 3 | 2]) + length + body) * times
+
+
+def test_what_is_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "MOST_LOOKED_AT", 10)
+    looked: list[Point | None] = []
+    look_at = otlp._point
+
+    def counting(*given: object, **named: bool) -> Point | None:
+        looked.append(look_at(*given, **named))  # type: ignore[arg-type]
+        return looked[-1]
+
+    monkeypatch.setattr(otlp, "_point", counting)
+    empty = Metric(name="g", gauge=Gauge(data_points=[NumberDataPoint()] * 100))
+    read = read_metrics(data(empty, gauge("h", 1.0)))
+    assert (read.points, read.left_out, len(looked)) == ([], 101, 9)
+    monkeypatch.undo()
+    monkeypatch.setattr(otlp, "_point", counting)
+    looked.clear()
+    many = Metric(name="g", gauge=Gauge(data_points=[NumberDataPoint(as_int=n) for n in range(1_100)]))
+    assert read_metrics(data(many)).left_out == 100
+    assert len(looked) == 1_000, "not those that have no place"
+
+
+def test_a_resource_of_many_attributes_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert left_out(gauge("g", 1.0), gauge("h", 1.0), **{f"r{n}": "v" for n in range(17)}) == 2
+    read: list[object] = []
+    monkeypatch.setattr(otlp, "_text", read.append)
+    left_out(gauge("g", 1.0), **{f"r{n}": "v" for n in range(17)})
+    assert not read
+
+
 def test_fields_of_later_versions_are_passed_over() -> None:
     scope = ScopeMetrics(metrics=[gauge("g", 1.0)], schema_url="u").SerializeToString()
     odd = b"\x98\x06\x05" + b"\xa1\x06" + bytes(8) + b"\xad\x06" + bytes(4) + b"\xb2\x06\x02hi"  # 99 to 102

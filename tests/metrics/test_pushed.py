@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 
 from kbroker.divided import whole
 from kbroker.metrics import pushed
+from kbroker.metrics.otlp import Read
 from kbroker.metrics.page import text_of
 from kbroker.metrics.pushed import PushedMetrics
 from kbroker.metrics.values import Values
@@ -219,6 +221,68 @@ def test_no_more_wait_than_may(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(kept.metrics) == 3
 
 
+def test_who_goes_leaves_no_place_to_another_while_the_thread_has_his_push(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushed, "MOST_WAITING", 2)
+    may_read = threading.Event()
+    read: list[Push] = []
+
+    def slowly(what: Push) -> Read:
+        assert may_read.wait(60)
+        read.append(what)
+        return Read()
+
+    monkeypatch.setattr(pushed, "_read", slowly)
+
+    async def who_go() -> None:
+        for index in (1, 2):
+            task = asyncio.ensure_future(kept.metrics.export(client(index), push()))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        for index in (3, 4):
+            with pytest.raises(ApiError):
+                await kept.metrics.export(client(index), push())
+        may_read.set()
+        await asyncio.get_running_loop().run_in_executor(kept.metrics._thread, may_read.wait)  # behind them
+        await kept.metrics.export(client(5), push())
+
+    asyncio.run(who_go())
+    assert len(read) == 3
+    assert len(kept.metrics) == 1, "of whom nobody waited for, nothing is kept"
+
+
+def test_buckets_are_series(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pushed, "MOST_OF_ONE", 12)
+    bounds = [1.0, 2.0, 3.0]
+    kept.push(push(*(histogram(f"h{n}", bounds, [1, 2, 3, 4], 9.0) for n in range(3))))
+    lines = [name for name, _ in kept.page() if name.startswith("kbroker_client_h")]
+    assert len(lines) == kept.metrics._series == 12
+    assert kept.left_out() == (0, 1)
+    kept.push(push(histogram("h0", [], [1], 9.0), gauge("g", 1.0)))
+    assert kept.metrics._series == 6 + 3 + 1, "one that has fewer by now"
+    kept.metrics.forget(client().instance_id)
+    assert kept.metrics._series == 0
+
+
+def test_what_a_client_calls_itself_is_cut_off(kept: Kept) -> None:
+    long = Client(bytes(15) + b"\2", "i" * 32_000, "n" * 99_999, "v" * 99_999, "10.0.0.7", "User:" + "p" * 99_999)
+    kept.push(push(gauge("g", 1.0)), long)
+    for _, labels in kept.page():
+        assert all(len(text) <= 200 for _, text in labels)
+
+
+def test_attributes_called_as_what_others_become_are_told_apart(kept: Kept) -> None:
+    both = {"client_id": "a", "exported_client_id": "x", "exported_exported_le": "y"}
+    kept.push(push(gauge("g", 1.0, **both), gauge("g", 2.0, **both | {"client_id": "b"})))
+    found = {value: dict(labels) for (name, labels), value in kept.page().items() if name == "kbroker_client_g"}
+    assert {value: labels["exported_client_id"] for value, labels in found.items()} == {1.0: "a", 2.0: "b"}
+    assert found[1.0]["exported_exported_client_id"] == "x"
+    assert found[1.0]["exported_exported_exported_le"] == "y"
+
+
 _ODD_NAMES = ["a", "a.total", "a_total", "a.sum", "a_created", "a_info", "org.apache.kafka.a"]
 _NAMES = st.one_of(st.sampled_from(_ODD_NAMES), st.text(max_size=12))
 _NUMBERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats())
@@ -245,6 +309,7 @@ def test_whatever_was_pushed_the_page_parses_in_both_formats(pushes: list[tuple[
         for index, metrics in pushes:
             kept.push(push(*metrics), client(index))  # type: ignore[arg-type]
         assert kept.page().keys() == kept.page(OPENMETRICS).keys()
-        assert kept.metrics._series == sum(len(each.values) for each in kept.metrics._kept.values())
+        lines = [name for name, _ in kept.page() if name.startswith(("kbroker_client_", "org_apache_kafka_"))]
+        assert kept.metrics._series == sum(each.series for each in kept.metrics._kept.values()) >= len(lines)
     finally:
         kept.metrics.close()
