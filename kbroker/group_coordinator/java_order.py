@@ -6,9 +6,15 @@ whoever wants to come to the same assignment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Collection, Iterable
+from itertools import islice
 
 from kbroker.coordination.partitioning import java_hash
+from kbroker.divided import Divided
+
+_AT_ONCE = 200
+"""Names whose hashes are taken between two yields."""
 
 
 def in_javas_order(names: Iterable[str]) -> list[str]:
@@ -16,6 +22,21 @@ def in_javas_order(names: Iterable[str]) -> list[str]:
     known = list(names)
     mask = _table_size(len(known)) - 1
     return sorted(known, key=lambda name: _spread(java_hash(name)) & mask)
+
+
+def many_in_javas_order(names: Collection[str]) -> Divided[list[str]]:
+    """Return the same of many strings, which do not change meanwhile, in steps."""
+    mask = _table_size(len(names)) - 1
+    left = enumerate(names)
+    pieces: list[list[tuple[int, int, str]]] = []
+    while piece := sorted((_spread(java_hash(name)) & mask, at, name) for at, name in islice(left, _AT_ONCE)):
+        pieces.append(piece)
+        yield
+    merged, found = heapq.merge(*pieces), list[str]()
+    while step := [name for _, _, name in islice(merged, _AT_ONCE)]:
+        found += step
+        yield
+    return found
 
 
 def topics_in_javas_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[bytes]:

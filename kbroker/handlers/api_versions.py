@@ -22,6 +22,8 @@ from kbroker.protocol.messages.api_versions import (
 )
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_LONGEST = 1_000
+"""Characters of a software's name, and of its version, that are kept as long as its connection."""
 _PRODUCE, _API_VERSIONS = 0, 18
 _FIRST_SOFTWARE_VERSION = 3
 _LEVEL_0_SINCE = 4
@@ -45,7 +47,7 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> Api
         name, version = request.client_software_name, request.client_software_version
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        ctx.client_software = (name, version)
+        ctx.client_software = (name[:_LONGEST], version[:_LONGEST])
     state = ctx.services.controller.state
     in_cluster = ctx.services.cluster is not None
     return ApiVersionsResponse(

@@ -28,6 +28,8 @@ MOST_INSTANCES: Final = 16_384
 """As in Kafka. One more takes the place of the one that was not heard of for longest."""
 EXPIRY_MS: Final = 60 * 1000
 """Time without a request after which an instance is forgotten, at least: three intervals where that is more."""
+LONGEST_TEXT: Final = 1_000
+"""Characters of what a client calls itself by which it is matched; the rest is not looked at."""
 ZERO: Final = bytes(16)
 RESERVED: Final = (ZERO, bytes(15) + b"\1")
 """Ids that Kafka gives to nobody."""
@@ -35,6 +37,12 @@ CODECS: Final = (4, 3, 1, 2)
 """That are offered: zstd, lz4, gzip, snappy."""
 _MAY_ASK_AGAIN: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 _LAST_CODEC: Final = 4
+
+
+def _known(instance_id: bytes, texts: Texts) -> Texts:
+    """Return what is kept of a client's texts, which it may make long."""
+    short = {name: None if text is None else text[:LONGEST_TEXT] for name, text in texts.items()}
+    return {**short, CLIENT_INSTANCE_ID: uuid_text(instance_id)}
 
 
 class Instance:
@@ -101,12 +109,15 @@ class ClientTelemetry:
         found = self._live(instance_id, now_ms)
         made = found is None or found.wanted.version < self.subscriptions.version
         if made:
-            known = {**texts, CLIENT_INSTANCE_ID: uuid_text(instance_id)} if found is None else found.texts
+            known = _known(instance_id, texts) if found is None else found.texts
             wanted = yield from self.subscriptions.wanted(known)
-            found = Instance(instance_id, known, wanted)
-            self._instances[instance_id] = found
-            if len(self._instances) > MOST_INSTANCES:
-                self._instances.popitem(last=False)
+            other = self._instances.get(instance_id)
+            if other is not None and other is not found and other.wanted.version == wanted.version:
+                found, made = other, False  # by another request of this client, in the meantime
+            else:
+                found = self._instances[instance_id] = Instance(instance_id, known, wanted)
+                if len(self._instances) > MOST_INSTANCES:
+                    self._instances.popitem(last=False)
         assert found is not None
         self._instances.move_to_end(instance_id)
         found.expires_ms = now_ms + max(EXPIRY_MS, 3 * found.wanted.interval_ms)

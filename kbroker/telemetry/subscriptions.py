@@ -7,7 +7,7 @@ Never knows who is connected, and does no I/O.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,13 +16,17 @@ from kbroker.config.model import InvalidConfig, Value
 from kbroker.config.table import CLIENT_METRICS
 from kbroker.config.values import stored_values
 from kbroker.divided import Divided
-from kbroker.group_coordinator.java_order import in_javas_order
+from kbroker.group_coordinator.java_order import in_javas_order, many_in_javas_order
 from kbroker.protocol.checksum import crc32c
 
 ALL: Final = "*"
 """As the name of a metric: all of them."""
 DEFAULT_INTERVAL_MS: Final = 5 * 60 * 1000
 """Between two pushes, also of a client that no subscription means."""
+MOST_SUMS: Final = 256
+"""Sets of subscriptions that fit a client together of which it is kept what they come to."""
+_AT_ONCE: Final = 5_000
+"""Names that are joined between two yields."""
 Texts = Mapping[str, str | None]
 """What is known of a client, by selector."""
 Stored = Mapping[str, Mapping[str, str]]
@@ -30,7 +34,7 @@ Stored = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One subscription: prefixes of names, the time between two pushes in ms, and who is meant."""
+    """One subscription: prefixes of names in the order of Java's tables, ms between two pushes, and who is meant."""
 
     metrics: tuple[str, ...]
     interval_ms: int
@@ -39,12 +43,14 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What all subscriptions together want of one client."""
+    """What all subscriptions together want of one client; clients that the same ones fit have one in common."""
 
     metrics: tuple[str, ...]
     interval_ms: int
     version: int
     """Of the subscriptions that this comes of."""
+    checksum: int
+    """A CRC-32C of the names and the interval, as Java writes them."""
 
 
 class Subscriptions:
@@ -54,6 +60,8 @@ class Subscriptions:
         self.version = 0
         self._stored: Stored = {}
         self._known: dict[str, Subscription] = {}
+        self._sums: dict[tuple[int, ...], Wanted] = {}
+        """What those at some places among the known come to together."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -68,27 +76,47 @@ class Subscriptions:
             for name in in_javas_order(stored)
         }
         self._stored = stored
+        self._sums = {}
         self.version += 1
 
     def wanted(self, texts: Texts) -> Divided[Wanted]:
         """Return what is wanted of a client, by the subscriptions as they are at the end."""
         while True:
-            version, metrics, interval_ms = self.version, dict[str, None](), DEFAULT_INTERVAL_MS
-            for each in list(self._known.values()):
+            version, places, fitting = self.version, list[int](), list[Subscription]()
+            for place, each in enumerate(list(self._known.values())):
                 if fits(each.match, texts):
-                    metrics.update(dict.fromkeys(in_javas_order(each.metrics)))
-                    interval_ms = min(interval_ms, each.interval_ms)
+                    places.append(place)
+                    fitting.append(each)
                 yield
             if version == self.version:
-                names = (ALL,) if ALL in metrics else tuple(in_javas_order(metrics))
-                return Wanted(names, interval_ms, version)
+                found = self._sums.get(key := tuple(places)) or (yield from _sum(fitting, version))
+            if version == self.version:
+                self._sums[key] = found
+                if len(self._sums) > MOST_SUMS:
+                    del self._sums[next(iter(self._sums))]
+                return found
+
+
+def _sum(subscriptions: Sequence[Subscription], version: int) -> Divided[Wanted]:
+    metrics, interval_ms = dict[str, None](), DEFAULT_INTERVAL_MS
+    for each in subscriptions:
+        metrics.update(dict.fromkeys(each.metrics))
+        interval_ms = min(interval_ms, each.interval_ms)
+        yield
+    names = [ALL] if ALL in metrics else (yield from many_in_javas_order(metrics.keys()))
+    checksum = crc32c(b"[")
+    for start in range(0, len(names), _AT_ONCE):
+        text = ", ".join(names[start : start + _AT_ONCE])
+        checksum = crc32c((", " * (start > 0) + text).encode("utf-8", "replace"), checksum)
+        yield
+    return Wanted(tuple(names), interval_ms, version, crc32c(f"]{interval_ms}".encode(), checksum))
 
 
 def _read(configs: Mapping[str, str]) -> Subscription:
     values = stored_values(CLIENT_METRICS, configs, {})
     metrics, interval, match = values["metrics"], values["interval.ms"], values["match"]
     assert isinstance(metrics, tuple) and isinstance(interval, int) and isinstance(match, tuple)  # noqa: PT018
-    return Subscription(metrics, interval, _match(match))
+    return Subscription(tuple(in_javas_order(metrics)), interval, _match(match))
 
 
 def _match(patterns: Value) -> Match:
@@ -101,9 +129,8 @@ def _match(patterns: Value) -> Match:
 
 def subscription_id(wanted: Wanted, instance_id: bytes) -> int:
     """Return the number by which a client says what it goes by: a CRC-32C of what is wanted, mixed with its id."""
-    text = f"[{', '.join(wanted.metrics)}]{wanted.interval_ms}"
     high, low = struct.unpack(">QQ", instance_id)
     both = high ^ low
-    number = crc32c(text.encode("utf-8", "replace")) ^ (both >> 32 ^ both) & 0xFFFFFFFF
+    number = wanted.checksum ^ (both >> 32 ^ both) & 0xFFFFFFFF
     signed: int = struct.unpack(">i", struct.pack(">I", number))[0]
     return signed

@@ -33,11 +33,11 @@ def number(value: float, texts: Mapping[str, str] | None = None) -> NumberDataPo
     return NumberDataPoint(as_double=value, attributes=attributes(texts or {}))
 
 
-def gauge(name: str, value: float, **texts: str) -> Metric:
+def gauge(name: str, value: float, /, **texts: str) -> Metric:
     return Metric(name=name, gauge=Gauge(data_points=[number(value, texts)]))
 
 
-def total(name: str, value: float, *, delta: bool = True, monotonic: bool = True, **texts: str) -> Metric:
+def total(name: str, value: float, /, *, delta: bool = True, monotonic: bool = True, **texts: str) -> Metric:
     temporality = AGGREGATION_TEMPORALITY_DELTA if delta else AGGREGATION_TEMPORALITY_CUMULATIVE
     points = [number(value, texts)]
     return Metric(name=name, sum=Sum(data_points=points, aggregation_temporality=temporality, is_monotonic=monotonic))

@@ -154,6 +154,30 @@ def test_a_client_is_known_by_its_id() -> None:
     assert world.instance(b"client-instance2").wanted.metrics == ()
 
 
+def test_of_two_requests_at_once_one_makes_a_client() -> None:
+    world = World()
+    one, two = (world.telemetry.of(ME, TEXTS, world.now_ms) for _ in range(2))
+    next(one)
+    found, made = whole(two)
+    assert made
+    assert world.telemetry.asked(found, world.now_ms) is NONE
+    assert whole(one) == (found, False)
+    assert world.telemetry.asked(found, world.now_ms) is THROTTLED
+    world.subscribe(metrics="b.")
+    one, two = (world.telemetry.of(ME, TEXTS, world.now_ms) for _ in range(2))
+    next(one)
+    other, made = whole(two)
+    assert made
+    assert other is not found
+    assert whole(one) == (other, False)
+
+
+def test_of_what_a_client_calls_itself_little_is_kept() -> None:
+    world = World()
+    found, _ = whole(world.telemetry.of(ME, {"client_id": "a" * 32_000, "client_software_name": None}, world.now_ms))
+    assert [len(text) for text in found.texts.values() if text is not None] == [1_000, 22]
+
+
 @pytest.mark.parametrize(("interval_ms", "expiry_ms"), [(1000, EXPIRY_MS), (60_000, 180_000)])
 def test_who_is_not_heard_of_is_forgotten(interval_ms: int, expiry_ms: int) -> None:
     world = World(**{"interval.ms": str(interval_ms)})

@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 from kbroker.config.client_match import SELECTORS, fits, parse_match
 from kbroker.config.model import InvalidConfig
 from kbroker.divided import whole
+from kbroker.group_coordinator import java_order
+from kbroker.group_coordinator.java_order import in_javas_order
+from kbroker.protocol.checksum import crc32c
+from kbroker.telemetry import subscriptions as telemetry
 from kbroker.telemetry.subscriptions import DEFAULT_INTERVAL_MS, Subscriptions, Wanted, subscription_id
 from tests.tries import tries
 
@@ -23,8 +27,12 @@ def wanted(texts: Mapping[str, str | None] = APP, **stored: Mapping[str, str]) -
     return whole(subscriptions.wanted(texts))
 
 
+def told(found: Wanted) -> tuple[tuple[str, ...], int, int]:
+    return found.metrics, found.interval_ms, found.version
+
+
 def test_nobody_asks_for_anything() -> None:
-    assert wanted() == Wanted((), DEFAULT_INTERVAL_MS, 1)
+    assert told(wanted()) == ((), DEFAULT_INTERVAL_MS, 1)
 
 
 def test_all_that_mean_a_client_count_together() -> None:
@@ -71,7 +79,54 @@ def test_a_change_while_it_is_looked_for_counts() -> None:
     work = subscriptions.wanted({})
     next(work)
     subscriptions.follow({"c": {"metrics": "c."}})
-    assert whole(work) == Wanted(("c.",), DEFAULT_INTERVAL_MS, 2)
+    assert told(whole(work)) == (("c.",), DEFAULT_INTERVAL_MS, 2)
+
+
+def test_a_change_while_it_is_summed_up_counts() -> None:
+    subscriptions = Subscriptions()
+    subscriptions.follow({"a": {"metrics": "a."}})
+    work = subscriptions.wanted({})
+    next(work)
+    next(work)
+    subscriptions.follow({"c": {"metrics": "c."}})
+    assert told(whole(work)) == (("c.",), DEFAULT_INTERVAL_MS, 2)
+    assert told(whole(subscriptions.wanted({}))) == (("c.",), DEFAULT_INTERVAL_MS, 2)
+
+
+def test_what_fits_many_clients_is_summed_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "MOST_SUMS", 2)
+    subscriptions = Subscriptions()
+    subscriptions.follow({name: {"metrics": name, "match": f"client_id=.*{name}.*"} for name in "abc"})
+    found = [whole(subscriptions.wanted({"client_id": text})) for text in ("ab", "ba", "c", "b")]
+    assert found[0] is found[1]
+    assert [sorted(each.metrics) for each in found[1:]] == [["a", "b"], ["c"], ["b"]]
+    assert len(subscriptions._sums) == 2
+    subscriptions.follow({})
+    assert not subscriptions._sums
+
+
+def test_no_step_is_longer_than_some_hundred_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    subscriptions = Subscriptions()
+    stored = {str(s): {"metrics": ",".join(f"{s}.{n}" for n in range(3_000))} for s in range(3)}
+    subscriptions.follow(stored)
+    hashed = 0
+    hash_of = java_order.java_hash
+
+    def counting(name: str) -> int:
+        nonlocal hashed
+        hashed += 1
+        return hash_of(name)
+
+    monkeypatch.setattr(java_order, "java_hash", counting)
+    longest, before = 0, 0
+    for _ in subscriptions.wanted({}):
+        longest, before = max(longest, hashed - before), hashed
+    assert (hashed, longest) == (9_000, 200)
+    names = [name for each in in_javas_order(stored) for name in in_javas_order(stored[each]["metrics"].split(","))]
+    (sum_,) = subscriptions._sums.values()
+    assert list(sum_.metrics) == in_javas_order(names)
+    text = f"[{', '.join(sum_.metrics)}]{sum_.interval_ms}"
+    assert sum_.checksum == crc32c(text.encode())
 
 
 def test_what_a_later_version_has_stored_means_nobody() -> None:
